@@ -1,0 +1,1 @@
+"""Benchmarks of fastconv against PyTorch's own convolutions: `python -m bench --help`, bench/README.md."""

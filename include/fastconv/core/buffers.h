@@ -1,0 +1,14 @@
+#pragma once
+
+namespace fastconv {
+
+// Addresses that go with a ConvProblem. The pass says which of x, w, y is written; the other two are only read.
+struct ConvBuffers {
+  void* x;
+  void* w;
+  void* y;
+  const void* bias;  // null if there is none
+  void* workspace;   // Plan::workspace_bytes, 256-byte aligned; contents undefined
+};
+
+}  // namespace fastconv

@@ -1,0 +1,31 @@
+// Says whether a convolution is legal, before anything is allocated or launched.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "fastconv/core/problem.h"
+
+namespace fastconv {
+
+using Sizes = std::vector<int64_t>;
+
+// What the caller passed, before it is known to be a convolution at all. Sizes are those of the 4-D view: an unbatched
+// input has been given its batch dimension by then.
+struct ConvGeometry {
+  Sizes input, weight;
+  Sizes stride, padding, dilation;  // each of size 2
+  int64_t groups;
+};
+
+// Empty if legal; otherwise a sentence that names the argument, its value and what is allowed.
+std::string validate(const ConvGeometry& geometry);
+// As above for the tensors that come with a gradient, given a legal geometry.
+std::string validate_bias(const ConvGeometry& geometry, const Sizes& bias);
+std::string validate_grad_output(const ConvGeometry& geometry, const Sizes& grad_output);
+
+// Empty sizes if the geometry is not legal.
+Sizes output_size(const ConvGeometry& geometry);
+
+}  // namespace fastconv

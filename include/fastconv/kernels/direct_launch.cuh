@@ -1,0 +1,153 @@
+// Host side of the direct kernels: from a plan to a launch.
+#pragma once
+
+#include "fastconv/kernels/direct.cuh"
+#include "fastconv/launch/launch.cuh"
+#include "fastconv/launch/launchers.h"
+#include "fastconv/planner/direct_family.h"
+
+namespace fastconv {
+
+inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// One line of a .def as a type.
+template <Pass kPass_, VectorReads kReads_, unsigned kDtypes_, typename Config_>
+struct KernelLine {
+  static constexpr Pass kPass = kPass_;
+  static constexpr VectorReads kReads = kReads_;
+  static constexpr unsigned kDtypes = kDtypes_;
+  using Config = Config_;
+};
+
+template <typename T>
+inline constexpr DType kDTypeOf = std::is_same_v<T, float>    ? DType::kFloat32
+                                  : std::is_same_v<T, double> ? DType::kFloat64
+                                  : std::is_same_v<T, __half> ? DType::kFloat16
+                                                              : DType::kBFloat16;
+
+// How a pass reads its operands. Without vectors neighbouring lanes take neighbouring elements of NCHW tensors: pixels
+// of images, taps of filters. With channel vectors the contiguous channels are a row or the depth, as the pass has it.
+template <Pass kPass, VectorReads kReads, typename T>
+struct DirectAccess {
+  static constexpr bool kWgrad = kPass == Pass::kWgrad;
+  static constexpr int kVector = 16 / sizeof(T);
+  static constexpr bool kChannels = kReads == VectorReads::kChannelVector;
+  static constexpr int kVectorB = kReads == VectorReads::kScalar ? 1 : kVector;
+  using A = OperandAccess<kWgrad == kChannels, kChannels ? kVector : 1, true>;
+  using B = OperandAccess<kChannels && kPass != Pass::kFprop, kVectorB, false>;
+};
+
+// As many blocks as keep 128 registers a thread: latency is hidden by other blocks.
+template <typename T, typename Config>
+inline constexpr int kBlocksPerSm = 65536 / (128 * Config::kThreads) < 8 ? 65536 / (128 * Config::kThreads) : 8;
+
+// Whether extents and strides, innermost first, leave no gaps.
+inline bool is_dense(std::initializer_list<std::pair<int64_t, int64_t>> extents_and_strides) {
+  int64_t expected = 1;
+  for (const auto& [extent, stride] : extents_and_strides) {
+    if (extent != 1 && stride != expected) return false;
+    expected *= extent;
+  }
+  return true;
+}
+
+// The axis on which four outputs of a product are one aligned access.
+inline OutputRun direct_output_run(const ConvProblem& problem, const ConvMap& map) {
+  constexpr int64_t kRun = 4;
+  const bool wgrad = problem.pass == Pass::kWgrad;
+  const int32_t align = wgrad                           ? problem.w_align
+                        : problem.pass == Pass::kFprop ? problem.y_align
+                                                       : problem.x_align;
+  if (align < std::min<int64_t>(16, kRun * element_size(problem.dtype))) return OutputRun::kNone;
+  auto whole = [](int64_t extent, int64_t stride) { return extent == 1 || stride % kRun == 0; };
+  if (wgrad) {
+    const Strides& w = problem.w_strides;
+    const int64_t c = problem.c_per_group();
+    const bool dense = map.channels_inner ? is_dense({{c, w.c}, {problem.s, w.w}, {problem.r, w.h}})
+                                          : is_dense({{problem.s, w.w}, {problem.r, w.h}, {c, w.c}});
+    return dense && c * problem.r * problem.s % kRun == 0 && whole(problem.k, w.n) ? OutputRun::kAlongM
+                                                                                  : OutputRun::kNone;
+  }
+  const Strides& out = map.target;
+  const int64_t channels = map.filters * problem.groups;
+  if (out.c == 1 && map.filters % kRun == 0 && whole(problem.n, out.n) && whole(map.h.target_extent, out.h) &&
+      whole(map.w.target_extent, out.w)) {
+    return OutputRun::kAlongN;
+  }
+  const bool one_phase = map.h.target_step == 1 && map.w.target_step == 1;
+  if (one_phase && is_dense({{map.w.rows, out.w}, {map.h.rows, out.h}}) &&
+      int64_t{map.h.rows} * map.w.rows % kRun == 0 && whole(problem.n, out.n) && whole(channels, out.c)) {
+    return OutputRun::kAlongM;
+  }
+  return OutputRun::kNone;
+}
+
+template <typename T>
+GemmBuffers<T> gemm_buffers(const ConvProblem& problem, const ConvBuffers& buffers) {
+  const Pass pass = problem.pass;
+  GemmBuffers<T> gemm{};
+  gemm.a = static_cast<const T*>(pass == Pass::kDgrad ? buffers.y : buffers.x);
+  gemm.b = static_cast<const T*>(pass == Pass::kWgrad ? buffers.y : buffers.w);
+  gemm.out = static_cast<T*>(pass == Pass::kFprop ? buffers.y : pass == Pass::kDgrad ? buffers.x : buffers.w);
+  gemm.bias = pass == Pass::kFprop ? static_cast<const T*>(buffers.bias) : nullptr;
+  return gemm;
+}
+
+template <typename T, typename Params>
+void launch_reduce(const Plan& plan, const Params& params, const GemmBuffers<T>& buffers, int64_t outputs,
+                   int64_t slices, cudaStream_t stream) {
+  constexpr int kThreads = 256;
+  const int64_t grid = std::min<int64_t>(ceil_div(outputs, kThreads), INT32_MAX);
+  launch(plan.kernel->name, reduce_splits<T, Params>, grid, kThreads, 0, stream, params, buffers, slices);
+}
+
+template <typename T, typename Line>
+void launch_direct(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, cudaStream_t stream) {
+  using Config = typename Line::Config;
+  using Access = DirectAccess<Line::kPass, Line::kReads, T>;
+  using Params = DirectParams::Of<Line::kPass>;
+  if (plan.grid == 0) return;
+
+  const GemmExtents extents = direct_extents(problem);
+  Params params{};
+  params.map = make_conv_map(problem, direct_channels_inner(problem));
+  params.extent_m = extents.m;
+  params.extent_n = static_cast<int32_t>(extents.n);
+  params.slice_depth = direct_slice_depth(problem, plan.split);
+  params.filter_group_stride = problem.k_per_group() * problem.w_strides.n;
+  params.batch_count = extents.batches;
+  params.by_tiles_m = FastDivmod(ceil_div(extents.m, Config::kM));
+  params.by_tiles_n = FastDivmod(ceil_div(extents.n, Config::kN));
+  params.by_batches = FastDivmod(extents.batches);
+  params.by_phases_h = FastDivmod(params.map.h.phases);
+  params.by_phases_w = FastDivmod(params.map.w.phases);
+
+  GemmBuffers<T> gemm = gemm_buffers<T>(problem, buffers);
+  gemm.run = direct_output_run(problem, params.map);
+  if (plan.split > 1) gemm.partial = static_cast<Accumulator<T>*>(buffers.workspace);
+  launch(plan.kernel->name, simt_gemm<T, Config, typename Access::A, typename Access::B, kBlocksPerSm<T, Config>, Params>,
+         plan.grid, Config::kThreads, sizeof(SimtStorage<Accumulator<T>, Config>), stream, params, gemm,
+         direct_chain(problem));
+  if (plan.split > 1) {
+    launch_reduce(plan, params, gemm, extents.m * extents.n * extents.batches, plan.split, stream);
+  }
+}
+
+template <Pass kPass, typename T, typename Line>
+constexpr Launcher direct_launcher_of() {
+  if constexpr (Line::kPass == kPass && (Line::kDtypes & dtype_bit(kDTypeOf<T>)) != 0) return launch_direct<T, Line>;
+  return nullptr;
+}
+
+template <Pass kPass, typename T>
+Launcher direct_launcher(int line) {
+  static constexpr Launcher kLaunchers[] = {
+#define FASTCONV_KERNEL(name, pass, reads, m, n, thread_m, thread_n, dtypes) \
+  direct_launcher_of<kPass, T, KernelLine<Pass::pass, VectorReads::reads, dtypes, TileConfig<m, n, thread_m, thread_n>>>(),
+#include "../../../src/launch/configs/direct.def"
+#undef FASTCONV_KERNEL
+  };
+  return kLaunchers[line];
+}
+
+}  // namespace fastconv

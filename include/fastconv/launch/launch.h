@@ -1,0 +1,25 @@
+// The entry to the CUDA library below the planner.
+#pragma once
+
+#include <string>
+
+#include "fastconv/core/buffers.h"
+#include "fastconv/core/problem.h"
+#include "fastconv/planner/planner.h"
+
+namespace fastconv {
+
+// Launches on `stream` (a cudaStream_t) of the current device. Throws std::runtime_error with CUDA's reason if a launch
+// is refused; never synchronises.
+void run_cuda(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, void* stream);
+
+// Sum of y over batch, rows and columns, for each channel, in fixed order. `problem` is that of the forward pass;
+// workspace holds bias_grad_workspace_bytes().
+int64_t bias_grad_workspace_bytes(const ConvProblem& problem, const DeviceSpec& device);
+void bias_grad_cuda(const ConvProblem& problem, const DeviceSpec& device, const void* grad_output, void* grad_bias,
+                    void* workspace, void* stream);
+
+// Cached per device; thread-safe. Throws std::runtime_error if CUDA does.
+const DeviceSpec& cuda_device_spec(int device_index);
+
+}  // namespace fastconv

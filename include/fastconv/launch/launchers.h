@@ -1,0 +1,21 @@
+// From a compiled kernel to the function that launches it.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "fastconv/core/buffers.h"
+#include "fastconv/core/problem.h"
+#include "fastconv/planner/registry.h"
+
+namespace fastconv {
+
+using Launcher = void (*)(const Plan&, const ConvProblem&, const ConvBuffers&, cudaStream_t);
+
+// The launcher of a family's line, null where the line is not compiled for the element type T. Each pair of pass and
+// element type is instantiated in a file of its own under src/instances, so that they compile in parallel.
+template <Pass kPass, typename T>
+Launcher direct_launcher(int line);
+template <Pass kPass, typename T>
+Launcher im2col_launcher(int line);
+
+}  // namespace fastconv

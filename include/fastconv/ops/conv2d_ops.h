@@ -1,0 +1,195 @@
+// What the CPU and the CUDA ops have in common, which is everything but the backend: checks, allocation, plan, run.
+// A backend is a type with
+//   static constexpr bool kIsCuda
+//   explicit Backend(int device_index)        guards the device for the call
+//   const DeviceSpec& device() const
+//   void run(const Plan&, const ConvProblem&, const ConvBuffers&)
+//   int64_t bias_grad_workspace_bytes(const ConvProblem&)
+//   void bias_grad(const ConvProblem&, const void* grad_output, void* grad_bias, void* workspace)
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "fastconv/core/buffers.h"
+#include "fastconv/core/problem.h"
+#include "fastconv/core/validate.h"
+#include "fastconv/ops/torch_stable.h"
+#include "fastconv/planner/planner.h"
+
+namespace fastconv::ops {
+
+using torch::stable::Tensor;
+using Ints = std::vector<int64_t>;
+using OptionalString = std::optional<std::string>;
+
+// std::runtime_error arrives in Python as RuntimeError, the kind F.conv2d raises.
+[[noreturn]] void fail(const std::string& message);
+
+Precision parse_precision(const OptionalString& precision);
+DType parse_dtype(const std::string& name);
+
+// A tensor as 4-D: an unbatched input or output gets a batch dimension of 1, a filter must have all four.
+enum class Role { kImage, kFilter };
+struct View {
+  Sizes sizes;
+  Strides strides{};
+  void* data = nullptr;
+  int32_t align = 128;
+
+  View() = default;
+  explicit View(const Tensor& tensor, Role role = Role::kImage);
+};
+
+// torch's rule (c10/core/MemoryFormat.h, is_channels_last_strides_2d), ambiguous cases included.
+bool is_channels_last(const View& view);
+
+// Dense strides of a 4-D size in torch's contiguous or channels_last memory format.
+Strides dense_strides(const Sizes& sizes, bool channels_last);
+
+// Checks what F.conv2d checks of two tensors that meet in an operator.
+struct Operand {
+  const char* name;
+  const Tensor& tensor;
+};
+DType check_operands(const Operand& first, const Operand& second);
+
+Tensor empty(const Sizes& sizes, bool channels_last, bool batched, const Tensor& like);
+Tensor empty_bytes(int64_t bytes, const Tensor& like);
+
+ConvProblem make_problem(Pass pass, const ConvGeometry& geometry, DType dtype, Precision precision);
+
+// FASTCONV_KERNEL, or nothing.
+const char* forced_kernels();
+
+inline void check(const std::string& error) {
+  if (!error.empty()) fail(error);
+}
+
+inline void set_input(ConvProblem& problem, ConvBuffers& buffers, const View& x) {
+  problem.x_strides = x.strides, problem.x_align = x.align, buffers.x = x.data;
+}
+inline void set_weight(ConvProblem& problem, ConvBuffers& buffers, const View& w) {
+  problem.w_strides = w.strides, problem.w_align = w.align, buffers.w = w.data;
+}
+inline void set_output(ConvProblem& problem, ConvBuffers& buffers, const View& y) {
+  problem.y_strides = y.strides, problem.y_align = y.align, buffers.y = y.data;
+}
+
+template <class Backend>
+void plan_and_run(Backend& backend, const ConvProblem& problem, ConvBuffers& buffers, const Tensor& like) {
+  const Choice choice = make_plan(problem, backend.device(), forced_kernels());
+  if (!choice.plan.kernel) fail(choice.reason);
+  // Freed when this scope ends: torch's allocator keeps the memory for this stream, so the kernels may still use it.
+  std::optional<Tensor> workspace;
+  if (choice.plan.workspace_bytes > 0) workspace = empty_bytes(choice.plan.workspace_bytes, like);
+  buffers.workspace = workspace ? workspace->data_ptr() : nullptr;
+  backend.run(choice.plan, problem, buffers);
+}
+
+template <class Backend>
+Tensor conv2d(Tensor input, Tensor weight, std::optional<Tensor> bias, Ints stride, Ints padding, Ints dilation,
+              int64_t groups, OptionalString precision) {
+  const DType dtype = check_operands({"input", input}, {"weight", weight});
+  const View x(input), w(weight, Role::kFilter);
+  const ConvGeometry geometry{x.sizes, w.sizes, std::move(stride), std::move(padding), std::move(dilation), groups};
+  check(validate(geometry));
+  std::optional<Tensor> dense_bias;
+  if (bias) {
+    check_operands({"input", input}, {"bias", *bias});
+    const auto bias_sizes = bias->sizes();
+    check(validate_bias(geometry, Sizes(bias_sizes.begin(), bias_sizes.end())));
+    dense_bias = bias->is_contiguous() ? *bias : torch::stable::contiguous(*bias);
+  }
+
+  Backend backend(input.get_device_index());
+  ConvProblem problem = make_problem(Pass::kFprop, geometry, dtype, parse_precision(precision));
+  problem.has_bias = bias.has_value();
+  const bool channels_last = is_channels_last(x) || is_channels_last(w);
+  Tensor output = empty({problem.n, problem.k, problem.p(), problem.q()}, channels_last, input.dim() == 4, input);
+  ConvBuffers buffers{};
+  set_input(problem, buffers, x);
+  set_weight(problem, buffers, w);
+  set_output(problem, buffers, View(output));
+  buffers.bias = dense_bias ? dense_bias->data_ptr() : nullptr;
+  plan_and_run(backend, problem, buffers, input);
+  return output;
+}
+
+template <class Backend>
+Tensor conv2d_input(Ints input_size, Tensor weight, Tensor grad_output, Ints stride, Ints padding, Ints dilation,
+                    int64_t groups, OptionalString precision, std::optional<bool> channels_last) {
+  const DType dtype = check_operands({"grad_output", grad_output}, {"weight", weight});
+  const bool batched = input_size.size() != 3;
+  if (!batched) input_size.insert(input_size.begin(), 1);
+  const View w(weight, Role::kFilter), dy(grad_output);
+  const ConvGeometry geometry{std::move(input_size),  w.sizes, std::move(stride), std::move(padding),
+                              std::move(dilation), groups};
+  check(validate(geometry));
+  check(validate_grad_output(geometry, dy.sizes));
+
+  Backend backend(grad_output.get_device_index());
+  ConvProblem problem = make_problem(Pass::kDgrad, geometry, dtype, parse_precision(precision));
+  Tensor grad_input = empty(geometry.input, channels_last.value_or(is_channels_last(w) || is_channels_last(dy)), batched,
+                            grad_output);
+  ConvBuffers buffers{};
+  set_input(problem, buffers, View(grad_input));
+  set_weight(problem, buffers, w);
+  set_output(problem, buffers, dy);
+  plan_and_run(backend, problem, buffers, grad_output);
+  return grad_input;
+}
+
+template <class Backend>
+Tensor conv2d_weight(Tensor input, Ints weight_size, Tensor grad_output, Ints stride, Ints padding, Ints dilation,
+                     int64_t groups, OptionalString precision, std::optional<bool> channels_last) {
+  const DType dtype = check_operands({"grad_output", grad_output}, {"input", input});
+  const View x(input), dy(grad_output);
+  const ConvGeometry geometry{x.sizes, std::move(weight_size), std::move(stride), std::move(padding),
+                              std::move(dilation), groups};
+  check(validate(geometry));
+  check(validate_grad_output(geometry, dy.sizes));
+
+  Backend backend(grad_output.get_device_index());
+  ConvProblem problem = make_problem(Pass::kWgrad, geometry, dtype, parse_precision(precision));
+  Tensor grad_weight = empty(geometry.weight, channels_last.value_or(is_channels_last(x) || is_channels_last(dy)), true,
+                             grad_output);
+  ConvBuffers buffers{};
+  set_input(problem, buffers, x);
+  set_weight(problem, buffers, View(grad_weight));
+  set_output(problem, buffers, dy);
+  plan_and_run(backend, problem, buffers, grad_output);
+  return grad_weight;
+}
+
+template <class Backend>
+Tensor conv2d_bias(Tensor grad_output) {
+  const DType dtype = check_operands({"grad_output", grad_output}, {"grad_output", grad_output});
+  const View dy(grad_output);
+  if (dy.sizes.size() != 4) fail("grad_output must be 3-D (K, P, Q) or 4-D (N, K, P, Q)");
+  // The sum over pixels is that of any convolution with this output; a 1x1 filter over one channel is the plainest.
+  const ConvGeometry geometry{{dy.sizes[0], 1, dy.sizes[2], dy.sizes[3]}, {dy.sizes[1], 1, 1, 1}, {1, 1}, {0, 0},
+                              {1, 1}, 1};
+  ConvProblem problem = make_problem(Pass::kFprop, geometry, dtype, Precision::kIeee);
+  problem.y_strides = dy.strides, problem.y_align = dy.align;
+
+  Backend backend(grad_output.get_device_index());
+  Tensor grad_bias = torch::stable::new_empty(grad_output, {dy.sizes[1]});
+  const int64_t bytes = backend.bias_grad_workspace_bytes(problem);
+  std::optional<Tensor> workspace;
+  if (bytes > 0) workspace = empty_bytes(bytes, grad_output);
+  backend.bias_grad(problem, dy.data, grad_bias.data_ptr(), workspace ? workspace->data_ptr() : nullptr);
+  return grad_bias;
+}
+
+template <class Backend>
+void register_ops(torch::stable::detail::StableLibrary& library) {
+  library.impl("conv2d", TORCH_BOX(&conv2d<Backend>));
+  library.impl("conv2d_input", TORCH_BOX(&conv2d_input<Backend>));
+  library.impl("conv2d_weight", TORCH_BOX(&conv2d_weight<Backend>));
+  library.impl("conv2d_bias", TORCH_BOX(&conv2d_bias<Backend>));
+}
+
+}  // namespace fastconv::ops

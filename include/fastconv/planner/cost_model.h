@@ -1,0 +1,52 @@
+// How long a tiled multiply-add kernel takes, roughly. Only compared between kernels.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "fastconv/planner/registry.h"
+
+namespace fastconv {
+
+inline constexpr double kCyclesPerUs = 1600;       // an H200's clock under load, 1.98 GHz at most; others are near
+inline constexpr double kBytesPerUsPerSm = 25e3;   // 3.3 TB/s over 132, reached by mixed reads and writes
+inline constexpr double kLaunchUs = 4;             // a kernel's start and drain on an idle stream
+inline constexpr double kStepLatencyCycles = 700;  // a step cannot be shorter than its loads from device memory
+inline constexpr double kTileCycles = 3000;        // first loads, tables and epilogue of a tile
+
+// Instructions per element that a thread moves into shared memory, counted in the compiled code: Coord, bounds,
+// address, load, store.
+inline constexpr double kGatherInstructions = 10;
+inline constexpr double kPlainInstructions = 7;
+
+struct TiledWork {
+  int64_t tiles;  // blocks
+  int64_t steps;  // of the tile's depth, per block
+  double bytes;   // device memory traffic
+};
+
+inline double tiled_cost_us(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device,
+                            const TiledWork& work) {
+  const TileShape& tile = entry.tile;
+  const double threads = double(tile.m / entry.thread_m) * (tile.n / entry.thread_n);
+  const double vector = 16.0 / static_cast<double>(element_size(problem.dtype));
+  const bool vector_a = entry.reads == VectorReads::kChannelVector;
+  const bool vector_b = entry.reads != VectorReads::kScalar;
+  // Multiply-adds, four fragment elements a shared-memory read, and the operands' loads. A vector saves addresses but
+  // is still stored element by element.
+  const double a = tile.m / threads * (vector_a ? 1.5 + kGatherInstructions / vector : kGatherInstructions);
+  const double b = tile.n / threads * (vector_b ? 1.5 + kPlainInstructions / vector : kPlainInstructions);
+  const double per_depth = entry.thread_m * entry.thread_n + (entry.thread_m + entry.thread_n) / 4.0 + a + b;
+  // 128 lanes; double arithmetic has half of them.
+  const double lanes = problem.dtype == DType::kFloat64 ? 64 : 128;
+  const double step_cycles = threads * per_depth * tile.k / lanes;
+  const double tile_cycles = static_cast<double>(work.steps) * step_cycles + kTileCycles;
+  // Blocks are dealt to multiprocessors as they finish, two at least side by side: the last round is half empty on
+  // average, and a lone block is bound by latency.
+  const double rounds = static_cast<double>(work.tiles) / device.sm_count;
+  const double lone = static_cast<double>(work.steps) * std::max(step_cycles, kStepLatencyCycles) + kTileCycles;
+  const double compute = std::max(lone, (rounds + (rounds > 1 ? 0.5 : 0)) * tile_cycles) / kCyclesPerUs;
+  return kLaunchUs + std::max(compute, work.bytes / (kBytesPerUsPerSm * device.sm_count));
+}
+
+}  // namespace fastconv

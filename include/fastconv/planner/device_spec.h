@@ -1,0 +1,16 @@
+#pragma once
+
+#include <cstdint>
+
+namespace fastconv {
+
+// What the planner needs to know of a device. A plan is a pure function of a ConvProblem and one of these.
+struct DeviceSpec {
+  bool is_cuda = false;
+  int arch = 0;  // compute capability x 10: 80, 90, 100, ...
+  int sm_count = 0;
+  int64_t smem_optin_bytes = 0;  // most shared memory a block may ask for
+  int threads = 1;               // CPU: threads of torch's pool
+};
+
+}  // namespace fastconv

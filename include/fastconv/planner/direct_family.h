@@ -1,0 +1,31 @@
+// What the planner and the launcher of the direct kernels must agree on.
+#pragma once
+
+#include <cstdint>
+
+#include "fastconv/planner/planner.h"
+#include "fastconv/planner/registry.h"
+
+namespace fastconv {
+
+// The matrix product that a pass is, per batch (a group, and in dgrad a phase of the stride).
+struct GemmExtents {
+  int64_t m, n, depth;
+  int64_t batches;
+};
+GemmExtents direct_extents(const ConvProblem& problem);
+
+// Depth of one slice: a multiple of the tile's depth.
+int64_t direct_slice_depth(const ConvProblem& problem, int64_t split);
+
+// Whether taps run over channels fastest: where the gathered tensor's channels are closer together than its columns.
+bool direct_channels_inner(const ConvProblem& problem);
+
+// Additions in one float32 chain before the sum goes through the output: the rounding error stays below that of
+// cuDNN's float32 kernels, which chain over the whole depth. wgrad's depth, all pixels, is by far the longest.
+int32_t direct_chain(const ConvProblem& problem);
+
+const char* direct_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
+Plan direct_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
+
+}  // namespace fastconv

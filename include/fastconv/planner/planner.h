@@ -1,0 +1,43 @@
+// Chooses a kernel. No timing runs, no caches, no torch, no CUDA: a pure function, the same answer every time.
+#pragma once
+
+#include <cstdint>
+#include <iosfwd>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fastconv/core/problem.h"
+#include "fastconv/planner/device_spec.h"
+
+namespace fastconv {
+
+struct KernelEntry;
+
+struct Plan {
+  const KernelEntry* kernel = nullptr;
+  int64_t grid = 0;  // blocks, one-dimensional: kernels unfold the index themselves
+  int32_t block_threads = 0;
+  int32_t smem_bytes = 0;
+  int64_t split = 1;            // parts a reduction is cut into, added in fixed order
+  int64_t chunk = 0;            // im2col: columns (pixels) materialised at a time
+  int64_t workspace_bytes = 0;  // at most kMaxWorkspaceBytes
+  double cost_us = 0;           // model's estimate; compared between kernels only
+};
+std::ostream& operator<<(std::ostream& out, const Plan& plan);
+
+inline constexpr int64_t kMaxWorkspaceBytes = int64_t{256} << 20;
+
+struct Choice {
+  Plan plan;           // plan.kernel is null if nothing ran
+  std::string reason;  // then: why
+};
+
+// `force`: empty, or names separated by commas; where one of them is a kernel of this pass and device kind, only the
+// named kernels are considered.
+Choice make_plan(const ConvProblem& problem, const DeviceSpec& device, std::string_view force = {});
+
+// The chosen plan, and for every other kernel of the pass its cost or the reason why it refused.
+std::string explain(const ConvProblem& problem, const DeviceSpec& device, std::string_view force = {});
+
+}  // namespace fastconv

@@ -1,0 +1,51 @@
+// The table of kernels, as the host sees it: it is expanded from launch/configs/*.def, and the CUDA library expands the
+// same lines into launchers, so the two cannot disagree.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include "fastconv/core/problem.h"
+#include "fastconv/planner/device_spec.h"
+#include "fastconv/planner/planner.h"
+
+namespace fastconv {
+
+// A kernel's tile: outputs per block on the two GEMM axes, reduction per step.
+struct TileShape {
+  int m, n, k;
+};
+
+// What a direct kernel reads in accesses of 16 bytes; the rest is read element by element.
+enum class VectorReads : int8_t {
+  kScalar,         // nothing
+  kFilterVector,   // the filter, along its taps
+  kChannelVector,  // both operands, along their channels
+};
+
+// Bits of KernelEntry::dtypes.
+inline constexpr unsigned dtype_bit(DType dtype) { return 1u << static_cast<int>(dtype); }
+inline constexpr unsigned kF32 = dtype_bit(DType::kFloat32);
+inline constexpr unsigned kF64 = dtype_bit(DType::kFloat64);
+inline constexpr unsigned kHalf = dtype_bit(DType::kFloat16) | dtype_bit(DType::kBFloat16);
+
+struct KernelEntry {
+  const char* name;  // unique, e.g. "direct_fprop_128x128"
+  Pass pass;
+  bool is_cuda;
+  TileShape tile;
+  // Null if the kernel can run the problem on the device; otherwise a sentence.
+  const char* (*why_not)(const KernelEntry&, const ConvProblem&, const DeviceSpec&);
+  // Fills grid, split, workspace, cost. Only called where why_not is null.
+  Plan (*plan)(const KernelEntry&, const ConvProblem&, const DeviceSpec&);
+  // CUDA kernels only.
+  VectorReads reads = VectorReads::kScalar;
+  int thread_m = 0, thread_n = 0;  // outputs per thread
+  unsigned dtypes = 0;             // element types it is compiled for
+};
+
+// The CUDA families in the order of their .def lines, direct before im2col; then the CPU kernels.
+std::span<const KernelEntry> kernel_table();
+const KernelEntry* find_kernel(std::string_view name);  // null if there is none
+
+}  // namespace fastconv

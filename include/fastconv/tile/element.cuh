@@ -1,0 +1,38 @@
+// Element types of the tensors, the type their products are summed in, and vectors of them.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+#include <type_traits>
+
+namespace fastconv {
+
+template <typename T>
+using Accumulator = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
+// Intrinsics rather than casts: torch's builds switch the conversion operators of these types off.
+__device__ __forceinline__ float widen(float x) { return x; }
+__device__ __forceinline__ double widen(double x) { return x; }
+__device__ __forceinline__ float widen(__half x) { return __half2float(x); }
+__device__ __forceinline__ float widen(__nv_bfloat16 x) { return __bfloat162float(x); }
+
+template <typename T>
+__device__ __forceinline__ T narrow(Accumulator<T> x) {
+  if constexpr (std::is_same_v<T, __half>) {
+    return __float2half_rn(x);
+  } else if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    return __float2bfloat16_rn(x);
+  } else {
+    return x;
+  }
+}
+
+// Loads and stores as one access where it is at most 16 bytes.
+template <typename T, int kSize>
+struct alignas(sizeof(T) * kSize < 16 ? sizeof(T) * kSize : 16) Vector {
+  T data[kSize];
+};
+
+}  // namespace fastconv

@@ -1,0 +1,79 @@
+"""python -m fastconv info; python -m fastconv explain --input 8,64,512,256 --weight 128,64,5,7."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+import torch
+
+from . import ops
+from .explain import PASSES, explain, info
+from .precision import PRECISIONS
+
+
+def _ints(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(","))
+
+
+def _padding(text: str) -> str | tuple[int, ...]:
+    return text if text in ("same", "valid") else _ints(text)
+
+
+def _pair(values: tuple[int, ...]) -> tuple[int, ...]:
+    return values * 2 if len(values) == 1 else values
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m fastconv", description="fastconv: what is installed, what it runs")
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("info", help="versions, devices, architectures and kernels in the libraries")
+    plan = commands.add_parser("explain", help="the plan of a convolution, and why each other kernel refused")
+    plan.add_argument("--input", type=_ints, required=True, metavar="N,C,H,W")
+    plan.add_argument("--weight", type=_ints, required=True, metavar="K,C/groups,R,S")
+    plan.add_argument("--bias", action="store_true")
+    plan.add_argument("--stride", type=_ints, default=(1, 1), metavar="H,W")
+    plan.add_argument("--padding", type=_padding, default=(0, 0), metavar="H,W|same|valid")
+    plan.add_argument("--dilation", type=_ints, default=(1, 1), metavar="H,W")
+    plan.add_argument("--groups", type=int, default=1)
+    dtypes = [str(dtype).removeprefix("torch.") for dtype in ops.DTYPES]
+    plan.add_argument("--dtype", choices=dtypes, default="float32")
+    plan.add_argument("--pass", dest="pass_", choices=PASSES, default="fprop")
+    plan.add_argument("--precision", choices=PRECISIONS, help="of float32 products (default: torch's setting)")
+    plan.add_argument("--channels-last", action="store_true")
+    plan.add_argument("--device", default="cuda", metavar="cuda|cpu", help="need not be present (default: cuda)")
+    plan.add_argument("--arch", type=int, help="compute capability x 10 (default: the device's, else 90: an H200)")
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    arguments = _parser().parse_args(argv)
+    if arguments.command == "info":
+        print(info())
+        return 0
+    padding = arguments.padding
+    try:
+        text = explain(
+            arguments.input,
+            arguments.weight,
+            arguments.bias,
+            _pair(arguments.stride),
+            padding if isinstance(padding, str) else _pair(padding),
+            _pair(arguments.dilation),
+            arguments.groups,
+            pass_=arguments.pass_,
+            precision=arguments.precision,
+            dtype=getattr(torch, arguments.dtype),
+            channels_last=arguments.channels_last,
+            device=arguments.device,
+            arch=arguments.arch,
+        )
+    except (RuntimeError, ValueError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,34 @@
+"""Loads the two compiled libraries and remembers why one of them could not be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+_HERE = Path(__file__).resolve().parent
+CPU_LIBRARY = _HERE / "libfastconv_cpu.so"
+CUDA_LIBRARY = _HERE / "libfastconv_cuda.so"
+
+
+def _load_cpu() -> None:
+    if not CPU_LIBRARY.exists():
+        raise ImportError(f"{CPU_LIBRARY} is missing: fastconv was not built; run `pip install .` in its source tree")
+    torch.ops.load_library(CPU_LIBRARY)
+
+
+def _load_cuda() -> str | None:
+    """None if loaded, otherwise why not."""
+    if not CUDA_LIBRARY.exists():
+        return f"{CUDA_LIBRARY.name} is not in this build of fastconv: it was built without nvcc or with FASTCONV_CUDA=0"
+    if torch.version.cuda is None:
+        return f"torch {torch.__version__} is built without CUDA"
+    try:
+        torch.ops.load_library(CUDA_LIBRARY)
+    except OSError as error:
+        return f"{CUDA_LIBRARY.name} could not be loaded: {error}"
+    return None
+
+
+_load_cpu()
+cuda_error = _load_cuda()

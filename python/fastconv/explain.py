@@ -1,0 +1,199 @@
+"""What fastconv would run and why, and what this installation is."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from . import _library, ops
+from .ops import Ints
+from .precision import check, effective
+
+PASSES = ("fprop", "dgrad", "wgrad")
+
+
+class Device(NamedTuple):
+    """What the planner knows of a GPU."""
+
+    arch: int  # compute capability times 10
+    sm_count: int
+    smem_optin_bytes: int  # most shared memory a block may have
+
+
+# Planned for where no device is given or present.
+H200 = Device(arch=90, sm_count=132, smem_optin_bytes=232448)
+
+
+def explain(
+    input: Tensor | Sequence[int],
+    weight: Tensor | Sequence[int],
+    bias: Tensor | bool | None = None,
+    stride: Ints = 1,
+    padding: str | Ints = 0,
+    dilation: Ints = 1,
+    groups: int = 1,
+    *,
+    pass_: str = "fprop",
+    precision: str | None = None,
+    dtype: torch.dtype | None = None,
+    channels_last: bool | None = None,
+    device: torch.device | str | None = None,
+    arch: int | None = None,
+) -> str:
+    """Says which kernel a convolution gets, with what plan, and why each other kernel was refused or is slower.
+
+    Nothing is computed, and the device need not be present.
+
+    Args:
+        input, weight: tensors, or their sizes as for :func:`fastconv.conv2d`.
+        bias: a tensor or True if there is one.
+        stride, padding, dilation, groups, precision: as for :func:`fastconv.conv2d`.
+        pass_: "fprop" (forward), "dgrad" (input gradient) or "wgrad" (weight gradient).
+        dtype, channels_last, device: those of the tensors if tensors are given; otherwise float32, False and "cuda".
+        arch: compute capability times 10 of the GPU to plan for (80, 90, ...). None: the device's own, or an H200's
+            where there is none.
+
+    Returns:
+        Lines of text.
+
+    Raises:
+        RuntimeError: not a legal convolution.
+        ValueError: unknown ``pass_``, ``precision``, ``device`` or string for ``padding``.
+        NotImplementedError: a dtype that fastconv does not compute.
+
+    >>> print(fastconv.explain((8, 64, 512, 256), (128, 64, 5, 7), arch=90))  # doctest: +ELLIPSIS
+    ...fprop...
+    """
+    if pass_ not in PASSES:
+        raise ValueError(f"pass_ must be 'fprop', 'dgrad' or 'wgrad', but got {pass_!r}")
+    tensors = [operand for operand in (input, weight) if isinstance(operand, Tensor)]
+    if dtype is None:
+        dtype = tensors[0].dtype if tensors else torch.float32
+    if dtype not in ops.DTYPES:
+        raise NotImplementedError(f"dtype must be {ops.dtype_names()}, but got {dtype}")
+    if channels_last is None:
+        channels_last = any(ops.is_channels_last(tensor) for tensor in tensors if tensor.dim() in (3, 4))
+    place = torch.device(device) if device is not None else tensors[0].device if tensors else torch.device("cuda")
+    if place.type not in ("cpu", "cuda"):
+        raise ValueError(f"device must be cpu or cuda, but got {place}")
+    gpu = _gpu(place, arch)
+    weight_size = _size(weight)
+    if isinstance(padding, str):
+        padding = _string_padding(padding, weight_size, dilation)
+    return torch.ops.fastconv._explain(
+        _size(input),
+        weight_size,
+        stride,
+        padding,
+        dilation,
+        groups,
+        dtype=str(dtype).removeprefix("torch."),
+        pass_=pass_,
+        precision=effective() if precision is None else check(precision),
+        channels_last=channels_last,
+        bias=bias is not None and bias is not False,
+        cuda=place.type == "cuda",
+        arch=gpu.arch,
+        sm_count=gpu.sm_count,
+        smem_optin_bytes=gpu.smem_optin_bytes,
+    )
+
+
+def _size(operand: Tensor | Sequence[int]) -> list[int]:
+    return list(operand.shape if isinstance(operand, Tensor) else operand)
+
+
+def _string_padding(padding: str, weight_size: Sequence[int], dilation: Ints) -> tuple[int, int]:
+    if padding == "valid":
+        return 0, 0
+    if padding != "same":
+        raise ValueError(f"padding must be 'same', 'valid' or numbers, but got {padding!r}")
+    steps = (dilation, dilation) if isinstance(dilation, int) else tuple(dilation)
+    return steps[0] * (weight_size[2] - 1) // 2, steps[-1] * (weight_size[3] - 1) // 2
+
+
+def _gpu(place: torch.device, arch: int | None) -> Device:
+    if place.type != "cuda" or not torch.cuda.is_available():
+        return H200._replace(arch=H200.arch if arch is None else arch)
+    properties = torch.cuda.get_device_properties(place)
+    own = properties.major * 10 + properties.minor
+    return Device(
+        arch=own if arch is None else arch,
+        sm_count=properties.multi_processor_count,
+        smem_optin_bytes=properties.shared_memory_per_block_optin,
+    )
+
+
+def info() -> str:
+    """Versions, libraries and how they were built, devices, kernels; if CUDA cannot be used, exactly why.
+
+    Returns:
+        Lines of text. Never raises.
+
+    >>> print(fastconv.info())  # doctest: +ELLIPSIS
+    fastconv ...
+    """
+    from . import __version__
+
+    lines = [
+        f"fastconv {__version__}, torch {torch.__version__}, Python {platform.python_version()}",
+        f"CPU library: {_library.CPU_LIBRARY}",
+        *_table(torch.ops.fastconv._cpu_build()),
+    ]
+    if _library.cuda_error is None:
+        lines += [f"CUDA library: {_library.CUDA_LIBRARY}", *_table(torch.ops.fastconv._cuda_build())]
+    else:
+        lines.append(f"CUDA library: not loaded: {_library.cuda_error}")
+    lines += _devices()
+    lines += ["kernels:", *_table(torch.ops.fastconv._kernels())]
+    return "\n".join(lines)
+
+
+def _table(text: str) -> list[str]:
+    rows = [line.split("\t") for line in text.splitlines()]
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    return ["  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+
+
+def _devices() -> list[str]:
+    if not torch.cuda.is_available():
+        return ["CUDA device: none visible to torch"]
+    lines = []
+    for index in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(index)
+        lines.append(
+            f"CUDA device {index}: {properties.name}, compute capability {properties.major}.{properties.minor}, "
+            f"{properties.multi_processor_count} SMs, {properties.shared_memory_per_block_optin} bytes of shared memory"
+        )
+    return lines
+
+
+@contextmanager
+def force_kernel(name: str) -> Iterator[None]:
+    """Within the block every convolution that a kernel of this name can serve is computed by it. For tests.
+
+    Args:
+        name: a kernel's name as :func:`fastconv.info` lists it, or several separated by commas (one for each pass).
+            Passes of which none is named choose freely.
+
+    A convolution raises RuntimeError if the name is unknown or the kernel refuses it. The setting is the environment
+    variable FASTCONV_KERNEL, hence that of the process, not of the thread.
+
+    >>> with fastconv.force_kernel("cpu_im2col_fprop"):  # doctest: +SKIP
+    ...     y = fastconv.conv2d(torch.randn(1, 2, 5, 5), torch.randn(3, 2, 3, 3))
+    """
+    previous = os.environ.get("FASTCONV_KERNEL")
+    os.environ["FASTCONV_KERNEL"] = name
+    try:
+        yield
+    finally:
+        if previous is None:
+            del os.environ["FASTCONV_KERNEL"]
+        else:
+            os.environ["FASTCONV_KERNEL"] = previous

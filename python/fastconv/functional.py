@@ -1,0 +1,112 @@
+"""fastconv.conv2d."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function_variadic
+
+from . import ops
+from .ops import Ints, call_conv2d
+from .precision import check, effective
+
+
+def conv2d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Ints = 1,
+    padding: str | Ints = 0,
+    dilation: Ints = 1,
+    groups: int = 1,
+    *,
+    precision: str | None = None,
+) -> Tensor:
+    """2-D convolution: :func:`torch.nn.functional.conv2d`, computed by fastconv.
+
+    Args:
+        input: (N, C, H, W) or (C, H, W); float32, float64, float16 or bfloat16, any strides, CPU or CUDA.
+        weight: (K, C / groups, R, S), same dtype and device.
+        bias: (K), or None.
+        stride, padding, dilation: pixels; one value, or one for rows and one for columns. Padding may be "valid" (none)
+            or "same" (output as large as the input, stride 1 only; where the padding is odd, the last row or column
+            gets one more).
+        groups: C and K are divided into this many independent convolutions.
+        precision: how float32 products are formed; see :class:`fastconv.precision`. None: as set there.
+
+    Returns:
+        (N, K, P, Q) or (K, P, Q), where P = (H + 2 * padding - dilation * (R - 1) - 1) // stride + 1 and Q likewise. In
+        channels_last memory format if input or weight is, else contiguous. Gradients to any order, forward-mode
+        derivatives, ``torch.func``, ``torch.compile``, ``torch.export`` and autocast work as for torch's function.
+
+    Raises:
+        RuntimeError: sizes, strides, dtypes or devices that make no convolution.
+        ValueError: unknown ``precision``.
+        NotImplementedError: a dtype or layout other than the above. (Torch convolves integers and complex numbers on
+            the CPU; fastconv does not.)
+        TypeError: an argument of another type.
+
+    Results are the same bit for bit from run to run. float16 and bfloat16 are accumulated in float32. Infinities and
+    NaNs propagate as in IEEE arithmetic. The operation is the cross-correlation of Dumoulin and Visin, "A guide to
+    convolution arithmetic for deep learning", 2016.
+
+    >>> x, w = torch.randn(8, 3, 32, 32), torch.randn(16, 3, 5, 7)
+    >>> fastconv.conv2d(x, w, stride=2, padding=(2, 3)).shape
+    torch.Size([8, 16, 16, 16])
+    """
+    if has_torch_function_variadic(input, weight, bias):
+        return handle_torch_function(
+            conv2d,
+            (input, weight, bias),
+            input,
+            weight,
+            bias,
+            stride,
+            padding,
+            dilation,
+            groups,
+            precision=precision,
+        )
+    precision = effective() if precision is None else check(precision)
+    if isinstance(padding, str):
+        input, padding = _pad(input, weight, stride, padding, dilation)
+    if torch.compiler.is_compiling():
+        return call_conv2d(input, weight, bias, stride, padding, dilation, groups, precision)
+    try:
+        return call_conv2d(input, weight, bias, stride, padding, dilation, groups, precision)
+    except (RuntimeError, AttributeError):
+        # Checked only now, so that good calls do not pay for it. Where these checks pass, the first error stands.
+        _check_operands(input=input, weight=weight, bias=bias)
+        raise
+
+
+def _check_operands(**operands: object) -> None:
+    for name, operand in operands.items():
+        if not isinstance(operand, Tensor) and not (name == "bias" and operand is None):
+            raise TypeError(f"conv2d(): {name} must be a Tensor, but got {type(operand).__name__}")
+    ops.check_kind(**operands)
+
+
+def _pad(
+    input: Tensor, weight: Tensor, stride: Ints, padding: str, dilation: Ints
+) -> tuple[Tensor, tuple[int, int]]:
+    """Padding given as a string, as numbers; the input padded where the two sides differ."""
+    if padding == "valid":
+        return input, (0, 0)
+    if padding != "same":
+        raise RuntimeError(f"conv2d(): padding must be 'same', 'valid' or numbers, but got {padding!r}")
+    if any(value != 1 for value in _values(stride)):
+        raise RuntimeError(f"conv2d(): padding='same' needs stride 1, but got stride {stride}")
+    if weight.dim() != 4:
+        raise RuntimeError(f"conv2d(): weight must be 4-D (K, C/groups, R, S), but got size {list(weight.shape)}")
+    step_h, step_w = _values(dilation)[0], _values(dilation)[-1]
+    total_h, total_w = step_h * (weight.shape[2] - 1), step_w * (weight.shape[3] - 1)
+    if total_h % 2 or total_w % 2:
+        input = torch.nn.functional.pad(input, (0, total_w % 2, 0, total_h % 2))
+    return input, (total_h // 2, total_w // 2)
+
+
+def _values(value: Ints) -> Sequence[int]:
+    return (value,) if isinstance(value, int) else value

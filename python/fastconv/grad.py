@@ -1,0 +1,83 @@
+"""The gradients of conv2d as functions: torch.nn.grad's, computed by fastconv. Differentiable to any order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from . import ops
+from .ops import Ints
+from .precision import check, effective
+
+
+def conv2d_input(
+    input_size: Sequence[int],
+    weight: Tensor,
+    grad_output: Tensor,
+    stride: Ints = 1,
+    padding: Ints = 0,
+    dilation: Ints = 1,
+    groups: int = 1,
+    *,
+    precision: str | None = None,
+) -> Tensor:
+    """Gradient of :func:`fastconv.conv2d` with respect to its input: :func:`torch.nn.grad.conv2d_input`.
+
+    Args:
+        input_size: (N, C, H, W) or (C, H, W).
+        weight: (K, C / groups, R, S).
+        grad_output: (N, K, P, Q) or (K, P, Q), the size that the convolution's output has.
+        stride, padding, dilation, groups, precision: those of the convolution.
+
+    Returns:
+        A tensor of size ``input_size``; channels_last if weight or grad_output is.
+
+    Raises:
+        RuntimeError, ValueError, NotImplementedError: as :func:`fastconv.conv2d`.
+
+    >>> x, w = torch.randn(2, 3, 9, 9, requires_grad=True), torch.randn(4, 3, 3, 3)
+    >>> g = fastconv.grad.conv2d_input(x.shape, w, torch.ones(2, 4, 7, 7))
+    >>> torch.testing.assert_close(g, torch.autograd.grad(fastconv.conv2d(x, w).sum(), x)[0])
+    """
+    ops.check_kind(weight=weight, grad_output=grad_output)
+    precision = effective() if precision is None else check(precision)
+    return ops.conv2d_input(
+        input_size, weight, grad_output, stride, padding, dilation, groups, precision=precision
+    )
+
+
+def conv2d_weight(
+    input: Tensor,
+    weight_size: Sequence[int],
+    grad_output: Tensor,
+    stride: Ints = 1,
+    padding: Ints = 0,
+    dilation: Ints = 1,
+    groups: int = 1,
+    *,
+    precision: str | None = None,
+) -> Tensor:
+    """Gradient of :func:`fastconv.conv2d` with respect to its weight: :func:`torch.nn.grad.conv2d_weight`.
+
+    Args:
+        input: (N, C, H, W) or (C, H, W).
+        weight_size: (K, C / groups, R, S).
+        grad_output: (N, K, P, Q) or (K, P, Q), the size that the convolution's output has.
+        stride, padding, dilation, groups, precision: those of the convolution.
+
+    Returns:
+        A tensor of size ``weight_size``; channels_last if input or grad_output is.
+
+    Raises:
+        RuntimeError, ValueError, NotImplementedError: as :func:`fastconv.conv2d`.
+
+    >>> x, w = torch.randn(2, 3, 9, 9), torch.randn(4, 3, 3, 3, requires_grad=True)
+    >>> g = fastconv.grad.conv2d_weight(x, w.shape, torch.ones(2, 4, 7, 7))
+    >>> torch.testing.assert_close(g, torch.autograd.grad(fastconv.conv2d(x, w).sum(), w)[0])
+    """
+    ops.check_kind(input=input, grad_output=grad_output)
+    precision = effective() if precision is None else check(precision)
+    return ops.conv2d_weight(
+        input, weight_size, grad_output, stride, padding, dilation, groups, precision=precision
+    )

@@ -1,0 +1,783 @@
+"""The rules of the ops: shapes, gradients, tangents, batching, casting, FLOPs. The kernels are in the libraries.
+
+Each of the three convolutions is linear in each of its two tensors, and its gradients are the other two. So three
+ops and the sum that is the bias gradient are closed under differentiation of any order.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from math import prod
+from types import ModuleType
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from torch._C import _AutoDispatchBelowAutograd, _ExcludeDispatchKeyGuard
+from torch._functorch.utils import enable_single_level_autograd_function
+from torch.autograd import forward_ad
+from torch.autograd.function import _SingleLevelFunction
+
+from . import _library
+
+Ints: TypeAlias = int | Sequence[int]
+
+DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+conv2d = torch.ops.fastconv.conv2d.default
+conv2d_input = torch.ops.fastconv.conv2d_input.default
+conv2d_weight = torch.ops.fastconv.conv2d_weight.default
+conv2d_bias = torch.ops.fastconv.conv2d_bias.default
+
+_functorch_active = torch._C._are_functorch_transforms_active
+
+_rules = torch.library.Library("fastconv", "IMPL")
+
+
+def is_channels_last(tensor: Tensor) -> bool:
+    """Torch's rule (c10/core/MemoryFormat.h, is_channels_last_strides_2d), ambiguous sizes included."""
+    if tensor.dim() == 3:
+        tensor = tensor.unsqueeze(0)
+    n_stride, c_stride, h_stride, w_stride = tensor.stride()
+    if w_stride < c_stride or c_stride == 0:
+        return False  # the common case, decided without a look at sizes that torch.compile may not know
+    n, c, h, w = tensor.shape
+    nested = w_stride >= c * c_stride and h_stride >= w * w_stride and n_stride >= h * h_stride
+    return nested and h * h_stride != c_stride and 0 not in (n, c, h, w)
+
+
+# ---- shapes ----
+
+
+def check_kind(**tensors: Tensor | None) -> None:
+    """NotImplementedError for a dtype or layout that no kernel computes."""
+    for name, tensor in tensors.items():
+        if tensor is None:
+            continue
+        if tensor.dtype not in DTYPES:
+            raise NotImplementedError(f"fastconv: {name} must be {dtype_names()}, but got {tensor.dtype}")
+        if tensor.layout != torch.strided:
+            raise NotImplementedError(f"fastconv: {name} must be a dense tensor, but got layout {tensor.layout}")
+
+
+def _check_tensors(**tensors: Tensor | None) -> None:
+    check_kind(**tensors)
+    given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    first, reference = next(iter(given.items()))
+    for name, tensor in given.items():
+        torch._check(
+            tensor.dtype == reference.dtype,
+            lambda: f"fastconv: {name} must have the dtype of {first}, {reference.dtype}, but got {tensor.dtype}",
+        )
+        torch._check(
+            tensor.device == reference.device,
+            lambda: f"fastconv: {name} must be on the device of {first}, {reference.device}, but got {tensor.device}",
+        )
+
+
+def dtype_names() -> str:
+    return ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
+
+
+def _output_size(
+    input_size: Sequence[int],
+    weight_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+) -> list[int]:
+    """Checks what the libraries check, for tensors that have no data. The size has as many dimensions as the input."""
+    torch._check(
+        len(input_size) in (3, 4), lambda: f"fastconv: input must be 3-D or 4-D, but got size {list(input_size)}"
+    )
+    torch._check(len(weight_size) == 4, lambda: f"fastconv: weight must be 4-D, but got size {list(weight_size)}")
+    for name, pair, least in (("stride", stride, 1), ("padding", padding, 0), ("dilation", dilation, 1)):
+        torch._check(
+            len(pair) == 2 and min(pair) >= least,
+            lambda: f"fastconv: {name} must be 1 or 2 values of at least {least}, but got {list(pair)}",
+        )
+    torch._check(groups >= 1, lambda: f"fastconv: groups must be at least 1, but got {groups}")
+    *batch, channels, height, width = input_size
+    filters, group_channels, rows, columns = weight_size
+    torch._check(
+        filters >= groups and filters % groups == 0,
+        lambda: f"fastconv: weight.size(0) must be a positive multiple of groups={groups}, but got {filters}",
+    )
+    torch._check(
+        channels == group_channels * groups,
+        lambda: f"fastconv: input must have weight.size(1) * groups = {group_channels * groups} channels, "
+        f"but got {channels}",
+    )
+    output_size = [*batch, filters]
+    for dim, size, taps in ((0, height, rows), (1, width, columns)):
+        span = dilation[dim] * (taps - 1) + 1
+        padded = size + 2 * padding[dim]
+        torch._check(
+            size >= 1 and taps >= 1 and padded >= span,
+            lambda: "fastconv: input and weight must have at least one row and column, and the dilated kernel "
+            f"({span}) must not exceed the padded input ({padded}), but got input size {list(input_size)} "
+            f"and weight size {list(weight_size)}",
+        )
+        output_size.append((padded - span) // stride[dim] + 1)
+    return output_size
+
+
+def _check_grad_output(grad_output: Tensor, expected: Sequence[int]) -> None:
+    actual = list(grad_output.shape)
+    torch._check(
+        len(actual) == len(expected) and all(a == e for a, e in zip(actual, expected)),
+        lambda: f"fastconv: grad_output must have the size of the output, {list(expected)}, but got {actual}",
+    )
+
+
+def _empty(size: Sequence[int], channels_last: bool, like: Tensor) -> Tensor:
+    if not channels_last:
+        return like.new_empty(size)
+    batched_size = size if len(size) == 4 else (1, *size)
+    strides = torch.empty(batched_size, device="meta", memory_format=torch.channels_last).stride()
+    return like.new_empty_strided(size, strides[-len(size) :])
+
+
+@torch.library.register_fake("fastconv::conv2d")
+def _conv2d_fake(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Sequence[int] = (1, 1),
+    padding: Sequence[int] = (0, 0),
+    dilation: Sequence[int] = (1, 1),
+    groups: int = 1,
+    *,
+    precision: str | None = None,
+) -> Tensor:
+    _check_tensors(input=input, weight=weight, bias=bias)
+    size = _output_size(input.shape, weight.shape, stride, padding, dilation, groups)
+    torch._check(
+        bias is None or (bias.dim() == 1 and bias.shape[0] == weight.shape[0]),
+        lambda: f"fastconv: bias must be 1-D with weight.size(0) = {weight.shape[0]} elements",
+    )
+    return _empty(size, is_channels_last(input) or is_channels_last(weight), input)
+
+
+@torch.library.register_fake("fastconv::conv2d_input")
+def _conv2d_input_fake(
+    input_size: Sequence[int],
+    weight: Tensor,
+    grad_output: Tensor,
+    stride: Sequence[int] = (1, 1),
+    padding: Sequence[int] = (0, 0),
+    dilation: Sequence[int] = (1, 1),
+    groups: int = 1,
+    *,
+    precision: str | None = None,
+    channels_last: bool | None = None,
+) -> Tensor:
+    _check_tensors(grad_output=grad_output, weight=weight)
+    _check_grad_output(grad_output, _output_size(input_size, weight.shape, stride, padding, dilation, groups))
+    if channels_last is None:
+        channels_last = is_channels_last(weight) or is_channels_last(grad_output)
+    return _empty(input_size, channels_last, grad_output)
+
+
+@torch.library.register_fake("fastconv::conv2d_weight")
+def _conv2d_weight_fake(
+    input: Tensor,
+    weight_size: Sequence[int],
+    grad_output: Tensor,
+    stride: Sequence[int] = (1, 1),
+    padding: Sequence[int] = (0, 0),
+    dilation: Sequence[int] = (1, 1),
+    groups: int = 1,
+    *,
+    precision: str | None = None,
+    channels_last: bool | None = None,
+) -> Tensor:
+    _check_tensors(grad_output=grad_output, input=input)
+    _check_grad_output(grad_output, _output_size(input.shape, weight_size, stride, padding, dilation, groups))
+    if channels_last is None:
+        channels_last = is_channels_last(input) or is_channels_last(grad_output)
+    return _empty(weight_size, channels_last, grad_output)
+
+
+@torch.library.register_fake("fastconv::conv2d_bias")
+def _conv2d_bias_fake(grad_output: Tensor) -> Tensor:
+    _check_tensors(grad_output=grad_output)
+    torch._check(
+        grad_output.dim() in (3, 4), lambda: f"fastconv: grad_output must be 3-D or 4-D, but is {grad_output.dim()}-D"
+    )
+    return grad_output.new_empty(grad_output.shape[-3:-2])
+
+
+# ---- gradients and tangents ----
+#
+# A forward of torch's older form, with ctx, because a setup_context costs 20 us a call. A single-level function,
+# because the dispatcher reaches these below functorch, one level at a time, as it reaches torch's own derivatives.
+
+
+def _pair(value: Ints) -> tuple[int, ...]:
+    if isinstance(value, int):
+        return value, value
+    return tuple(value) * 2 if len(value) == 1 else tuple(value)
+
+
+def _forward_ad() -> bool:
+    return forward_ad._current_level >= 0
+
+
+@contextmanager
+def _below_level() -> Iterator[None]:
+    """Below this level's autograd; functorch's next level gets back the modes that Function.apply turned off."""
+    with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True), _AutoDispatchBelowAutograd():
+        yield
+
+
+def _below_autograd() -> AbstractContextManager[None]:
+    return _below_level() if _functorch_active() else _AutoDispatchBelowAutograd()
+
+
+def _sum(terms: list[Tensor]) -> Tensor | None:
+    total: Tensor | None = None
+    for term in terms:
+        total = term if total is None else total + term
+    return total
+
+
+class _Conv2d(_SingleLevelFunction):
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any,
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        stride: Ints,
+        padding: Ints,
+        dilation: Ints,
+        groups: int,
+        precision: str | None,
+    ) -> Tensor:
+        needs_input, needs_weight = ctx.needs_input_grad[:2]
+        ctx.save_for_backward(input if needs_weight else None, weight if needs_input else None)
+        ctx.geometry = stride, padding, dilation, groups
+        ctx.precision = precision
+        ctx.sizes = input.shape, weight.shape
+        with _below_autograd():
+            output = conv2d(input, weight, bias, stride, padding, dilation, groups, precision=precision)
+        ctx.weight_channels_last = weight_channels_last = is_channels_last(weight)
+        ctx.input_channels_last = weight_channels_last or is_channels_last(input)
+        if _forward_ad():
+            ctx.save_for_forward(input, weight)
+            ctx.set_materialize_grads(False)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        if torch.is_grad_enabled() or _forward_ad():
+            return _conv2d_backward(ctx, grad)
+        with _AutoDispatchBelowAutograd():
+            return _conv2d_backward(ctx, grad)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor | None) -> Tensor | None:  # type: ignore[override]
+        input, weight = ctx.saved_tensors
+        input_tangent, weight_tangent, bias_tangent = tangents[:3]
+        terms = []
+        if input_tangent is not None:
+            terms.append(conv2d(input_tangent, weight, None, *ctx.geometry, precision=ctx.precision))
+        if weight_tangent is not None:
+            terms.append(conv2d(input, weight_tangent, None, *ctx.geometry, precision=ctx.precision))
+        if bias_tangent is not None:
+            size = _output_size(*ctx.sizes, *map(_pair, ctx.geometry[:3]), ctx.geometry[3])
+            terms.append(bias_tangent[:, None, None].expand(size))
+        return _sum(terms)
+
+
+def _conv2d_backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, ...]:
+    if grad is None:
+        return (None,) * 8
+    input, weight = ctx.saved_tensors
+    needs_input, needs_weight, needs_bias = ctx.needs_input_grad[:3]
+    input_size, weight_size = ctx.sizes
+    grad_input = grad_weight = grad_bias = None
+    if needs_input:
+        grad_input = conv2d_input(
+            input_size, weight, grad, *ctx.geometry, precision=ctx.precision, channels_last=ctx.input_channels_last
+        )
+    if needs_weight:
+        grad_weight = conv2d_weight(
+            input, weight_size, grad, *ctx.geometry, precision=ctx.precision, channels_last=ctx.weight_channels_last
+        )
+    if needs_bias:
+        grad_bias = conv2d_bias(grad)
+    return grad_input, grad_weight, grad_bias, None, None, None, None, None
+
+
+class _Conv2dInput(_SingleLevelFunction):
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any,
+        input_size: Sequence[int],
+        weight: Tensor,
+        grad_output: Tensor,
+        geometry: tuple[Any, ...],
+        precision: str | None,
+        channels_last: bool | None,
+    ) -> Tensor:
+        ctx.save_for_backward(weight, grad_output)
+        ctx.save_for_forward(weight, grad_output)
+        ctx.set_materialize_grads(False)
+        ctx.input_size, ctx.geometry = input_size, geometry
+        ctx.options = {"precision": precision, "channels_last": channels_last}
+        with _below_autograd():
+            return conv2d_input(input_size, weight, grad_output, *geometry, **ctx.options)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        weight, grad_output = ctx.saved_tensors
+        precision = ctx.options["precision"]
+        grad_weight = grad_grad_output = None
+        if grad is not None and ctx.needs_input_grad[1]:
+            grad_weight = conv2d_weight(
+                grad,
+                weight.shape,
+                grad_output,
+                *ctx.geometry,
+                precision=precision,
+                channels_last=is_channels_last(weight),
+            )
+        if grad is not None and ctx.needs_input_grad[2]:
+            grad_grad_output = conv2d(grad, weight, None, *ctx.geometry, precision=precision)
+        return None, grad_weight, grad_grad_output, None, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor | None) -> Tensor | None:  # type: ignore[override]
+        weight, grad_output = ctx.saved_tensors
+        terms = []
+        if tangents[1] is not None:
+            terms.append(conv2d_input(ctx.input_size, tangents[1], grad_output, *ctx.geometry, **ctx.options))
+        if tangents[2] is not None:
+            terms.append(conv2d_input(ctx.input_size, weight, tangents[2], *ctx.geometry, **ctx.options))
+        return _sum(terms)
+
+
+class _Conv2dWeight(_SingleLevelFunction):
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any,
+        input: Tensor,
+        weight_size: Sequence[int],
+        grad_output: Tensor,
+        geometry: tuple[Any, ...],
+        precision: str | None,
+        channels_last: bool | None,
+    ) -> Tensor:
+        ctx.save_for_backward(input, grad_output)
+        ctx.save_for_forward(input, grad_output)
+        ctx.set_materialize_grads(False)
+        ctx.weight_size, ctx.geometry = weight_size, geometry
+        ctx.options = {"precision": precision, "channels_last": channels_last}
+        with _below_autograd():
+            return conv2d_weight(input, weight_size, grad_output, *geometry, **ctx.options)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        input, grad_output = ctx.saved_tensors
+        precision = ctx.options["precision"]
+        grad_input = grad_grad_output = None
+        if grad is not None and ctx.needs_input_grad[0]:
+            grad_input = conv2d_input(
+                input.shape, grad, grad_output, *ctx.geometry, precision=precision, channels_last=is_channels_last(input)
+            )
+        if grad is not None and ctx.needs_input_grad[2]:
+            grad_grad_output = conv2d(input, grad, None, *ctx.geometry, precision=precision)
+        return grad_input, None, grad_grad_output, None, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor | None) -> Tensor | None:  # type: ignore[override]
+        input, grad_output = ctx.saved_tensors
+        terms = []
+        if tangents[0] is not None:
+            terms.append(conv2d_weight(tangents[0], ctx.weight_size, grad_output, *ctx.geometry, **ctx.options))
+        if tangents[2] is not None:
+            terms.append(conv2d_weight(input, ctx.weight_size, tangents[2], *ctx.geometry, **ctx.options))
+        return _sum(terms)
+
+
+class _Conv2dBias(_SingleLevelFunction):
+    @staticmethod
+    def forward(ctx: Any, grad_output: Tensor) -> Tensor:  # type: ignore[override]
+        ctx.size = grad_output.shape
+        with _below_autograd():
+            return conv2d_bias(grad_output)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
+        return grad[:, None, None].expand(ctx.size)
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor) -> Tensor:  # type: ignore[override]
+        return conv2d_bias(tangent)
+
+
+def _apply(function: type[_SingleLevelFunction], *args: Any) -> Tensor:
+    with enable_single_level_autograd_function():
+        return function.apply(*args)
+
+
+# The kernels of torch's Autograd key, for whoever reaches the ops through the dispatcher: torch.ops callers, functorch,
+# torch.compile. The dispatcher leaves out arguments that have their default value.
+
+
+def _conv2d_autograd(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Ints = (1, 1),
+    padding: Ints = (0, 0),
+    dilation: Ints = (1, 1),
+    groups: int = 1,
+    *,
+    precision: str | None = None,
+) -> Tensor:
+    return _apply(_Conv2d, input, weight, bias, stride, padding, dilation, groups, precision)
+
+
+def _conv2d_input_autograd(
+    input_size: Sequence[int],
+    weight: Tensor,
+    grad_output: Tensor,
+    stride: Ints = (1, 1),
+    padding: Ints = (0, 0),
+    dilation: Ints = (1, 1),
+    groups: int = 1,
+    *,
+    precision: str | None = None,
+    channels_last: bool | None = None,
+) -> Tensor:
+    geometry = stride, padding, dilation, groups
+    return _apply(_Conv2dInput, input_size, weight, grad_output, geometry, precision, channels_last)
+
+
+def _conv2d_weight_autograd(
+    input: Tensor,
+    weight_size: Sequence[int],
+    grad_output: Tensor,
+    stride: Ints = (1, 1),
+    padding: Ints = (0, 0),
+    dilation: Ints = (1, 1),
+    groups: int = 1,
+    *,
+    precision: str | None = None,
+    channels_last: bool | None = None,
+) -> Tensor:
+    geometry = stride, padding, dilation, groups
+    return _apply(_Conv2dWeight, input, weight_size, grad_output, geometry, precision, channels_last)
+
+
+_rules.impl("conv2d", _conv2d_autograd, "Autograd")
+_rules.impl("conv2d_input", _conv2d_input_autograd, "Autograd")
+_rules.impl("conv2d_weight", _conv2d_weight_autograd, "Autograd")
+_rules.impl("conv2d_bias", lambda grad_output: _apply(_Conv2dBias, grad_output), "Autograd")
+
+
+# ---- vmap ----
+#
+# The batch goes into N where the weight is shared, otherwise into the channels: the samples become groups where both
+# tensors are batched (per-sample weight gradients: one grouped convolution), else more channels of each group.
+# Channels are then in the order (group, sample, channel of the group).
+
+
+def _merge_channels(image: Tensor, groups: int) -> Tensor:
+    """[B, N, groups * C, H, W] -> [N, groups * B * C, H, W]."""
+    return image.unflatten(2, (groups, image.shape[2] // groups)).movedim(0, 2).flatten(1, 3)
+
+
+def _split_channels(image: Tensor, batch: int, groups: int) -> Tensor:
+    """Undoes _merge_channels."""
+    return image.unflatten(1, (groups, batch, image.shape[1] // (groups * batch))).movedim(2, 0).flatten(2, 3)
+
+
+def _merge_filters(weight: Tensor, groups: int) -> Tensor:
+    """[B, groups * K, C, R, S] -> [groups * B * K, C, R, S]."""
+    return weight.unflatten(1, (groups, weight.shape[1] // groups)).movedim(0, 1).flatten(0, 2)
+
+
+def _split_filters(weight: Tensor, batch: int, groups: int) -> Tensor:
+    """Undoes _merge_filters."""
+    return weight.unflatten(0, (groups, batch, weight.shape[0] // (groups * batch))).movedim(1, 0).flatten(1, 2)
+
+
+def _front(tensor: Tensor, dim: int | None) -> Tensor:
+    return tensor if dim is None else tensor.movedim(dim, 0)
+
+
+def _batched_image(image: Tensor, dim: int | None, unbatched: bool) -> Tensor:
+    """vmap's dimension in front where there is one, and N after it even if the samples have none."""
+    image = _front(image, dim)
+    return image.unsqueeze(-4) if unbatched else image
+
+
+@torch.library.register_vmap("fastconv::conv2d")
+def _conv2d_vmap(
+    info: Any,
+    in_dims: tuple[Any, ...],
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Ints = (1, 1),
+    padding: Ints = (0, 0),
+    dilation: Ints = (1, 1),
+    groups: int = 1,
+    *,
+    precision: str | None = None,
+) -> tuple[Tensor, int]:
+    batch = info.batch_size
+    input_dim, weight_dim, bias_dim = (*in_dims, None)[:3]
+    unbatched = input.dim() - (input_dim is not None) == 3
+    input, weight = _batched_image(input, input_dim, unbatched), _front(weight, weight_dim)
+    fused_bias = bias if bias_dim is None and weight_dim is None else None
+    if weight_dim is None and input_dim is None:
+        output = conv2d(input, weight, fused_bias, stride, padding, dilation, groups, precision=precision)
+        output = output.expand(batch, *output.shape)
+    elif weight_dim is None:
+        images = input.flatten(0, 1)
+        output = conv2d(images, weight, fused_bias, stride, padding, dilation, groups, precision=precision)
+        output = output.unflatten(0, (batch, input.shape[1]))
+    else:
+        filters = _merge_filters(weight, groups)
+        all_groups = groups
+        if input_dim is not None:
+            input = _merge_channels(input, groups)
+            all_groups = groups * batch
+        output = conv2d(input, filters, None, stride, padding, dilation, all_groups, precision=precision)
+        output = _split_channels(output, batch, groups)
+    if bias is not None and fused_bias is None:
+        bias = _front(bias, bias_dim)
+        output = output + (bias[:, None, :, None, None] if bias_dim is not None else bias[:, None, None])
+    return output.squeeze(1) if unbatched else output, 0
+
+
+@torch.library.register_vmap("fastconv::conv2d_input")
+def _conv2d_input_vmap(
+    info: Any,
+    in_dims: tuple[Any, ...],
+    input_size: Sequence[int],
+    weight: Tensor,
+    grad_output: Tensor,
+    stride: Ints = (1, 1),
+    padding: Ints = (0, 0),
+    dilation: Ints = (1, 1),
+    groups: int = 1,
+    *,
+    precision: str | None = None,
+    channels_last: bool | None = None,
+) -> tuple[Tensor, int]:
+    batch = info.batch_size
+    weight_dim, grad_dim = in_dims[1:3]
+    unbatched = len(input_size) == 3
+    count, channels, height, width = (1, *input_size) if unbatched else input_size
+    grad_output, weight = _batched_image(grad_output, grad_dim, unbatched), _front(weight, weight_dim)
+    if weight_dim is None:
+        size, all_groups = (batch * count, channels, height, width), groups
+        grad_output = grad_output.flatten(0, 1)
+    else:
+        size, all_groups = (count, batch * channels, height, width), groups
+        if grad_dim is None:
+            weight = weight.movedim(0, 1).flatten(1, 2)
+        else:
+            weight, grad_output = _merge_filters(weight, groups), _merge_channels(grad_output, groups)
+            all_groups = groups * batch
+    grad_input = conv2d_input(
+        size, weight, grad_output, stride, padding, dilation, all_groups, precision=precision, channels_last=channels_last
+    )
+    if weight_dim is None:
+        grad_input = grad_input.unflatten(0, (batch, count))
+    else:
+        grad_input = _split_channels(grad_input, batch, groups)
+    return grad_input.squeeze(1) if unbatched else grad_input, 0
+
+
+@torch.library.register_vmap("fastconv::conv2d_weight")
+def _conv2d_weight_vmap(
+    info: Any,
+    in_dims: tuple[Any, ...],
+    input: Tensor,
+    weight_size: Sequence[int],
+    grad_output: Tensor,
+    stride: Ints = (1, 1),
+    padding: Ints = (0, 0),
+    dilation: Ints = (1, 1),
+    groups: int = 1,
+    *,
+    precision: str | None = None,
+    channels_last: bool | None = None,
+) -> tuple[Tensor, int]:
+    batch = info.batch_size
+    input_dim, grad_dim = in_dims[0], in_dims[2]
+    filters, channels, rows, columns = weight_size
+    unbatched = input.dim() - (input_dim is not None) == 3
+    input = _batched_image(input, input_dim, unbatched)
+    grad_output = _batched_image(grad_output, grad_dim, unbatched)
+    all_groups = groups
+    if input_dim is None:
+        size = (batch * filters, channels, rows, columns)
+        grad_output = _merge_channels(grad_output, groups)
+    elif grad_dim is None:
+        size = (filters, batch * channels, rows, columns)
+        input = _merge_channels(input, groups)
+    else:
+        size, all_groups = (batch * filters, channels, rows, columns), groups * batch
+        input, grad_output = _merge_channels(input, groups), _merge_channels(grad_output, groups)
+    grad_weight = conv2d_weight(
+        input, size, grad_output, stride, padding, dilation, all_groups, precision=precision, channels_last=channels_last
+    )
+    if grad_dim is None:
+        return grad_weight.unflatten(1, (batch, channels)).movedim(1, 0), 0
+    return _split_filters(grad_weight, batch, groups), 0
+
+
+@torch.library.register_vmap("fastconv::conv2d_bias")
+def _conv2d_bias_vmap(info: Any, in_dims: tuple[Any, ...], grad_output: Tensor) -> tuple[Tensor, int]:
+    grad_output = _front(grad_output, in_dims[0])
+    if grad_output.dim() == 4:
+        grad_output = grad_output.unsqueeze(1)
+    batch, filters = grad_output.shape[0], grad_output.shape[2]
+    return conv2d_bias(_merge_channels(grad_output, 1)).unflatten(0, (batch, filters)), 0
+
+
+# ---- autocast ----
+
+_AUTOCAST_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU) | torch._C.DispatchKeySet(
+    torch._C.DispatchKey.AutocastCUDA
+)
+
+
+def _cast(tensor: Tensor | None, device_type: str) -> Tensor | None:
+    # Torch's rule for lower-precision ops (aten/src/ATen/autocast_mode.h, is_eligible): float64 is left alone.
+    if tensor is None or tensor.device.type != device_type or tensor.dtype not in DTYPES[:1] + DTYPES[2:]:
+        return tensor
+    return tensor.to(torch.get_autocast_dtype(device_type))
+
+
+def _register_autocast(device_type: str, key: str) -> None:
+    def kernel(input: Tensor, weight: Tensor, bias: Tensor | None = None, *args: Any, **kwargs: Any) -> Tensor:
+        input, weight, bias = (_cast(tensor, device_type) for tensor in (input, weight, bias))
+        with _ExcludeDispatchKeyGuard(_AUTOCAST_KEYS):
+            return conv2d(input, weight, bias, *args, **kwargs)
+
+    _rules.impl("conv2d", kernel, key)
+
+
+_register_autocast("cpu", "AutocastCPU")
+_register_autocast("cuda", "AutocastCUDA")
+
+
+# ---- FLOPs ----
+
+
+def _register_flop_formulas(flop_counter: ModuleType) -> None:
+    """2 per product, as torch counts its own convolution; every product of the forward pass recurs in each gradient."""
+
+    def forward(input_shape: Any, weight_shape: Any, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
+        return 2 * prod(out_shape) * prod(weight_shape[1:])
+
+    def grad_input(_size: Any, weight_shape: Any, grad_shape: Any, *args: Any, **kwargs: Any) -> int:
+        return 2 * prod(grad_shape) * prod(weight_shape[1:])
+
+    def grad_weight(_input: Any, weight_size: Any, grad_shape: Any, *args: Any, **kwargs: Any) -> int:
+        return 2 * prod(grad_shape) * prod(weight_size[1:])
+
+    namespace = torch.ops.fastconv
+    flop_counter.register_flop_formula(namespace.conv2d)(forward)
+    flop_counter.register_flop_formula(namespace.conv2d_input)(grad_input)
+    flop_counter.register_flop_formula(namespace.conv2d_weight)(grad_weight)
+
+
+class _WhenImported:
+    """Registers the formulas when torch.utils.flop_counter is imported: importing it here would import triton."""
+
+    NAME = "torch.utils.flop_counter"
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name != self.NAME:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.loader is None:
+            return spec
+        execute = spec.loader.exec_module
+
+        def execute_and_register(module: ModuleType) -> None:
+            execute(module)
+            _register_flop_formulas(module)
+
+        spec.loader.exec_module = execute_and_register  # type: ignore[method-assign]
+        return spec
+
+
+if _WhenImported.NAME in sys.modules:
+    _register_flop_formulas(sys.modules[_WhenImported.NAME])
+else:
+    sys.meta_path.insert(0, _WhenImported())
+
+
+# ---- no CUDA library ----
+
+
+def _refuse_cuda(*args: Any, **kwargs: Any) -> Tensor:
+    raise RuntimeError(f"fastconv cannot compute on CUDA tensors: {_library.cuda_error}")
+
+
+if _library.cuda_error is not None:
+    for _name in ("conv2d", "conv2d_input", "conv2d_weight", "conv2d_bias"):
+        _rules.impl(_name, _refuse_cuda, "CUDA")
+
+
+# ---- the call ----
+
+_any_autocast = torch._C._is_any_autocast_enabled
+_apply_conv2d = _Conv2d.apply
+
+
+def call_conv2d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Ints,
+    padding: Ints,
+    dilation: Ints,
+    groups: int,
+    precision: str | None,
+) -> Tensor:
+    """The op by the shortest way: the dispatcher's detours through Python cost more than the rest of a call."""
+    if torch.compiler.is_compiling() or _functorch_active():
+        return conv2d(input, weight, bias, stride, padding, dilation, groups, precision=precision)
+    if not _any_autocast():
+        return _eager_conv2d(input, weight, bias, stride, padding, dilation, groups, precision)
+    device_type = input.device.type
+    if device_type in ("cpu", "cuda") and torch.is_autocast_enabled(device_type):
+        input, weight, bias = (_cast(tensor, device_type) for tensor in (input, weight, bias))
+    with _ExcludeDispatchKeyGuard(_AUTOCAST_KEYS):
+        return _eager_conv2d(input, weight, bias, stride, padding, dilation, groups, precision)
+
+
+def _eager_conv2d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Ints,
+    padding: Ints,
+    dilation: Ints,
+    groups: int,
+    precision: str | None,
+) -> Tensor:
+    if (
+        torch.is_grad_enabled()
+        and (weight.requires_grad or input.requires_grad or (bias is not None and bias.requires_grad))
+    ) or forward_ad._current_level >= 0:
+        return _apply_conv2d(input, weight, bias, stride, padding, dilation, groups, precision)
+    with _AutoDispatchBelowAutograd():
+        return conv2d(input, weight, bias, stride, padding, dilation, groups, precision=precision)

@@ -1,0 +1,210 @@
+"""Builds the two libraries of the wheel. Metadata is in pyproject.toml; docs/packaging.md has the reasons."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_py import build_py
+from torch.utils import cpp_extension
+from torch.utils.cpp_extension import BuildExtension, CppExtension, CUDAExtension
+
+ROOT = Path(__file__).resolve().parent
+# The oldest LibTorch whose stable ABI the libraries may use: 2.10.
+TORCH_TARGET = "-DTORCH_TARGET_VERSION=0x020a000000000000"
+# sm_90a is for H100/H200 alone and has no successor that runs it; every other chip from sm_80 on runs 8.0, newer ones
+# through its PTX.
+DEFAULT_ARCHS = "8.0+PTX;9.0a"
+
+
+def find_cuda_home() -> Path | None:
+    """The CUDA toolkit to build with, or None for a CPU-only wheel."""
+    wanted = os.environ.get("FASTCONV_CUDA", "")
+    if wanted not in ("", "0", "1"):
+        sys.exit(f"FASTCONV_CUDA={wanted}: expected 0 (CPU only), 1 (CUDA required) or nothing (CUDA if nvcc is there)")
+    if wanted == "0":
+        return None
+    named = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
+    on_path = shutil.which("nvcc")
+    nvccs = [Path(named, "bin", "nvcc")] if named else [Path(on_path)] if on_path else []
+    if not named:
+        nvccs.append(Path("/usr/local/cuda/bin/nvcc"))
+        nvccs += sorted(Path("/usr/local").glob("cuda-*/bin/nvcc"), reverse=True)
+    for nvcc in nvccs:
+        home = nvcc.resolve().parents[1]
+        # An nvcc on PATH may be a wrapper script that lies outside the toolkit.
+        if nvcc.exists() and (home / "include/cuda_runtime.h").exists():
+            return home
+    if wanted == "1":
+        sys.exit(f"FASTCONV_CUDA=1, but no CUDA toolkit in {[str(n) for n in nvccs]}: set CUDA_HOME to one with nvcc")
+    return None
+
+
+def nvcc_version(home: Path) -> str:
+    text = subprocess.check_output([home / "bin/nvcc", "--version"], text=True)
+    match = re.search(r"release (\d+\.\d+)", text)
+    if match is None:
+        sys.exit(f"{home}/bin/nvcc --version printed no release number:\n{text}")
+    return match[1]
+
+
+def sources(*patterns: str) -> list[str]:
+    return sorted(str(path.relative_to(ROOT)) for pattern in patterns for path in ROOT.glob(pattern))
+
+
+HOST_FLAGS = [
+    "-O3",
+    "-g0",
+    "-std=c++20",
+    "-Wall",
+    "-fvisibility=hidden",
+    "-fvisibility-inlines-hidden",
+    TORCH_TARGET,
+    # STD_TORCH_CHECK puts __FILE__ into its messages.
+    f"-ffile-prefix-map={ROOT}/=",
+    f"-ffile-prefix-map={Path(torch.__file__).parents[1]}/=",
+]
+LINK_FLAGS = ["-Wl,--exclude-libs,ALL", "-Wl,-z,defs", "-Wl,-s"]
+# Absolute, because ninja runs in the build directory.
+INCLUDE_DIRS = [str(ROOT / "include")]
+# Neither library exports symbols, so each carries these.
+SHARED_SOURCES = ["src/core/*.cpp", "src/planner/*.cpp", "src/ops/conv2d_ops.cpp"]
+
+
+def cpu_extension() -> Extension:
+    extension = CppExtension(
+        "fastconv.libfastconv_cpu",
+        sources(*SHARED_SOURCES, "src/cpu/*.cpp", "src/ops/library.cpp", "src/ops/conv2d_cpu.cpp"),
+        include_dirs=INCLUDE_DIRS,
+        extra_compile_args={"cxx": list(HOST_FLAGS)},
+        extra_link_args=list(LINK_FLAGS),
+        py_limited_api=True,
+    )
+    # The stable ABI lives in libtorch_cpu alone; the others that CppExtension names are not stable.
+    extension.libraries = ["torch_cpu"]
+    return extension
+
+
+def cuda_extension(home: Path, version: str, stub_dir: Path) -> Extension:
+    # A CPU-only torch can drive nvcc too: nothing of its CUDA half is compiled against or linked. These two lines tell
+    # cpp_extension so, in this process only; the second also turns on header dependencies of .cu files.
+    cpp_extension.CUDA_HOME = str(home)
+    torch.version.cuda = version
+    archs = os.environ.setdefault("TORCH_CUDA_ARCH_LIST", DEFAULT_ARCHS)
+    nvcc_flags = [
+        "-O3",
+        "-std=c++20",
+        f"--threads={os.environ.get('NVCC_THREADS', '1')}",
+        "-Xcompiler=-fvisibility=hidden,-Wall",
+        # cpp_extension forbids these conversions to protect ATen, which is not used here.
+        "-U__CUDA_NO_HALF_OPERATORS__",
+        "-U__CUDA_NO_HALF_CONVERSIONS__",
+        "-U__CUDA_NO_HALF2_OPERATORS__",
+        "-U__CUDA_NO_BFLOAT16_CONVERSIONS__",
+    ]
+    if tuple(map(int, version.split("."))) >= (12, 9):
+        nvcc_flags.append("--compress-mode=size")
+    extension = CUDAExtension(
+        "fastconv.libfastconv_cuda",
+        sources(
+            *SHARED_SOURCES,
+            "src/launch/*.cpp",
+            "src/launch/*.cu",
+            "src/instances/*.cu",
+            "src/ops/conv2d_cuda.cpp",
+        ),
+        include_dirs=INCLUDE_DIRS,
+        library_dirs=[str(stub_dir), *(str(home / d) for d in ("lib64", "lib") if (home / d).is_dir())],
+        # Not for nvcc: any flag of its that contains "arch" makes cpp_extension drop the architectures.
+        extra_compile_args={
+            "cxx": [*HOST_FLAGS, "-DUSE_CUDA", f'-DFASTCONV_CUDA_ARCHS="{archs}"'],
+            "nvcc": nvcc_flags,
+        },
+        extra_link_args=list(LINK_FLAGS),
+        py_limited_api=True,
+    )
+    extension.libraries = ["torch_cpu", "torch_cuda", "cudart_static", "rt", "pthread", "dl"]
+    return extension
+
+
+CUDA_HOME = find_cuda_home()
+FLAVOUR = f"cu{nvcc_version(CUDA_HOME)}" if CUDA_HOME else "cpu"
+# One directory a flavour, so that a CPU-only wheel cannot pick up what an earlier CUDA build left behind.
+BUILD_BASE = Path("build", FLAVOUR)
+
+
+class BuildLibraries(BuildExtension):
+    """BuildExtension with one ninja file a library, in directories that outlive the command."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{**kwargs, "no_python_abi_suffix": True})
+
+    def finalize_options(self) -> None:
+        super().finalize_options()
+        # `pip install -e` passes a fresh temporary directory, which would rebuild everything each time.
+        self.build_temp = str(ROOT / BUILD_BASE / "obj")
+
+    def build_extensions(self) -> None:
+        if CUDA_HOME:
+            link_torch_cuda_stub(ROOT / BUILD_BASE / "stub")
+        version = f'-DFASTCONV_VERSION="{self.distribution.get_version()}"'
+        for extension in self.extensions:
+            extension.extra_compile_args["cxx"].append(version)
+        super().build_extensions()
+
+    def build_extension(self, ext: Extension) -> None:
+        shared = self.build_temp
+        self.build_temp = str(Path(shared, ext.name))
+        try:
+            super().build_extension(ext)
+        finally:
+            self.build_temp = shared
+
+    def copy_extensions_to_source(self) -> None:
+        for stale in (ROOT / "python/fastconv").glob("libfastconv_*.so"):
+            stale.unlink()
+        super().copy_extensions_to_source()
+
+
+def link_torch_cuda_stub(directory: Path) -> None:
+    """Makes a libtorch_cuda.so to link against; torch's own takes its place when the library is loaded."""
+    directory.mkdir(parents=True, exist_ok=True)
+    compiler = os.environ.get("CC", "cc").split()
+    stub = ROOT / "src/ops/stub_torch_cuda.c"
+    soname = "libtorch_cuda.so"
+    subprocess.check_call([*compiler, "-shared", "-fPIC", f"-Wl,-soname,{soname}", stub, "-o", directory / soname])
+
+
+class FreshBuildPy(build_py):
+    """build_py that does not ship modules deleted since the last build."""
+
+    def run(self) -> None:
+        if not self.editable_mode:
+            shutil.rmtree(self.build_lib, ignore_errors=True)
+        super().run()
+
+
+class AnyPythonWheel(bdist_wheel):
+    """Tags the wheel for every Python from 3.10 on: the libraries know torch's ABI and no Python's."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        return "py310", "none", super().get_tag()[2]
+
+
+extensions = [cpu_extension()]
+if CUDA_HOME:
+    extensions.append(cuda_extension(CUDA_HOME, nvcc_version(CUDA_HOME), ROOT / BUILD_BASE / "stub"))
+
+setup(
+    ext_modules=extensions,
+    cmdclass={"build_ext": BuildLibraries, "build_py": FreshBuildPy, "bdist_wheel": AnyPythonWheel},
+    options={"build": {"build_base": str(BUILD_BASE)}},
+)

@@ -1,0 +1,84 @@
+#include "fastconv/core/problem.h"
+
+#include <ostream>
+
+namespace fastconv {
+
+const char* to_string(Pass pass) {
+  switch (pass) {
+    case Pass::kFprop: return "fprop";
+    case Pass::kDgrad: return "dgrad";
+    case Pass::kWgrad: return "wgrad";
+  }
+  return "unknown";
+}
+
+const char* to_string(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat32: return "float32";
+    case DType::kFloat64: return "float64";
+    case DType::kFloat16: return "float16";
+    case DType::kBFloat16: return "bfloat16";
+  }
+  return "unknown";
+}
+
+const char* to_string(Precision precision) {
+  switch (precision) {
+    case Precision::kIeee: return "ieee";
+    case Precision::kBf16x3: return "bf16x3";
+    case Precision::kTf32: return "tf32";
+  }
+  return "unknown";
+}
+
+int64_t element_size(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat64: return 8;
+    case DType::kFloat32: return 4;
+    case DType::kFloat16:
+    case DType::kBFloat16: return 2;
+  }
+  return 0;
+}
+
+double flops(const ConvProblem& problem) {
+  return 2.0 * static_cast<double>(problem.n) * static_cast<double>(problem.p()) * static_cast<double>(problem.q()) *
+         static_cast<double>(problem.k) * static_cast<double>(problem.c_per_group()) *
+         static_cast<double>(problem.r * problem.s);
+}
+
+double compulsory_bytes(const ConvProblem& problem) {
+  const double x = static_cast<double>(problem.n * problem.c) * static_cast<double>(problem.h * problem.w);
+  const double w = static_cast<double>(problem.k * problem.c_per_group()) * static_cast<double>(problem.r * problem.s);
+  const double y = static_cast<double>(problem.n * problem.k) * static_cast<double>(problem.p() * problem.q());
+  return (x + w + y) * static_cast<double>(element_size(problem.dtype));
+}
+
+namespace {
+
+struct Quoted {
+  const char* name;
+  const Strides& strides;
+};
+
+std::ostream& operator<<(std::ostream& out, const Quoted& quoted) {
+  return out << quoted.name << "=(" << quoted.strides.n << ", " << quoted.strides.c << ", " << quoted.strides.h << ", "
+             << quoted.strides.w << ")";
+}
+
+std::ostream& operator<<(std::ostream& out, const Pair& pair) { return out << "(" << pair.h << ", " << pair.w << ")"; }
+
+}  // namespace
+
+std::ostream& operator<<(std::ostream& out, const ConvProblem& problem) {
+  out << to_string(problem.pass) << " " << to_string(problem.dtype);
+  if (problem.dtype == DType::kFloat32) out << " (" << to_string(problem.precision) << ")";
+  return out << " N" << problem.n << " C" << problem.c << " H" << problem.h << " W" << problem.w << " K" << problem.k
+             << " R" << problem.r << " S" << problem.s << " -> P" << problem.p() << " Q" << problem.q() << ", stride "
+             << problem.stride << ", padding " << problem.padding << ", dilation " << problem.dilation << ", groups "
+             << problem.groups << (problem.has_bias ? ", bias" : "") << "; strides " << Quoted{"x", problem.x_strides}
+             << " " << Quoted{"w", problem.w_strides} << " " << Quoted{"y", problem.y_strides};
+}
+
+}  // namespace fastconv

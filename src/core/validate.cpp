@@ -1,0 +1,104 @@
+#include "fastconv/core/validate.h"
+
+#include <limits>
+#include <sstream>
+
+namespace fastconv {
+namespace {
+
+std::string show(const Sizes& sizes) {
+  std::ostringstream out;
+  out << "[";
+  for (size_t i = 0; i < sizes.size(); ++i) out << (i ? ", " : "") << sizes[i];
+  out << "]";
+  return out.str();
+}
+
+template <typename... Parts>
+std::string sentence(const Parts&... parts) {
+  std::ostringstream out;
+  (out << ... << parts);
+  return out.str();
+}
+
+std::string check_pair(const char* name, const Sizes& pair, int64_t least) {
+  if (pair.size() != 2) return sentence(name, " must have 1 or 2 values (rows, columns), but got ", show(pair));
+  for (const int64_t value : pair) {
+    if (value < least) {
+      return sentence(name, " must be at least ", least, " in each dimension, but got ", show(pair),
+                      least == 0 ? ": negative padding is not supported" : "");
+    }
+    // Keeps every product of the index maths inside 64 bits, and (r, s) offsets inside 32.
+    if (value > std::numeric_limits<int32_t>::max()) {
+      return sentence(name, " must be less than 2^31 in each dimension, but got ", show(pair));
+    }
+  }
+  return {};
+}
+
+int64_t padded(const ConvGeometry& g, int dim) { return g.input[2 + dim] + 2 * g.padding[dim]; }
+int64_t reach(const ConvGeometry& g, int dim) { return g.dilation[dim] * (g.weight[2 + dim] - 1) + 1; }
+
+}  // namespace
+
+std::string validate(const ConvGeometry& g) {
+  if (g.input.size() != 4) {
+    return sentence("input must be 3-D (C, H, W) or 4-D (N, C, H, W), but got size ", show(g.input));
+  }
+  if (g.weight.size() != 4) return sentence("weight must be 4-D (K, C/groups, R, S), but got size ", show(g.weight));
+  if (auto error = check_pair("stride", g.stride, 1); !error.empty()) return error;
+  if (auto error = check_pair("padding", g.padding, 0); !error.empty()) return error;
+  if (auto error = check_pair("dilation", g.dilation, 1); !error.empty()) return error;
+  if (g.groups < 1) return sentence("groups must be at least 1, but got ", g.groups);
+  for (const Sizes* sizes : {&g.input, &g.weight}) {
+    for (const int64_t size : *sizes) {
+      if (size < 0) {
+        return sentence(sizes == &g.input ? "input" : "weight", " sizes must not be negative, but got ", show(*sizes));
+      }
+    }
+  }
+  if (g.weight[0] < g.groups || g.weight[0] % g.groups != 0) {
+    return sentence("weight must have a positive multiple of groups=", g.groups,
+                    " filters in dimension 0, but got size ", show(g.weight));
+  }
+  if (g.weight[1] * g.groups != g.input[1]) {
+    return sentence("input must have weight.size(1) * groups = ", g.weight[1], " * ", g.groups, " = ",
+                    g.weight[1] * g.groups, " channels, but got ", g.input[1], " channels: input size ", show(g.input),
+                    ", weight size ", show(g.weight));
+  }
+  if (g.input[2] == 0 || g.input[3] == 0) {
+    return sentence("input must have at least one row and one column (only N and C may be 0), but got size ",
+                    show(g.input));
+  }
+  if (g.weight[2] == 0 || g.weight[3] == 0) {
+    return sentence("weight must have at least one row and one column, but got size ", show(g.weight));
+  }
+  for (int dim = 0; dim < 2; ++dim) {
+    if (padded(g, dim) < reach(g, dim)) {
+      return sentence("weight must not be larger than the padded input, but in dimension ", dim ? "W" : "H",
+                      " the dilated kernel spans ", reach(g, dim), " and the padded input ", padded(g, dim),
+                      ": input size ", show(g.input), ", weight size ", show(g.weight), ", padding ", show(g.padding),
+                      ", dilation ", show(g.dilation));
+    }
+  }
+  return {};
+}
+
+std::string validate_bias(const ConvGeometry& g, const Sizes& bias) {
+  if (bias.size() == 1 && bias[0] == g.weight[0]) return {};
+  return sentence("bias must be 1-D with weight.size(0) = ", g.weight[0], " elements, but got size ", show(bias));
+}
+
+std::string validate_grad_output(const ConvGeometry& g, const Sizes& grad_output) {
+  const Sizes expected = output_size(g);
+  if (grad_output == expected) return {};
+  return sentence("grad_output must have the size of the output, ", show(expected), ", but got ", show(grad_output));
+}
+
+Sizes output_size(const ConvGeometry& g) {
+  if (!validate(g).empty()) return {};
+  return {g.input[0], g.weight[0], (padded(g, 0) - reach(g, 0)) / g.stride[0] + 1,
+          (padded(g, 1) - reach(g, 1)) / g.stride[1] + 1};
+}
+
+}  // namespace fastconv

@@ -1,0 +1,3 @@
+#include "fastconv/kernels/direct_launch.cuh"
+
+template fastconv::Launcher fastconv::direct_launcher<fastconv::Pass::kFprop, double>(int);

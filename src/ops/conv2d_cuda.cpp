@@ -1,0 +1,41 @@
+#include "fastconv/launch/launch.h"
+#include "fastconv/ops/conv2d_ops.h"
+
+namespace fastconv::ops {
+namespace {
+
+class CudaBackend {
+ public:
+  explicit CudaBackend(int device_index) : guard_(device_index), spec_(cuda_device_spec(device_index)) {
+    TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(device_index, &stream_));
+  }
+  const DeviceSpec& device() const { return spec_; }
+  void run(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers) {
+    run_cuda(plan, problem, buffers, stream_);
+  }
+  int64_t bias_grad_workspace_bytes(const ConvProblem& problem) const {
+    return fastconv::bias_grad_workspace_bytes(problem, spec_);
+  }
+  void bias_grad(const ConvProblem& problem, const void* grad_output, void* grad_bias, void* workspace) {
+    bias_grad_cuda(problem, spec_, grad_output, grad_bias, workspace, stream_);
+  }
+
+ private:
+  torch::stable::accelerator::DeviceGuard guard_;
+  const DeviceSpec& spec_;
+  void* stream_ = nullptr;
+};
+
+std::string cuda_build() { return "architectures\t" FASTCONV_CUDA_ARCHS "\n"; }
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY_FRAGMENT(fastconv, library) { library.def("_cuda_build() -> str"); }
+
+STABLE_TORCH_LIBRARY_IMPL(fastconv, CUDA, library) { register_ops<CudaBackend>(library); }
+
+STABLE_TORCH_LIBRARY_IMPL(fastconv, CompositeExplicitAutograd, library) {
+  library.impl("_cuda_build", TORCH_BOX(&cuda_build));
+}
+
+}  // namespace fastconv::ops

@@ -1,0 +1,148 @@
+#include "fastconv/ops/conv2d_ops.h"
+
+#include <cstdlib>
+#include <stdexcept>
+
+namespace fastconv::ops {
+namespace {
+
+constexpr const char* kDtypes = "float32, float64, float16 or bfloat16";
+
+std::optional<DType> dtype_of(const Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case torch::headeronly::ScalarType::Float: return DType::kFloat32;
+    case torch::headeronly::ScalarType::Double: return DType::kFloat64;
+    case torch::headeronly::ScalarType::Half: return DType::kFloat16;
+    case torch::headeronly::ScalarType::BFloat16: return DType::kBFloat16;
+    default: return std::nullopt;
+  }
+}
+
+std::string device_name(const Tensor& tensor) {
+  return tensor.is_cuda() ? "cuda:" + std::to_string(tensor.get_device_index()) : tensor.is_cpu() ? "cpu" : "another";
+}
+
+DType check_dtype(const Operand& operand) {
+  const std::optional<DType> dtype = dtype_of(operand.tensor);
+  if (!dtype) fail(std::string(operand.name) + " must be " + kDtypes);
+  return *dtype;
+}
+
+int32_t alignment(const void* data) {
+  const auto address = reinterpret_cast<uintptr_t>(data);
+  return static_cast<int32_t>(address % 128 == 0 ? 128 : address & -address);
+}
+
+}  // namespace
+
+void fail(const std::string& message) { throw std::runtime_error("fastconv: " + message); }
+
+Precision parse_precision(const OptionalString& precision) {
+  if (!precision || *precision == "ieee") return Precision::kIeee;
+  if (*precision == "bf16x3") return Precision::kBf16x3;
+  if (*precision == "tf32") return Precision::kTf32;
+  fail("precision must be 'ieee', 'bf16x3', 'tf32' or None, but got '" + *precision + "'");
+}
+
+DType parse_dtype(const std::string& name) {
+  for (const DType dtype : {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16}) {
+    if (name == to_string(dtype)) return dtype;
+  }
+  fail("dtype must be " + std::string(kDtypes) + ", but got " + name);
+}
+
+View::View(const Tensor& tensor, Role role) {
+  const auto size = tensor.sizes();
+  const auto stride = tensor.strides();
+  sizes.assign(size.begin(), size.end());
+  data = tensor.data_ptr();
+  align = alignment(data);
+  if (sizes.size() == 4) {
+    strides = {stride[0], stride[1], stride[2], stride[3]};
+  } else if (sizes.size() == 3 && role == Role::kImage) {
+    sizes.insert(sizes.begin(), 1);
+    strides = {sizes[1] * stride[0], stride[0], stride[1], stride[2]};
+  }
+}
+
+bool is_channels_last(const View& view) {
+  if (view.sizes.size() != 4 || view.strides.c == 0) return false;
+  struct Dim {
+    int64_t size, stride;
+  };
+  const Dim dims[] = {{view.sizes[1], view.strides.c},
+                      {view.sizes[3], view.strides.w},
+                      {view.sizes[2], view.strides.h},
+                      {view.sizes[0], view.strides.n}};
+  int64_t least = 0;
+  for (const Dim& dim : dims) {
+    if (dim.size == 0 || dim.stride < least) return false;
+    if (&dim == &dims[3] && least == view.strides.c) return false;  // N111: contiguous by convention
+    least = dim.stride * (dim.size > 1 ? dim.size : 1);
+  }
+  return true;
+}
+
+Strides dense_strides(const Sizes& sizes, bool channels_last) {
+  const auto at_least_1 = [](int64_t size) { return size > 1 ? size : int64_t{1}; };
+  const int64_t c = at_least_1(sizes[1]), h = at_least_1(sizes[2]), w = at_least_1(sizes[3]);
+  return channels_last ? Strides{h * w * c, 1, w * c, c} : Strides{c * h * w, h * w, w, 1};
+}
+
+DType check_operands(const Operand& first, const Operand& second) {
+  const DType dtype = check_dtype(first), other = check_dtype(second);
+  if (dtype != other) {
+    fail(std::string(first.name) + " and " + second.name + " must have the same dtype, but got " + to_string(dtype) +
+         " and " + to_string(other));
+  }
+  if (first.tensor.is_cpu() != second.tensor.is_cpu() ||
+      first.tensor.get_device_index() != second.tensor.get_device_index()) {
+    fail(std::string(first.name) + " and " + second.name + " must be on the same device, but got " +
+         device_name(first.tensor) + " and " + device_name(second.tensor));
+  }
+  return dtype;
+}
+
+Tensor empty(const Sizes& sizes, bool channels_last, bool batched, const Tensor& like) {
+  const Strides s = dense_strides(sizes, channels_last);
+  const int64_t strides[] = {s.n, s.c, s.h, s.w};
+  const int skipped = batched ? 0 : 1;
+  int32_t dtype, device_type;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(like.get(), &dtype));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(like.get(), &device_type));
+  AtenTensorHandle handle;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(4 - skipped, sizes.data() + skipped, strides + skipped, dtype,
+                                                  device_type, like.get_device_index(), &handle));
+  return Tensor(handle);
+}
+
+Tensor empty_bytes(int64_t bytes, const Tensor& like) {
+  const int64_t stride = 1;
+  int32_t device_type;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(like.get(), &device_type));
+  AtenTensorHandle handle;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(1, &bytes, &stride, aoti_torch_dtype_uint8(), device_type,
+                                                  like.get_device_index(), &handle));
+  return Tensor(handle);
+}
+
+ConvProblem make_problem(Pass pass, const ConvGeometry& g, DType dtype, Precision precision) {
+  ConvProblem problem{};
+  problem.pass = pass;
+  problem.dtype = dtype;
+  problem.precision = precision;
+  problem.n = g.input[0], problem.c = g.input[1], problem.h = g.input[2], problem.w = g.input[3];
+  problem.k = g.weight[0], problem.r = g.weight[2], problem.s = g.weight[3];
+  problem.groups = g.groups;
+  problem.stride = {g.stride[0], g.stride[1]};
+  problem.padding = {g.padding[0], g.padding[1]};
+  problem.dilation = {g.dilation[0], g.dilation[1]};
+  return problem;
+}
+
+const char* forced_kernels() {
+  const char* names = std::getenv("FASTCONV_KERNEL");
+  return names ? names : "";
+}
+
+}  // namespace fastconv::ops

@@ -1,0 +1,72 @@
+// The schemas, and the ops that compute no convolution.
+#include "fastconv/ops/conv2d_ops.h"
+#include "fastconv/planner/registry.h"
+
+namespace fastconv::ops {
+namespace {
+
+std::string explain_op(Ints input_size, Ints weight_size, Ints stride, Ints padding, Ints dilation, int64_t groups,
+                       std::string dtype, std::string pass, std::string precision, bool channels_last, bool bias,
+                       bool cuda, int64_t arch, int64_t sm_count, int64_t smem_optin_bytes) {
+  if (input_size.size() == 3) input_size.insert(input_size.begin(), 1);
+  const ConvGeometry geometry{std::move(input_size), std::move(weight_size), std::move(stride), std::move(padding),
+                              std::move(dilation),   groups};
+  check(validate(geometry));
+  std::optional<Pass> wanted;
+  for (const Pass candidate : {Pass::kFprop, Pass::kDgrad, Pass::kWgrad}) {
+    if (pass == to_string(candidate)) wanted = candidate;
+  }
+  if (!wanted) fail("pass must be 'fprop', 'dgrad' or 'wgrad', but got '" + pass + "'");
+  ConvProblem problem = make_problem(*wanted, geometry, parse_dtype(dtype), parse_precision(precision));
+  problem.has_bias = bias && *wanted == Pass::kFprop;
+  problem.x_strides = dense_strides(geometry.input, channels_last);
+  problem.w_strides = dense_strides(geometry.weight, channels_last);
+  problem.y_strides = dense_strides(output_size(geometry), channels_last);
+  problem.x_align = problem.w_align = problem.y_align = 128;
+  DeviceSpec device;
+  device.is_cuda = cuda;
+  device.arch = static_cast<int>(arch);
+  device.sm_count = static_cast<int>(sm_count);
+  device.smem_optin_bytes = smem_optin_bytes;
+  device.threads = static_cast<int>(torch::stable::get_num_threads());
+  return explain(problem, device, forced_kernels());
+}
+
+std::string kernels() {
+  std::string lines;
+  for (const KernelEntry& kernel : kernel_table()) {
+    lines += std::string(kernel.name) + "\t" + to_string(kernel.pass) + "\t" + (kernel.is_cuda ? "cuda" : "cpu") + "\n";
+  }
+  return lines;
+}
+
+std::string cpu_build() { return "version\t" FASTCONV_VERSION "\ncompiler\t" __VERSION__ "\n"; }
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY(fastconv, library) {
+  library.def(
+      "conv2d(Tensor input, Tensor weight, Tensor? bias=None, int[2] stride=1, int[2] padding=0, int[2] dilation=1, "
+      "int groups=1, *, str? precision=None) -> Tensor");
+  library.def(
+      "conv2d_input(SymInt[] input_size, Tensor weight, Tensor grad_output, int[2] stride=1, int[2] padding=0, "
+      "int[2] dilation=1, int groups=1, *, str? precision=None, bool? channels_last=None) -> Tensor");
+  library.def(
+      "conv2d_weight(Tensor input, SymInt[] weight_size, Tensor grad_output, int[2] stride=1, int[2] padding=0, "
+      "int[2] dilation=1, int groups=1, *, str? precision=None, bool? channels_last=None) -> Tensor");
+  library.def("conv2d_bias(Tensor grad_output) -> Tensor");
+  library.def(
+      "_explain(int[] input_size, int[] weight_size, int[2] stride, int[2] padding, int[2] dilation, int groups, *, "
+      "str dtype, str pass_, str precision, bool channels_last, bool bias, bool cuda, int arch, int sm_count, "
+      "int smem_optin_bytes) -> str");
+  library.def("_kernels() -> str");
+  library.def("_cpu_build() -> str");
+}
+
+STABLE_TORCH_LIBRARY_IMPL(fastconv, CompositeExplicitAutograd, library) {
+  library.impl("_explain", TORCH_BOX(&explain_op));
+  library.impl("_kernels", TORCH_BOX(&kernels));
+  library.impl("_cpu_build", TORCH_BOX(&cpu_build));
+}
+
+}  // namespace fastconv::ops

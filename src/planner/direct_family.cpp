@@ -1,0 +1,144 @@
+#include "fastconv/planner/direct_family.h"
+
+#include <algorithm>
+
+#include "fastconv/planner/cost_model.h"
+#include "fastconv/tile/conv_coords.cuh"
+#include "fastconv/tile/tile_config.h"
+
+namespace fastconv {
+namespace {
+
+constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// A split costs a second kernel and a trip through memory: worth it only for slices of some length.
+constexpr int64_t kMinSliceDepth = 256;
+// Blocks per multiprocessor that a split aims for: two fit at a time, and several rounds even out the last.
+constexpr int64_t kBlocksPerSm = 4;
+constexpr int64_t kMaxSplit = 4096;
+
+bool multiple(int64_t stride, int64_t extent, int64_t elements) { return extent == 1 || stride % elements == 0; }
+
+struct View {
+  const Strides& strides;
+  int64_t n, c, h, w;
+  int32_t align;
+};
+View input(const ConvProblem& a) { return {a.x_strides, a.n, a.c, a.h, a.w, a.x_align}; }
+View filter(const ConvProblem& a) { return {a.w_strides, a.k, a.c_per_group(), a.r, a.s, a.w_align}; }
+View output(const ConvProblem& a) { return {a.y_strides, a.n, a.k, a.p(), a.q(), a.y_align}; }
+
+bool channel_vectors(const View& view, int64_t channels, int64_t elements) {
+  return view.strides.c == 1 && channels % elements == 0 && view.align >= 16 &&
+         multiple(view.strides.n, view.n, elements) && multiple(view.strides.h, view.h, elements) &&
+         multiple(view.strides.w, view.w, elements);
+}
+
+bool fits_int32(const ConvProblem& a) {
+  const int64_t limit = kMaxExtent;
+  for (const int64_t extent : {a.n, a.c, a.k, a.h + 2 * a.padding.h, a.w + 2 * a.padding.w, a.stride.h, a.stride.w,
+                               a.dilation.h, a.dilation.w}) {
+    if (extent >= limit) return false;
+  }
+  // The filter spans no more than the padded input (validate()), so its extents and their products with dilation fit.
+  const GemmExtents gemm = direct_extents(a);
+  const int64_t image = a.pass == Pass::kDgrad ? a.h * a.w : a.p() * a.q();
+  const int64_t taps = std::max(a.c_per_group(), a.k_per_group()) * a.r * a.s;
+  return image < limit && taps < limit && gemm.batches < limit;
+}
+
+int64_t tiles_per_slice(const KernelEntry& entry, const GemmExtents& gemm) {
+  return ceil_div(gemm.m, entry.tile.m) * ceil_div(gemm.n, entry.tile.n) * gemm.batches;
+}
+
+}  // namespace
+
+GemmExtents direct_extents(const ConvProblem& a) {
+  switch (a.pass) {
+    case Pass::kFprop:
+      return {a.n * a.p() * a.q(), a.k_per_group(), a.c_per_group() * a.r * a.s, a.groups};
+    case Pass::kDgrad: {
+      const ConvMap map = make_conv_map(a, false);
+      const int64_t taps_h = ceil_div(a.r, map.h.tap_step), taps_w = ceil_div(a.s, map.w.tap_step);
+      return {map.pixels, a.c_per_group(), a.k_per_group() * taps_h * taps_w,
+              a.groups * map.h.phases * map.w.phases};
+    }
+    case Pass::kWgrad:
+      return {a.c_per_group() * a.r * a.s, a.k_per_group(), a.n * a.p() * a.q(), a.groups};
+  }
+  return {};
+}
+
+int64_t direct_slice_depth(const ConvProblem& problem, int64_t split) {
+  const int64_t steps = std::max<int64_t>(1, ceil_div(direct_extents(problem).depth, kTileDepth));
+  return ceil_div(steps, split) * kTileDepth;
+}
+
+bool direct_channels_inner(const ConvProblem& problem) {
+  const bool dgrad = problem.pass == Pass::kDgrad;
+  const Strides& source = dgrad ? problem.y_strides : problem.x_strides;
+  const int64_t channels = dgrad ? problem.k_per_group() : problem.c_per_group();
+  return channels > 1 && source.c < source.w;
+}
+
+int32_t direct_chain(const ConvProblem& problem) {
+  if (problem.dtype != DType::kFloat32) return INT32_MAX;  // far below what the result is rounded to; or double
+  return problem.pass == Pass::kWgrad ? 1024 : 4096;
+}
+
+const char* direct_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
+  if (device.arch < 75) return "needs compute capability 7.5 or newer";
+  if (!(entry.dtypes & dtype_bit(problem.dtype))) return "is not compiled for this dtype";
+  if (!fits_int32(problem)) return "counts with 32 bits: extents, pixels of an image and taps stay below 2^29";
+  const GemmExtents gemm = direct_extents(problem);
+  if (tiles_per_slice(entry, gemm) > INT32_MAX / 2) return "would need more blocks than a grid has";
+  const int64_t elements = 16 / element_size(problem.dtype);
+  if (entry.reads == VectorReads::kFilterVector) {
+    const View w = filter(problem);
+    const bool dense = (w.w == 1 || w.strides.w == 1) && (w.h == 1 || w.strides.h == w.w) &&
+                       (w.c == 1 || w.strides.c == w.h * w.w);
+    if (direct_channels_inner(problem) || !dense || w.align < 16 || w.c * w.h * w.w % elements != 0 ||
+        !multiple(w.strides.n, w.n, elements)) {
+      return "reads 16 bytes of the filter at a time: it must be contiguous, aligned, C/groups*R*S in whole reads";
+    }
+  }
+  if (entry.reads == VectorReads::kChannelVector) {
+    const int64_t c = problem.c_per_group(), k = problem.k_per_group();
+    const bool fits = problem.pass == Pass::kFprop
+                          ? channel_vectors(input(problem), c, elements) && channel_vectors(filter(problem), c, elements)
+                      : problem.pass == Pass::kDgrad
+                          ? channel_vectors(output(problem), k, elements) && channel_vectors(filter(problem), c, elements)
+                          : channel_vectors(input(problem), c, elements) && channel_vectors(output(problem), k, elements);
+    if (!fits) return "reads 16 bytes of channels at a time: needs channels_last operands, aligned, in whole reads";
+  }
+  return nullptr;
+}
+
+Plan direct_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
+  const GemmExtents gemm = direct_extents(problem);
+  const int64_t tiles = tiles_per_slice(entry, gemm);
+  const int64_t partial_bytes = std::max<int64_t>(1, gemm.m * gemm.n * gemm.batches) *
+                                (problem.dtype == DType::kFloat64 ? 8 : 4);
+  const int64_t wanted = ceil_div(kBlocksPerSm * device.sm_count, std::max<int64_t>(1, tiles));
+  int64_t split = std::min({wanted, gemm.depth / kMinSliceDepth, kMaxWorkspaceBytes / partial_bytes, kMaxSplit});
+  // A slice of pixels is counted in 32 bits.
+  const int64_t least = problem.pass == Pass::kWgrad ? ceil_div(gemm.depth, kMaxExtent) : 1;
+  split = std::max({split, least, int64_t{1}});
+  // Rounding slices up to whole steps can leave the last ones empty.
+  const int64_t slice_depth = direct_slice_depth(problem, split);
+  split = std::max<int64_t>(1, ceil_div(gemm.depth, slice_depth));
+
+  Plan plan;
+  plan.kernel = &entry;
+  plan.block_threads = tile_threads(entry.tile.m, entry.tile.n, entry.thread_m, entry.thread_n);
+  plan.grid = tiles * split;
+  plan.split = split;
+  plan.workspace_bytes = split > 1 ? partial_bytes * split : 0;
+  const double partial_traffic = split > 1 ? 2.0 * static_cast<double>(plan.workspace_bytes) : 0;
+  plan.cost_us = tiled_cost_us(entry, problem, device,
+                               {plan.grid, slice_depth / kTileDepth, compulsory_bytes(problem) + partial_traffic}) +
+                 (split > 1 ? kLaunchUs : 0);
+  return plan;
+}
+
+}  // namespace fastconv

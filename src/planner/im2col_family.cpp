@@ -1,0 +1,73 @@
+#include "fastconv/planner/im2col_family.h"
+
+#include <algorithm>
+
+#include "fastconv/planner/cost_model.h"
+#include "fastconv/tile/conv_coords.cuh"
+#include "fastconv/tile/tile_config.h"
+
+namespace fastconv {
+namespace {
+
+constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+}  // namespace
+
+Im2colBlocks im2col_blocks(const ConvProblem& problem) {
+  const Columns columns = make_columns(problem);
+  const int64_t size = element_size(problem.dtype);
+  const bool wgrad = problem.pass == Pass::kWgrad;
+  // Half of the workspace each for columns and sums, so that neither depends on the other.
+  const int64_t elements = kMaxWorkspaceBytes / 2 / size;
+  const int64_t sums = kMaxWorkspaceBytes / 2 / 4;
+  const int64_t all_taps = columns.taps(), all_pixels = std::max<int64_t>(1, columns.pixels());
+
+  Im2colBlocks blocks{};
+  // Long blocks of the reduction (taps; pixels for wgrad) mean few additions in memory, so it is cut last. 64 of the
+  // other axis fill a tile.
+  const int64_t reduction = wgrad ? all_pixels : all_taps;
+  const int64_t outputs = wgrad ? all_taps : all_pixels;
+  int64_t output_block = std::min(outputs, std::max<int64_t>(64, elements / reduction));
+  int64_t reduction_block = std::min(reduction, std::max<int64_t>(1, elements / output_block));
+  blocks.keep_sums = reduction_block < reduction && size == 2;
+  if (blocks.keep_sums) output_block = std::clamp<int64_t>(sums / columns.filters, 1, output_block);
+  blocks.groups = std::clamp<int64_t>(elements / (output_block * reduction_block), 1, problem.groups);
+  if (blocks.keep_sums) {
+    blocks.groups = std::clamp<int64_t>(sums / (output_block * columns.filters), 1, blocks.groups);
+  }
+  blocks.taps = wgrad ? output_block : reduction_block;
+  blocks.pixels = wgrad ? reduction_block : output_block;
+  blocks.column_bytes = (blocks.groups * blocks.taps * blocks.pixels * size + 255) / 256 * 256;
+  const int64_t sum_bytes = blocks.keep_sums ? blocks.groups * output_block * columns.filters * 4 : 0;
+  blocks.workspace_bytes = blocks.column_bytes + sum_bytes;
+  blocks.launches = ceil_div(problem.groups, blocks.groups) * ceil_div(all_taps, blocks.taps) *
+                    ceil_div(all_pixels, blocks.pixels);
+  return blocks;
+}
+
+const char* im2col_why_not(const KernelEntry&, const ConvProblem&, const DeviceSpec& device) {
+  return device.arch < 75 ? "needs compute capability 7.5 or newer" : nullptr;
+}
+
+Plan im2col_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
+  const Columns columns = make_columns(problem);
+  const Im2colBlocks blocks = im2col_blocks(problem);
+  const bool wgrad = problem.pass == Pass::kWgrad;
+  const int64_t m = wgrad ? blocks.taps : blocks.pixels, depth = wgrad ? blocks.pixels : blocks.taps;
+  Plan plan;
+  plan.kernel = &entry;
+  plan.block_threads = tile_threads(entry.tile.m, entry.tile.n, entry.thread_m, entry.thread_n);
+  plan.grid = ceil_div(m, entry.tile.m) * ceil_div(columns.filters, entry.tile.n) * blocks.groups;
+  plan.chunk = blocks.pixels;
+  plan.workspace_bytes = blocks.workspace_bytes;
+  // Columns are written, then read once for each tile of filters.
+  const double column_traffic =
+      static_cast<double>(blocks.column_bytes) * static_cast<double>(1 + ceil_div(columns.filters, entry.tile.n));
+  const double block_us =
+      tiled_cost_us(entry, problem, device, {plan.grid, ceil_div(depth, kTileDepth), column_traffic}) +
+      kLaunchUs + column_traffic / (kBytesPerUsPerSm * device.sm_count);
+  plan.cost_us = static_cast<double>(blocks.launches) * block_us;
+  return plan;
+}
+
+}  // namespace fastconv

@@ -1,0 +1,118 @@
+#include "fastconv/planner/planner.h"
+
+#include <ostream>
+#include <sstream>
+
+#include "fastconv/planner/registry.h"
+
+namespace fastconv {
+namespace {
+
+bool considers(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
+  return entry.pass == problem.pass && entry.is_cuda == device.is_cuda;
+}
+
+// The next name of a comma-separated list, which is shortened by it.
+std::string_view take_name(std::string_view& names) {
+  const size_t comma = names.find(',');
+  std::string_view name = names.substr(0, comma);
+  names.remove_prefix(comma == std::string_view::npos ? names.size() : comma + 1);
+  while (!name.empty() && name.front() == ' ') name.remove_prefix(1);
+  while (!name.empty() && name.back() == ' ') name.remove_suffix(1);
+  return name;
+}
+
+bool names_kernel(std::string_view names, std::string_view wanted) {
+  while (!names.empty()) {
+    if (take_name(names) == wanted) return true;
+  }
+  return false;
+}
+
+// A kernel's own refusal, or that it was not named where others were.
+const char* refusal(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device,
+                    std::string_view force, bool forced) {
+  if (forced && !names_kernel(force, entry.name)) return "is not among the kernels asked for";
+  return entry.why_not(entry, problem, device);
+}
+
+bool is_forced(const ConvProblem& problem, const DeviceSpec& device, std::string_view force) {
+  while (!force.empty()) {
+    const KernelEntry* entry = find_kernel(take_name(force));
+    if (entry != nullptr && considers(*entry, problem, device)) return true;
+  }
+  return false;
+}
+
+std::string unknown_name(std::string_view force) {
+  while (!force.empty()) {
+    const std::string_view name = take_name(force);
+    if (!name.empty() && find_kernel(name) == nullptr) {
+      return "unknown kernel '" + std::string(name) + "'; fastconv::_kernels() lists the names";
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+std::ostream& operator<<(std::ostream& out, const Plan& plan) {
+  if (plan.kernel == nullptr) return out << "no kernel";
+  out << plan.kernel->name;
+  if (plan.kernel->is_cuda) {
+    const TileShape& tile = plan.kernel->tile;
+    out << " tile " << tile.m << "x" << tile.n << "x" << tile.k << " grid " << plan.grid << " block "
+        << plan.block_threads;
+  }
+  if (plan.split > 1) out << " split " << plan.split;
+  if (plan.chunk > 0) out << " chunk " << plan.chunk;
+  return out << " workspace_bytes " << plan.workspace_bytes << " cost_us " << plan.cost_us;
+}
+
+Choice make_plan(const ConvProblem& problem, const DeviceSpec& device, std::string_view force) {
+  Choice choice;
+  if (!force.empty()) {
+    choice.reason = unknown_name(force);
+    if (!choice.reason.empty()) return choice;
+  }
+  const bool forced = is_forced(problem, device, force);
+  for (const KernelEntry& entry : kernel_table()) {
+    if (!considers(entry, problem, device) || refusal(entry, problem, device, force, forced) != nullptr) continue;
+    const Plan plan = entry.plan(entry, problem, device);
+    if (choice.plan.kernel == nullptr || plan.cost_us < choice.plan.cost_us) choice.plan = plan;
+  }
+  if (choice.plan.kernel != nullptr) return choice;
+  std::ostringstream reason;
+  reason << "no kernel for " << problem << ":";
+  for (const KernelEntry& entry : kernel_table()) {
+    if (!considers(entry, problem, device) || (forced && !names_kernel(force, entry.name))) continue;
+    reason << "\n  " << entry.name << " " << entry.why_not(entry, problem, device);
+  }
+  choice.reason = reason.str();
+  return choice;
+}
+
+std::string explain(const ConvProblem& problem, const DeviceSpec& device, std::string_view force) {
+  const Choice choice = make_plan(problem, device, force);
+  std::ostringstream out;
+  out << problem << "\n";
+  if (choice.plan.kernel == nullptr) {
+    out << choice.reason << "\n";
+    return out.str();
+  }
+  out << "plan: " << choice.plan << "\n";
+  const bool forced = is_forced(problem, device, force);
+  for (const KernelEntry& entry : kernel_table()) {
+    if (&entry == choice.plan.kernel || !considers(entry, problem, device)) continue;
+    const char* reason = refusal(entry, problem, device, force, forced);
+    out << "  " << entry.name << ": ";
+    if (reason != nullptr) {
+      out << reason << "\n";
+    } else {
+      out << "cost_us " << entry.plan(entry, problem, device).cost_us << "\n";
+    }
+  }
+  return out.str();
+}
+
+}  // namespace fastconv

@@ -1,0 +1,53 @@
+"""Devices, hypothesis profiles, and memory that is never clean by chance."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+
+# Shapes and numbers are drawn afresh in every run; CI must give the same answer twice.
+_COMMON = {
+    "deadline": None,
+    "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large],
+    "print_blob": True,
+}
+settings.register_profile("fresh", max_examples=60, **_COMMON)
+settings.register_profile("ci", max_examples=60, derandomize=True, database=None, **_COMMON)
+settings.register_profile("thorough", max_examples=2000, **_COMMON)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if "CI" in os.environ else "fresh"))
+
+# glibc fills what malloc hands out with 0x7f bytes from here on (mallopt(3), M_PERTURB takes the complement): 3e38 in
+# float32 and bfloat16, NaN in float16, 1e306 in float64. Without it most new memory is zero, and an element that a
+# kernel forgets to write, or adds to without clearing, is often right by chance. Our libraries allocate in C++, where
+# torch.utils.deterministic.fill_uninitialized_memory does not reach. On CUDA see check.poison.
+_M_PERTURB = -6
+assert ctypes.CDLL(None).mallopt(_M_PERTURB, 0x80) == 1
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "cuda: needs an NVIDIA GPU")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if torch.cuda.is_available():
+        return
+    no_gpu = pytest.mark.skip(reason="torch sees no CUDA device")
+    for item in items:
+        if item.get_closest_marker("cuda"):
+            item.add_marker(no_gpu)
+
+
+@pytest.fixture(scope="session", params=["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
+def device(request: pytest.FixtureRequest) -> str:
+    """Session-wide, because hypothesis does not rebuild narrower fixtures between examples."""
+    return str(request.param)
+
+
+@pytest.fixture
+def cuda() -> str:
+    """For what only a GPU has; the test carries the cuda mark itself."""
+    return "cuda"

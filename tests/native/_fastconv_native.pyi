@@ -1,0 +1,137 @@
+"""The torch-free half of fastconv as Python sees it, for tests only. Built by CMake into build/cmake."""
+
+from collections.abc import Sequence
+
+Quad = tuple[int, int, int, int]
+
+class ConvProblem:
+    """A legal convolution. Sizes N C H W and K C/groups R S; strides are dense unless given, alignment is in bytes."""
+
+    def __init__(
+        self,
+        input: Sequence[int],
+        weight: Sequence[int],
+        stride: Sequence[int] = (1, 1),
+        padding: Sequence[int] = (0, 0),
+        dilation: Sequence[int] = (1, 1),
+        groups: int = 1,
+        *,
+        pass_: str = "fprop",
+        dtype: str = "float32",
+        precision: str = "ieee",
+        bias: bool = False,
+        channels_last: bool = False,
+        x_strides: Sequence[int] | None = None,
+        w_strides: Sequence[int] | None = None,
+        y_strides: Sequence[int] | None = None,
+        align: int = 128,
+    ) -> None:
+        """Raises ValueError with validate()'s sentence if the convolution is not legal."""
+    n: int
+    c: int
+    h: int
+    w: int
+    k: int
+    r: int
+    s: int
+    p: int
+    q: int
+    groups: int
+    c_per_group: int
+    k_per_group: int
+    x_strides: Quad
+    w_strides: Quad
+    y_strides: Quad
+    flops: float
+    compulsory_bytes: float
+
+class DeviceSpec:
+    is_cuda: bool
+    arch: int
+    sm_count: int
+    smem_optin_bytes: int
+    threads: int
+    @staticmethod
+    def cpu(threads: int = 1) -> DeviceSpec: ...
+    @staticmethod
+    def cuda(arch: int, sm_count: int, smem_optin_bytes: int) -> DeviceSpec: ...
+
+class Plan:
+    """What make_plan chose. An empty `kernel` means that nothing runs the problem; `reason` then says why."""
+
+    kernel: str
+    grid: int
+    block_threads: int
+    smem_bytes: int
+    split: int
+    chunk: int
+    workspace_bytes: int
+    cost_us: float
+    reason: str
+
+class Kernel:
+    name: str
+    pass_: str
+    is_cuda: bool
+    tile: tuple[int, int, int]
+    def why_not(self, problem: ConvProblem, device: DeviceSpec) -> str | None: ...
+
+class FastDivmod:
+    """Exact for dividends in [0, 2^31) and divisors in [1, 2^31)."""
+
+    def __init__(self, divisor: int) -> None: ...
+    def div(self, dividend: int) -> int: ...
+    def divmod(self, dividend: int) -> tuple[int, int]: ...
+
+MAX_WORKSPACE_BYTES: int
+
+def validate(
+    input: Sequence[int],
+    weight: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+) -> str:
+    """Empty if legal, otherwise why not."""
+
+def validate_bias(
+    input: Sequence[int],
+    weight: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+    *,
+    bias: Sequence[int],
+) -> str: ...
+def validate_grad_output(
+    input: Sequence[int],
+    weight: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+    *,
+    grad_output: Sequence[int],
+) -> str: ...
+def output_size(
+    input: Sequence[int],
+    weight: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+) -> list[int]:
+    """[N, K, P, Q], or [] if the geometry is not legal."""
+
+def products(problem: ConvProblem, method: str) -> list[tuple[int, int, int]]:
+    """Every multiply-add that the index maths of conv_coords.cuh forms for output channel 0 of group 0.
+
+    As element offsets (source, filter, target), in no particular order: x, w, y for fprop and wgrad; dy, w, dx for dgrad.
+    Method: "direct", "direct_channels_inner" or "im2col".
+    """
+
+def make_plan(problem: ConvProblem, device: DeviceSpec, force: str = "") -> Plan: ...
+def explain(problem: ConvProblem, device: DeviceSpec, force: str = "") -> str: ...
+def kernel_table() -> list[Kernel]: ...

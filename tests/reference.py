@@ -1,0 +1,90 @@
+"""What is right: torch's convolution in float64 on the CPU, and how far from it a result may be.
+
+Derivation of the bound. A result computed in precision u (the unit roundoff of the accumulator) from L products has an
+error of at most L * u * sum |x||w| (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 3.1). For
+operands with random signs the roundings act as a random walk, and the error of one element is normally distributed with
+a standard deviation of about 0.6 * u * sum |x||w| for summation one by one, less for any blocked order, whatever L
+is. ACCUMULATION = 16 of those units is beyond reach of chance for any L, certain for L <= 16, and far below what one
+wrong, missing or doubled product changes. Rounding the result to a 16-bit dtype adds half an ulp of the result.
+Each element is held to this, so that a single wrong one cannot hide in a norm.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+ACCUMULATION = 16
+# float16 and bfloat16 accumulate in float32.
+_ACCUMULATOR_EPS = {
+    torch.float64: torch.finfo(torch.float64).eps,
+    torch.float32: torch.finfo(torch.float32).eps,
+    torch.float16: torch.finfo(torch.float32).eps,
+    torch.bfloat16: torch.finfo(torch.float32).eps,
+}
+
+
+@dataclass(frozen=True)
+class Expected:
+    value: Tensor  # float64, on the CPU
+    magnitude: Tensor  # the same sum over absolute values
+
+    def bound(self, dtype: torch.dtype) -> Tensor:
+        """The largest error allowed, for each element."""
+        info = torch.finfo(dtype)
+        # The reference rounds as well, with float64's unit.
+        accumulation = ACCUMULATION * 0.5 * (_ACCUMULATOR_EPS[dtype] + torch.finfo(torch.float64).eps) * self.magnitude
+        rounding = 0.0 if dtype in (torch.float32, torch.float64) else 0.5 * info.eps
+        return accumulation + rounding * (self.value.abs() + accumulation) + info.smallest_normal * info.eps
+
+
+def f64(t: Tensor) -> Tensor:
+    return t.detach().to(device="cpu", dtype=torch.float64)
+
+
+def output(input: Tensor, weight: Tensor, bias: Tensor | None = None, *geometry: Any) -> Expected:
+    x, w, b = f64(input), f64(weight), None if bias is None else f64(bias)
+    return Expected(F.conv2d(x, w, b, *geometry), F.conv2d(x.abs(), w.abs(), None if b is None else b.abs(), *geometry))
+
+
+def _backward(x: Tensor, w: Tensor, dy: Tensor, geometry: tuple[Any, ...]) -> tuple[Tensor, Tensor, Tensor]:
+    x, w = x.clone().requires_grad_(), w.clone().requires_grad_()
+    b = torch.zeros(w.shape[0], dtype=torch.float64, requires_grad=True)
+    return torch.autograd.grad(F.conv2d(x, w, b, *geometry), (x, w, b), dy)
+
+
+@dataclass(frozen=True)
+class Gradients:
+    input: Expected
+    weight: Expected
+    bias: Expected
+
+
+def gradients(input: Tensor, weight: Tensor, grad_output: Tensor, *geometry: Any) -> Gradients:
+    x, w, dy = f64(input), f64(weight), f64(grad_output)
+    values, magnitudes = _backward(x, w, dy, geometry), _backward(x.abs(), w.abs(), dy.abs(), geometry)
+    return Gradients(*(Expected(v, m) for v, m in zip(values, magnitudes, strict=True)))
+
+
+def assert_right(actual: Tensor, expected: Expected, what: str = "output") -> None:
+    assert actual.shape == expected.value.shape, (
+        f"{what}: size {tuple(actual.shape)}, not {tuple(expected.value.shape)}"
+    )
+    bound = expected.bound(actual.dtype)
+    error = (f64(actual) - expected.value).abs()
+    wrong = ~(error <= bound)  # a NaN is wrong
+    if wrong.any():
+        first = tuple(int(i) for i in wrong.nonzero()[0])
+        raise AssertionError(
+            f"{what}: {int(wrong.sum())} of {wrong.numel()} elements are wrong, first {first}: "
+            f"{actual[first].item()!r}, not {expected.value[first].item()!r} +- {bound[first].item():.2g}"
+        )
+
+
+def normwise_error(actual: Tensor, expected: Expected) -> float:
+    """||actual - expected|| / ||expected||, the measure of the precision contract."""
+    return float((f64(actual) - expected.value).norm() / expected.value.norm())

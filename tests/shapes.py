@@ -1,0 +1,251 @@
+"""The convolutions that the tests compute: by name, and as hypothesis strategies; and tensors in every layout."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+PASSES = ["fprop", "dgrad", "wgrad"]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A legal convolution. n is None for an unbatched input."""
+
+    n: int | None
+    c: int
+    h: int
+    w: int
+    k: int
+    r: int
+    s: int
+    stride: tuple[int, int] = (1, 1)
+    padding: tuple[int, int] = (0, 0)
+    dilation: tuple[int, int] = (1, 1)
+    groups: int = 1
+    bias: bool = False
+
+    @property
+    def input_size(self) -> tuple[int, ...]:
+        return (self.c, self.h, self.w) if self.n is None else (self.n, self.c, self.h, self.w)
+
+    @property
+    def weight_size(self) -> tuple[int, int, int, int]:
+        return (self.k, self.c // self.groups, self.r, self.s)
+
+    @property
+    def output_size(self) -> tuple[int, ...]:
+        image = (self.h, self.w)
+        pixels = (
+            (image[i] + 2 * self.padding[i] - self.dilation[i] * (kernel - 1) - 1) // self.stride[i] + 1
+            for i, kernel in enumerate((self.r, self.s))
+        )
+        batch = () if self.n is None else (self.n,)
+        return (*batch, self.k, *pixels)
+
+    @property
+    def geometry(self) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int], int]:
+        """What follows the tensors in every op's argument list."""
+        return (self.stride, self.padding, self.dilation, self.groups)
+
+    @property
+    def products(self) -> int:
+        return math.prod(self.output_size) * math.prod(self.weight_size[1:])
+
+    def with_(self, **changes: Any) -> Problem:
+        return replace(self, **changes)
+
+
+# One problem for each thing that a kernel can get wrong, small enough for float64 on a CPU.
+CASES = {
+    "plain_3x3": Problem(2, 8, 14, 14, 16, 3, 3),
+    "pointwise": Problem(2, 32, 9, 11, 24, 1, 1, bias=True),
+    "pointwise_strided": Problem(2, 8, 9, 9, 16, 1, 1, stride=(2, 2)),
+    "one_element": Problem(1, 1, 1, 1, 1, 1, 1, bias=True),
+    "one_pixel_output": Problem(3, 5, 7, 4, 6, 7, 4),
+    "single_channel": Problem(2, 1, 19, 23, 3, 5, 5, padding=(2, 2)),
+    "rgb_stem": Problem(2, 3, 37, 41, 16, 7, 7, stride=(2, 2), padding=(3, 3), bias=True),
+    "patch_embedding": Problem(2, 3, 32, 32, 48, 8, 8, stride=(8, 8), bias=True),
+    "prime_channels": Problem(2, 209, 5, 7, 67, 3, 3, padding=(1, 1)),
+    "partial_tiles": Problem(1, 17, 67, 131, 33, 3, 3),
+    "kernel_larger_than_image": Problem(2, 4, 3, 2, 6, 7, 5, padding=(4, 3)),
+    "padding_larger_than_kernel": Problem(2, 4, 6, 5, 6, 3, 3, padding=(5, 4)),
+    "stride_larger_than_kernel": Problem(2, 4, 23, 19, 6, 2, 3, stride=(5, 4)),
+    "stride_skips_last_rows": Problem(2, 4, 12, 11, 6, 3, 3, stride=(4, 3), padding=(1, 0)),
+    "dilated": Problem(2, 6, 21, 25, 10, 5, 9, padding=(2, 4), dilation=(2, 3)),
+    "dilated_strided": Problem(2, 6, 21, 25, 10, 3, 2, stride=(3, 2), padding=(2, 1), dilation=(2, 4), bias=True),
+    "atrous_12": Problem(1, 16, 33, 33, 8, 3, 3, padding=(12, 12), dilation=(12, 12)),
+    "row_filter": Problem(2, 8, 9, 40, 8, 1, 13, padding=(0, 6)),
+    "column_filter": Problem(2, 8, 40, 9, 8, 13, 1, padding=(6, 0)),
+    "grouped": Problem(2, 12, 13, 11, 18, 3, 3, padding=(1, 1), groups=3, bias=True),
+    "wide_groups": Problem(1, 128, 9, 9, 128, 3, 3, padding=(1, 1), groups=2),
+    "narrow_groups": Problem(2, 32, 9, 9, 32, 3, 3, padding=(1, 1), groups=8),
+    "depthwise": Problem(2, 21, 15, 17, 21, 3, 3, padding=(1, 1), groups=21, bias=True),
+    "depthwise_strided": Problem(2, 16, 15, 17, 16, 5, 5, stride=(2, 2), padding=(2, 2), groups=16),
+    "depthwise_31": Problem(1, 4, 32, 32, 4, 31, 31, padding=(15, 15), groups=4),
+    "channel_multiplier": Problem(2, 7, 12, 10, 21, 3, 3, padding=(1, 1), groups=7),
+    "channel_divider": Problem(2, 24, 8, 8, 6, 3, 3, groups=6),
+    "batch_1": Problem(1, 64, 14, 14, 64, 3, 3, padding=(1, 1), bias=True),
+    "unbatched": Problem(None, 6, 10, 9, 8, 3, 3, padding=(1, 1), bias=True),
+    "empty_batch": Problem(0, 4, 8, 8, 6, 3, 3, bias=True),
+    "many_images": Problem(65, 2, 5, 5, 3, 3, 3),
+    "long_reduction": Problem(1, 512, 7, 7, 8, 3, 3, padding=(1, 1)),
+    "wide_image": Problem(1, 2, 1, 3001, 4, 1, 3),
+    "tall_image": Problem(1, 2, 3001, 1, 4, 3, 1),
+}
+
+# The public problems that the project is measured on, whole.
+PUBLIC = {
+    "seed_5x7": Problem(8, 64, 512, 256, 128, 5, 7),
+    "seed_3x3": Problem(16, 16, 1024, 1024, 128, 3, 3),
+    "seed_5x9d": Problem(8, 32, 512, 512, 64, 5, 9, padding=(2, 4), dilation=(2, 3)),
+    "rn50_stem": Problem(64, 3, 224, 224, 64, 7, 7, stride=(2, 2), padding=(3, 3)),
+    "rn50_l1_3x3": Problem(64, 64, 56, 56, 64, 3, 3, padding=(1, 1)),
+    "rn50_l2_3x3": Problem(64, 128, 28, 28, 128, 3, 3, padding=(1, 1)),
+    "rn50_l3_3x3": Problem(64, 256, 14, 14, 256, 3, 3, padding=(1, 1)),
+    "rn50_l4_3x3": Problem(64, 512, 7, 7, 512, 3, 3, padding=(1, 1)),
+    "rn50_l2_3x3s2": Problem(64, 128, 56, 56, 128, 3, 3, stride=(2, 2), padding=(1, 1)),
+    "rn50_l1_1x1": Problem(64, 64, 56, 56, 256, 1, 1),
+    "rn50_l3_1x1": Problem(64, 1024, 14, 14, 256, 1, 1),
+    "vgg_224": Problem(32, 64, 224, 224, 64, 3, 3, padding=(1, 1)),
+    "unet_512": Problem(8, 128, 256, 256, 128, 3, 3, padding=(1, 1)),
+    "sd_vae_512": Problem(2, 512, 128, 128, 512, 3, 3, padding=(1, 1)),
+    "resnext_g32": Problem(64, 256, 28, 28, 256, 3, 3, padding=(1, 1), groups=32),
+    "dw_3x3": Problem(64, 256, 56, 56, 256, 3, 3, padding=(1, 1), groups=256),
+    "dw_7x7": Problem(64, 384, 28, 28, 384, 7, 7, padding=(3, 3), groups=384),
+    "dw_5x5s2": Problem(64, 240, 56, 56, 240, 5, 5, stride=(2, 2), padding=(2, 2), groups=240),
+    "deeplab_d12": Problem(8, 2048, 33, 33, 256, 3, 3, padding=(12, 12), dilation=(12, 12)),
+    "b1_l3": Problem(1, 256, 14, 14, 256, 3, 3, padding=(1, 1)),
+}
+
+
+def cut(problem: Problem) -> Problem:
+    """The same layer on one image, with as few rows and columns as still fill more than one tile."""
+    reach = [d * (k - 1) + 1 for d, k in zip(problem.dilation, (problem.r, problem.s), strict=True)]
+    h, w = (
+        min(size, span + 19 * s) for size, span, s in zip((problem.h, problem.w), reach, problem.stride, strict=True)
+    )
+    return problem.with_(n=1, h=h, w=w)
+
+
+# Each axis draws from sizes at which tiles, vectors and warps end, one more and one less.
+_CHANNELS = [1, 2, 3, 4, 5, 7, 8, 9, 13, 16, 17, 31, 32, 33, 64, 67, 128, 209]
+
+
+@st.composite
+def problems(
+    draw: st.DrawFn, max_products: int = 3_000_000, batches: Sequence[int | None] = (None, 0, 1, 2, 3, 5)
+) -> Problem:
+    """Any legal problem whose float64 reference takes milliseconds."""
+    kind = draw(st.sampled_from(["dense", "dense", "grouped", "depthwise", "multiplier"]))
+    if kind == "dense":
+        groups, c, k = 1, draw(st.sampled_from(_CHANNELS)), draw(st.sampled_from(_CHANNELS))
+    else:
+        groups = draw(st.integers(2, 17))
+        c = groups * (draw(st.integers(1, 9)) if kind == "grouped" else 1)
+        k = groups * (1 if kind == "depthwise" else draw(st.integers(1, 9)))
+
+    def axis() -> tuple[int, int, int, int, int]:
+        kernel = draw(st.integers(1, 9))
+        dilation = draw(st.integers(1, 4)) if kernel > 1 else draw(st.integers(1, 2))
+        stride = draw(st.integers(1, 5))
+        reach = dilation * (kernel - 1) + 1
+        padding = draw(st.integers(0, reach + 1))
+        size = draw(st.integers(max(1, reach - 2 * padding), 40 + max(0, reach - 2 * padding)))
+        return size, kernel, stride, padding, dilation
+
+    (h, r, *rows), (w, s, *columns) = axis(), axis()
+    stride, padding, dilation = zip(rows, columns, strict=True)
+    problem = Problem(1, c, h, w, k, r, s, stride, padding, dilation, groups, draw(st.booleans()))
+    # Shrinking the channels, not discarding the draw, keeps hypothesis from filtering most of what it makes.
+    if problem.products > max_products:
+        shrink = math.ceil(problem.products / max_products)
+        problem = problem.with_(k=max(1, k // groups // shrink) * groups)
+    if problem.products > max_products:
+        problem = problem.with_(c=groups, k=groups)
+    n = draw(st.sampled_from(list(batches)))
+    return problem.with_(n=n if n is None or n * problem.products <= max_products else 1)
+
+
+def _random(size: Sequence[int], dtype: torch.dtype, device: str, seed: int) -> Tensor:
+    # Drawn on the CPU and in float64, so that a seed names the same numbers on every device and in every dtype.
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*size, dtype=torch.float64, generator=generator).to(device=device, dtype=dtype)
+
+
+def _channels_last(t: Tensor) -> Tensor:
+    return t.to(memory_format=torch.channels_last) if t.dim() == 4 else t.permute(1, 2, 0).contiguous().permute(2, 0, 1)
+
+
+def _embedded(t: Tensor, step: int, offset: int) -> Tensor:
+    """The same values as every `step`-th column of a wider tensor, starting at `offset`."""
+    wide = torch.full((*t.shape[:-1], t.shape[-1] * step + offset), math.nan, dtype=t.dtype, device=t.device)
+    view = wide[..., offset : offset + t.shape[-1] * step : step]
+    view.copy_(t)
+    return view
+
+
+def _misaligned(t: Tensor) -> Tensor:
+    """The same values and strides, one element after an aligned address."""
+    buffer = torch.full((t.numel() + 1,), math.nan, dtype=t.dtype, device=t.device)
+    view = buffer[1:].as_strided(t.size(), t.stride(), 1)
+    view.copy_(t)
+    return view
+
+
+# What each view has that a contiguous tensor has not; all are legal operands.
+VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
+    "contiguous": lambda t: t.contiguous(),
+    "channels_last": _channels_last,
+    "transposed": lambda t: t.transpose(-1, -2).contiguous().transpose(-1, -2),
+    "batch_inside": lambda t: t.transpose(0, 1).contiguous().transpose(0, 1),
+    "every_other_column": lambda t: _embedded(t, 2, 1),
+    "cropped": lambda t: _embedded(t, 1, 3),
+    "misaligned": lambda t: _misaligned(t.contiguous()),
+    "misaligned_channels_last": lambda t: _misaligned(_channels_last(t)),
+    "same_image": lambda t: t[:1].expand(t.shape),
+    "same_columns": lambda t: t[..., :1].expand(t.shape),
+}
+
+
+def tensor(
+    size: Sequence[int],
+    dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
+    seed: int = 0,
+    view: str = "contiguous",
+) -> Tensor:
+    """Normally distributed numbers of a size, in one of VIEWS."""
+    t = _random(size, dtype, device, seed)
+    return VIEWS[view](t) if t.numel() else t
+
+
+@dataclass(frozen=True)
+class Operands:
+    input: Tensor
+    weight: Tensor
+    bias: Tensor | None
+    grad_output: Tensor
+
+
+def operands(
+    problem: Problem,
+    dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
+    seed: int = 0,
+    views: tuple[str, str, str] = ("contiguous", "contiguous", "contiguous"),
+) -> Operands:
+    """Input, weight, bias and output gradient of a problem; views are those of input, weight and gradient."""
+    return Operands(
+        tensor(problem.input_size, dtype, device, 4 * seed, views[0]),
+        tensor(problem.weight_size, dtype, device, 4 * seed + 1, views[1]),
+        tensor((problem.k,), dtype, device, 4 * seed + 2) if problem.bias else None,
+        tensor(problem.output_size, dtype, device, 4 * seed + 3, views[2]),
+    )

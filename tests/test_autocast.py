@@ -1,0 +1,94 @@
+"""Under autocast fastconv casts as F.conv2d does."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import fastconv
+import reference
+from shapes import tensor
+
+low = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+
+
+@low
+@pytest.mark.parametrize("from_", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_operands_are_cast(device: str, dtype: torch.dtype, from_: torch.dtype) -> None:
+    x, w, b = (
+        tensor((2, 3, 8, 8), from_, device),
+        tensor((4, 3, 3, 3), from_, device, 1),
+        tensor((4,), from_, device, 2),
+    )
+    with torch.autocast(device, dtype):
+        ours, theirs = fastconv.conv2d(x, w, b), F.conv2d(x, w, b)
+    assert ours.dtype == theirs.dtype == dtype
+    reference.assert_right(ours, reference.output(x.to(dtype), w.to(dtype), b.to(dtype)))
+
+
+@low
+def test_mixed_operands_are_cast_to_one_dtype(device: str, dtype: torch.dtype) -> None:
+    """A half activation meets a float32 filter in every autocast model."""
+    x, w = tensor((2, 3, 8, 8), dtype, device), tensor((4, 3, 3, 3), torch.float32, device, 1)
+    with torch.autocast(device, dtype):
+        y = fastconv.conv2d(x, w)
+    reference.assert_right(y, reference.output(x, w.to(dtype)))
+
+
+def test_float64_is_left_alone(device: str) -> None:
+    """As by torch: autocast casts no float64."""
+    x, w = tensor((2, 3, 8, 8), torch.float64, device), tensor((4, 3, 3, 3), torch.float64, device, 1)
+    with torch.autocast(device, torch.bfloat16):
+        ours, theirs = fastconv.conv2d(x, w), F.conv2d(x, w)
+    assert ours.dtype == theirs.dtype
+
+
+@low
+def test_gradients_come_back_in_the_parameters_dtype(device: str, dtype: torch.dtype) -> None:
+    layer = fastconv.Conv2d(3, 4, 3, device=device)
+    x = tensor((2, 3, 8, 8), torch.float32, device).requires_grad_()
+    with torch.autocast(device, dtype):
+        y = layer(x)
+    dy = tensor(y.shape, dtype, device, 3)
+    y.backward(dy)
+    assert layer.bias is not None
+    expected = reference.gradients(x.to(dtype), layer.weight.to(dtype), dy)
+    for leaf, gradient in ((x, expected.input), (layer.weight, expected.weight), (layer.bias, expected.bias)):
+        assert leaf.grad is not None and leaf.grad.dtype == torch.float32
+        reference.assert_right(leaf.grad.to(dtype), gradient)
+
+
+def test_disabled_inside(device: str) -> None:
+    x, w = tensor((2, 3, 8, 8), device=device), tensor((4, 3, 3, 3), device=device, seed=1)
+    with torch.autocast(device, torch.bfloat16), torch.autocast(device, enabled=False):
+        assert fastconv.conv2d(x, w).dtype == torch.float32
+
+
+def test_the_op_itself_is_cast(device: str) -> None:
+    x, w = tensor((2, 3, 8, 8), device=device), tensor((4, 3, 3, 3), device=device, seed=1)
+    with torch.autocast(device, torch.bfloat16):
+        assert torch.ops.fastconv.conv2d(x, w).dtype == torch.bfloat16
+
+
+def test_meta_tensors_under_autocast_of_a_device(device: str) -> None:
+    x, w = torch.empty(2, 3, 8, 8, device="meta"), torch.empty(4, 3, 3, 3, device="meta")
+    with torch.autocast(device, torch.bfloat16):
+        assert fastconv.conv2d(x, w).shape == (2, 4, 6, 6)
+
+
+@pytest.mark.cuda
+def test_a_gradscaler_step(cuda: str) -> None:
+    torch.manual_seed(0)
+    layer = fastconv.Conv2d(3, 4, 3, device=cuda)
+    optimizer, scaler = torch.optim.SGD(layer.parameters(), lr=0.1), torch.amp.GradScaler(cuda)
+    x, before, losses = tensor((4, 3, 8, 8), device=cuda), layer.weight.detach().clone(), []
+    for _ in range(3):
+        with torch.autocast(cuda, torch.float16):
+            loss = layer(x).square().mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0] and not torch.equal(before, layer.weight)

@@ -1,0 +1,261 @@
+"""The benchmark's own arithmetic; what it measures is not tested."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from bench import environment, timing
+from bench.__main__ import QUICK_FLOPS, parse, quick
+from bench.errors import Reference, random_tensors, reference, verdict
+from bench.floors import H200, Ceilings, floor_of
+from bench.modes import PRECISIONS, Mode, modes_of
+from bench.report import Report, Result, Row, losses, markdown, table_of_rows, totals
+from bench.suites import PASSES, Problem, load_suite, select, suite_names
+
+FP32 = Mode("float32", "ieee")
+ALL_PROBLEMS = [problem for name in suite_names() for problem in load_suite(name).problems]
+
+
+@pytest.mark.parametrize("problem", ALL_PROBLEMS, ids=lambda problem: problem.name)
+def test_suite_problems_are_convolutions_to_torch(problem: Problem) -> None:
+    x, w = torch.empty(problem.input, device="meta"), torch.empty(problem.weight, device="meta")
+    assert F.conv2d(x, w, None, *problem.conv_args).shape == problem.output
+
+
+@pytest.mark.parametrize(
+    ("suite", "layers", "parameters"),
+    [
+        # torchvision's counts less the classifier's: every filter, and a scale and a shift per batch-normed channel.
+        ("resnet50", 53, 25_557_032 - 2_049_000),
+        ("efficientnet_b0", 81, 5_288_548 - 1_281_000),
+    ],
+)
+def test_network_suites_have_the_published_number_of_parameters(suite: str, layers: int, parameters: int) -> None:
+    problems = load_suite(suite).problems
+    assert sum(problem.count for problem in problems) == layers
+    # Squeeze-and-excitation layers, on 1x1 images, have a bias instead of a batch norm.
+    per_channel = {problem.name: 1 if problem.input[2] == 1 else 2 for problem in problems}
+    assert parameters == sum(
+        problem.count * (math.prod(problem.weight) + per_channel[problem.name] * problem.weight[0])
+        for problem in problems
+    )
+
+
+def test_unet_suite_ends_at_the_published_size() -> None:
+    assert load_suite("unet").problems[-1].output == (1, 2, 388, 388)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"groups": 3}, {"stride": (0, 1)}, {"padding": (-1, 0)}, {"input": (1, 8, 2, 9)}, {"count": 0}],
+)
+def test_illegal_problem_is_refused(change: dict[str, object]) -> None:
+    legal = Problem("legal", input=(1, 8, 9, 9), weight=(4, 8, 3, 3))
+    with pytest.raises(ValueError, match="problem 'legal'"):
+        dataclasses.replace(legal, **change)  # type: ignore[arg-type]
+
+
+def test_select_names_the_pattern_that_matches_nothing() -> None:
+    problems = load_suite("public").problems
+    assert [problem.name for problem in select(problems, ["seed_*"])] == ["seed_5x7", "seed_3x3", "seed_5x9d"]
+    with pytest.raises(ValueError, match="'absent'"):
+        select(problems, ["seed_3x3", "absent"])
+
+
+def test_quick_problems_are_small() -> None:
+    for problem in ALL_PROBLEMS:
+        small = quick(problem)
+        assert small.flops <= QUICK_FLOPS or small.input[0] == 1
+        assert small.weight == problem.weight
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        Problem("padded", (2, 4, 7, 5), (6, 4, 3, 3), padding=(2, 1)),
+        Problem("dilated", (1, 4, 9, 9), (4, 2, 3, 3), dilation=(3, 2), padding=(3, 4), groups=2),
+        Problem("skipping", (1, 3, 8, 9), (5, 3, 1, 2), stride=(2, 3)),
+    ],
+    ids=lambda problem: problem.name,
+)
+def test_floor_counts_products_with_pixels_and_pixels_read(problem: Problem) -> None:
+    # A convolution of ones counts products; its input gradient is nonzero at the pixels that are read.
+    x = torch.ones(problem.input, dtype=torch.float64, requires_grad=True)
+    y = F.conv2d(x, torch.ones(problem.weight, dtype=torch.float64), None, *problem.conv_args)
+    y.sum().backward()
+    assert x.grad is not None
+    read = int((x.grad != 0).sum())
+
+    for pass_ in PASSES:
+        floor = floor_of(problem, pass_, FP32, H200)
+        assert floor.flops == 2 * int(y.sum())
+        pixels = x.numel() if pass_ == "dgrad" else read
+        assert floor.bytes == 4 * (pixels + math.prod(problem.weight) + y.numel())
+
+
+def test_floor_is_the_larger_of_arithmetic_and_traffic() -> None:
+    problem = Problem("p", (1, 10, 1, 1), (10, 10, 1, 1))  # 200 FLOP, 120 elements
+    ceilings = Ceilings(copy_gbs=1e-6, tflops={"fp32 ieee": 1e-9}, source="")  # 1000 bytes/s, 1000 FLOP/s
+    floor = floor_of(problem, "fprop", FP32, ceilings)
+    assert (floor.flops_ms, floor.bytes_ms) == pytest.approx((200, 480))
+    assert (floor.ms, floor.bound) == (floor.bytes_ms, "bytes")
+
+
+def test_every_mode_has_a_rate() -> None:
+    modes = modes_of(["float32", "float16", "bfloat16", "float64"], PRECISIONS)
+    assert {mode.label for mode in modes} == set(H200.tflops)
+
+
+def test_summary_of_samples_is_median_and_interquartile_range() -> None:
+    found = timing.summarize([4.0, 1.0, 2.0, 100.0, 3.0], "test")
+    assert (found.ms, found.least_ms, found.samples) == (3.0, 1.0, 5)
+    assert found.spread == pytest.approx((4.0 - 2.0) / 3.0)
+    assert timing.summarize([2.0], "test").spread == 0.0
+
+
+def test_input_sets_exceed_three_caches() -> None:
+    cache = 60 << 20
+    for size in (2 << 20, 50 << 20, 179 << 20):
+        assert timing.set_count(size, cache) * size >= 3 * cache
+    assert timing.set_count(1 << 30, cache) == 1
+
+
+def test_cpu_time_is_of_one_call() -> None:
+    calls = []
+    found = timing.time_calls([lambda: calls.append(0), lambda: calls.append(1)], torch.device("cpu"), 0.001)
+    assert found.samples + 1 == len(calls)
+    assert set(calls) == {0, 1}
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+@pytest.mark.parametrize("groups", [1, 4])
+def test_reference_of_a_slice_equals_that_part_of_the_whole(
+    monkeypatch: pytest.MonkeyPatch, pass_: str, groups: int
+) -> None:
+    problem = Problem("p", (5, 8, 9, 8), (16, 8 // groups, 3, 2), (2, 1), (1, 2), (1, 2), groups)
+    data = random_tensors(problem, torch.float32, torch.Generator().manual_seed(0))
+    whole = reference(problem, pass_, data)
+    monkeypatch.setattr("bench.errors.FULL_CHECK_FLOPS", 0)
+    monkeypatch.setattr("bench.errors.WGRAD_CHECK_CHANNELS", 1)
+    part = reference(problem, pass_, data)
+    assert {0, whole.value.shape[0] - 1} <= set(part.rows.tolist())
+    assert part.rows.numel() < whole.rows.numel()
+    torch.testing.assert_close(part.value, whole.value[part.rows])
+    assert part.error(whole.value) < 1e-14
+
+
+def test_error_is_normwise_and_sees_nan() -> None:
+    expected = Reference(torch.arange(2), torch.tensor([[3.0], [4.0]], dtype=torch.float64))
+    assert expected.error(torch.tensor([[3.0], [4.5]])) == pytest.approx(0.1)
+    assert math.isnan(expected.error(torch.tensor([[3.0], [math.nan]])))
+
+
+def test_verdict_follows_the_promised_precision() -> None:
+    assert verdict(FP32, 1.1e-6, 1e-6) == "ok"
+    assert verdict(FP32, 1.3e-6, 1e-6) == "loose"
+    assert verdict(FP32, 1e-2, 1.0) == "WRONG"
+    assert verdict(FP32, math.nan, 1e-6) == "WRONG"
+    assert verdict(Mode("float32", "bf16x3"), 3e-5, 1e-6) == "loose"
+
+
+def made_up_report() -> Report:
+    def time(ms: float) -> timing.Measurement:
+        return timing.Measurement(ms, 0.01, ms, 9, "events")
+
+    rows = []
+    for index, (layout, pass_) in enumerate(itertools.product(("nchw", "nhwc"), PASSES)):
+        ours, status = Result(time(0.5 + 0.25 * index), 1e-6), "ok"
+        if pass_ == "wgrad" and layout == "nhwc":
+            ours, status = Result(failure="no such luck"), "FAILED"
+        rows.append(
+            Row(
+                problem="made_up",
+                shape="N1 C1 1x1 K1 1x1",
+                count=2,
+                source="",
+                mode="fp32 ieee",
+                layout=layout,
+                pass_=pass_,
+                flops=2e9,
+                floor_ms=0.25,
+                floor_flops=2e9,
+                floor_bytes=1e9,
+                bound="bytes",
+                status=status,
+                plan="im2col_fprop workspace_bytes 0",
+                results={"fastconv": ours, "torch": Result(time(1.0), 2e-6)},
+            )
+        )
+    return Report(
+        suite="made_up",
+        about="for this test",
+        date="2026-01-01 00:00 UTC",
+        command="python -m bench",
+        settings={"seconds": 0.1},
+        machine={"device": "none"},
+        versions={"torch": torch.__version__},
+        build={"commit": ""},
+        names={"fastconv": "fastconv", "torch": "cuDNN"},
+        ceilings=H200,
+        measured=Ceilings(1.0, {"fp32 ieee": 1.0}, "this run"),
+        rows=rows,
+        host=[timing.HostTime("tiny", "no grad", {"F.conv2d": 10.0, "fastconv.conv2d": 9.0})],
+    )
+
+
+def test_report_survives_json() -> None:
+    report = made_up_report()
+    assert Report.from_json(report.to_json()) == report
+
+
+def test_report_of_another_schema_is_refused() -> None:
+    text = made_up_report().to_json().replace('"schema": 1', '"schema": 99')
+    with pytest.raises(ValueError, match="99"):
+        Report.from_json(text)
+
+
+def test_report_shows_losses_and_failures() -> None:
+    report = made_up_report()
+    assert report.failed
+    text = losses(report)
+    assert "made_up, fp32 ieee, nhwc, wgrad: FAILED no such luck" in text
+    assert "made_up, fp32 ieee, nhwc, dgrad: 1.50 times the time of cuDNN" in text
+    assert "nchw, fprop" not in text  # faster
+    assert len(table_of_rows(report).splitlines()) == 2 + len(report.rows)
+
+
+def test_totals_weigh_layers_by_their_count() -> None:
+    cells = [[cell.strip() for cell in line.split("|")] for line in totals(made_up_report()).splitlines()]
+    assert ["", "fp32 ieee", "nchw", "fprop", "1.000", "2.000", ""] in cells
+
+
+def test_report_is_written_as_json_table_and_picture(tmp_path: Path) -> None:
+    report = made_up_report()
+    json_path, markdown_path, picture_path = report.write(tmp_path / "new" / "made_up")
+    assert Report.from_json(json_path.read_text()) == report
+    assert markdown_path.read_text() == markdown(report)
+    assert picture_path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_command_line_lists_and_aliases() -> None:
+    args = parse(["--device", "cpu", "--pass", "fwd,wgrad", "--dtype", "fp16,float32", "--opponent", "none"])
+    assert args.pass_ == ["fprop", "wgrad"]
+    assert args.dtype == ["float16", "float32"]
+    assert (args.suite, args.opponent) == (["public"], [])
+    assert parse(["--device", "cpu", "--host"]).suite == []
+    with pytest.raises(SystemExit):
+        parse(["--layout", "nhcw"])
+
+
+def test_cpu_ceilings_are_measured_in_the_run() -> None:
+    device = torch.device("cpu")
+    measured = environment.measure_ceilings(device, [FP32], seconds=0.001)
+    assert measured.copy_gbs > 0 and measured.tflops[FP32.label] > 0
+    assert environment.ceilings_for(device, measured) is measured

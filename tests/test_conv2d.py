@@ -1,0 +1,230 @@
+"""Every legal problem, in every dtype, layout and view, by every kernel: values and gradients against float64."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+import fastconv
+import reference
+from check import KERNELS, Kernel, check_pass, check_problem, expect_pass, is_poisoned, poison, run_pass
+from shapes import CASES, DTYPES, PASSES, PUBLIC, VIEWS, Problem, cut, operands, problems, tensor
+
+dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: str(d).removeprefix("torch."))
+seeds = st.integers(0, 2**31)
+views = st.tuples(*[st.sampled_from(sorted(VIEWS))] * 3)
+
+
+@dtypes
+def test_memory_is_poisoned_before_a_call(device: str, dtype: torch.dtype) -> None:
+    """Otherwise an element that is never written may be right by chance, and no test here would see it."""
+    for size in (5, 1000, 300_000):
+        like = torch.empty(size, dtype=dtype, device=device)
+        poison(device, like)
+        assert is_poisoned(torch.empty_like(like))
+
+
+@pytest.mark.parametrize("name", CASES)
+@dtypes
+def test_named_problems(device: str, dtype: torch.dtype, name: str) -> None:
+    check_problem(CASES[name], dtype, device)
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_public_problems_on_one_image(device: str, name: str) -> None:
+    check_problem(cut(PUBLIC[name]), torch.float32, device)
+
+
+@given(problem=problems(), dtype=st.sampled_from(DTYPES), seed=seeds, kinds=views)
+def test_random_problems(
+    device: str, problem: Problem, dtype: torch.dtype, seed: int, kinds: tuple[str, str, str]
+) -> None:
+    check_problem(problem, dtype, device, seed, views=kinds)
+
+
+@pytest.mark.parametrize("weight_view", VIEWS)
+@pytest.mark.parametrize("input_view", VIEWS)
+def test_every_pair_of_views(device: str, input_view: str, weight_view: str) -> None:
+    problem = Problem(2, 6, 9, 8, 4, 3, 2, stride=(2, 1), padding=(1, 1), groups=2, bias=True)
+    check_problem(problem, torch.float32, device, views=(input_view, weight_view, input_view))
+
+
+@given(problem=problems(), dtype=st.sampled_from(DTYPES), seed=seeds, view=st.sampled_from(sorted(VIEWS)))
+@settings(max_examples=30)
+def test_gradient_of_a_sum_is_expanded(device: str, problem: Problem, dtype: torch.dtype, seed: int, view: str) -> None:
+    """y.sum().backward() sends one element with every stride 0."""
+    ones = torch.ones((), dtype=dtype, device=device).expand(problem.output_size)
+    o = operands(problem, dtype, device, seed, (view, "contiguous", "contiguous"))
+    x, w = o.input.detach().requires_grad_(), o.weight.detach().requires_grad_()
+    b = torch.zeros(problem.k, dtype=dtype, device=device, requires_grad=True)
+    fastconv.conv2d(x, w, b, *problem.geometry, precision="ieee").sum().backward()
+    expected = reference.gradients(x, w, ones, *problem.geometry)
+    for leaf, gradient in ((x, expected.input), (w, expected.weight), (b, expected.bias)):
+        assert leaf.grad is not None
+        reference.assert_right(leaf.grad, gradient)
+
+
+@pytest.mark.parametrize(
+    "kernel", [pytest.param(k, id=k.name, marks=[pytest.mark.cuda] * (k.device == "cuda")) for k in KERNELS]
+)
+class TestKernel:
+    @given(problem=problems(batches=[None, 1, 2, 3]), dtype=st.sampled_from(DTYPES), seed=seeds, kinds=views)
+    @settings(max_examples=40)
+    def test_is_right_wherever_it_does_not_refuse(
+        self, kernel: Kernel, problem: Problem, dtype: torch.dtype, seed: int, kinds: tuple[str, str, str]
+    ) -> None:
+        o = operands(problem, dtype, kernel.device, seed, kinds)
+        with fastconv.force_kernel(kernel.name):
+            try:
+                actual = run_pass(kernel.pass_, o, problem)
+            except RuntimeError as error:
+                assert kernel.name in str(error), "refused without saying which kernel refused"
+                event("refused")
+                return
+        reference.assert_right(actual, expect_pass(kernel.pass_, o, problem), kernel.name)
+
+    def test_runs_some_named_problem(self, kernel: Kernel) -> None:
+        """A kernel that refuses everything would pass the test above."""
+        ran = 0
+        for problem in CASES.values():
+            o = operands(problem, torch.float32, kernel.device)
+            with fastconv.force_kernel(kernel.name):
+                try:
+                    actual = run_pass(kernel.pass_, o, problem)
+                except RuntimeError as error:
+                    assert kernel.name in str(error)
+                    continue
+            reference.assert_right(actual, expect_pass(kernel.pass_, o, problem), kernel.name)
+            ran += 1
+        assert ran > 0
+
+
+def test_forced_kernel_is_the_one_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FASTCONV_KERNEL", raising=False)
+    problem = CASES["plain_3x3"]
+    for kernel in KERNELS:
+        with fastconv.force_kernel(kernel.name):
+            assert os.environ["FASTCONV_KERNEL"] == kernel.name
+    assert "FASTCONV_KERNEL" not in os.environ
+    with fastconv.force_kernel("no_such_kernel"), pytest.raises(RuntimeError, match="no_such_kernel"):
+        run_pass("fprop", operands(problem), problem)
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+@pytest.mark.parametrize("channels_last", [False, True])
+@dtypes
+def test_ops_without_a_batch(device: str, dtype: torch.dtype, pass_: str, channels_last: bool) -> None:
+    view = "channels_last" if channels_last else "contiguous"
+    problem = CASES["unbatched"]
+    check_pass(pass_, operands(problem, dtype, device, views=(view, view, view)), problem)
+
+
+@pytest.mark.parametrize("padding", ["same", "valid"])
+@pytest.mark.parametrize(("r", "s", "dilation"), [(3, 3, 1), (2, 5, 1), (4, 4, 3), (1, 6, (2, 3)), (8, 1, 2)])
+def test_padding_by_name(device: str, padding: str, r: int, s: int, dilation: int | tuple[int, int]) -> None:
+    """An even kernel pads one more on the right and below."""
+    x, w = tensor((2, 3, 24, 23), device=device), tensor((5, 3, r, s), device=device, seed=1)
+    actual = fastconv.conv2d(x, w, None, 1, padding, dilation, precision="ieee")
+    reference.assert_right(actual, reference.output(x, w, None, 1, padding, dilation))
+
+
+@pytest.mark.parametrize(("stride", "padding", "dilation"), [(2, 1, 2), ((2,), (1,), (2,)), ([2, 1], [0, 3], [1, 2])])
+def test_arguments_as_numbers_tuples_and_lists(device: str, stride: object, padding: object, dilation: object) -> None:
+    x, w = tensor((2, 3, 12, 13), device=device), tensor((5, 3, 3, 3), device=device, seed=1)
+    expected = reference.output(x, w, None, stride, padding, dilation)
+    reference.assert_right(fastconv.conv2d(x, w, None, stride, padding, dilation, precision="ieee"), expected)
+    by_name = fastconv.conv2d(input=x, weight=w, stride=stride, padding=padding, dilation=dilation, precision="ieee")
+    reference.assert_right(by_name, expected)
+
+
+def test_short_calls_use_the_defaults(device: str) -> None:
+    x, w = tensor((2, 3, 12, 13), device=device), tensor((5, 3, 3, 3), device=device, seed=1)
+    expected = reference.output(x, w)
+    reference.assert_right(torch.ops.fastconv.conv2d(x, w), expected)
+    reference.assert_right(torch.ops.fastconv.conv2d(x, w, stride=1, padding=0), expected)
+    reference.assert_right(fastconv.conv2d(x, w), expected)
+
+
+@dtypes
+def test_gradient_functions_have_the_signatures_of_torch_nn_grad(device: str, dtype: torch.dtype) -> None:
+    problem = CASES["grouped"]
+    o = operands(problem, dtype, device)
+    expected = reference.gradients(o.input, o.weight, o.grad_output, *problem.geometry)
+    arguments = dict(zip(("stride", "padding", "dilation", "groups"), problem.geometry, strict=True))
+    for spelled in (arguments.values(), ()):
+        named = {} if spelled else arguments
+        grad_input = fastconv.grad.conv2d_input(
+            problem.input_size, o.weight, o.grad_output, *spelled, **named, precision="ieee"
+        )
+        reference.assert_right(grad_input, expected.input)
+        grad_weight = fastconv.grad.conv2d_weight(
+            o.input, problem.weight_size, o.grad_output, *spelled, **named, precision="ieee"
+        )
+        reference.assert_right(grad_weight, expected.weight)
+
+
+@dtypes
+@pytest.mark.parametrize("view", VIEWS)
+def test_bias_gradient_op(device: str, dtype: torch.dtype, view: str) -> None:
+    for size in ((3, 17, 9, 11), (17, 9, 11), (1, 1, 1, 1), (2, 300, 1, 1)):
+        dy = tensor(size, dtype, device, view=view)
+        poison(device, dy.new_empty(size[-3]))
+        over = [d for d in range(dy.dim()) if d != dy.dim() - 3]
+        expected = reference.Expected(reference.f64(dy).sum(over), reference.f64(dy).abs().sum(over))
+        reference.assert_right(torch.ops.fastconv.conv2d_bias(dy), expected)
+
+
+def test_empty_batch_trains(device: str) -> None:
+    """Gradients of an empty batch are zeros, not what the memory held."""
+    x, w = tensor((0, 3, 8, 8), device=device).requires_grad_(), tensor((4, 3, 3, 3), device=device).requires_grad_()
+    b = tensor((4,), device=device).requires_grad_()
+    poison(device, w, b)
+    y = fastconv.conv2d(x, w, b)
+    assert y.shape == (0, 4, 6, 6)
+    y.sum().backward()
+    assert x.grad is not None and x.grad.shape == x.shape
+    assert w.grad is not None and torch.equal(w.grad, torch.zeros_like(w))
+    assert b.grad is not None and torch.equal(b.grad, torch.zeros_like(b))
+
+
+def test_lazy_negation_is_resolved(device: str) -> None:
+    """A view with torch's negative bit holds the values with the wrong sign in memory."""
+    x = torch.view_as_real(torch.complex(tensor((2, 3, 8, 8)), tensor((2, 3, 8, 8), seed=1)).conj()).to(device)
+    imaginary = torch.complex(tensor((2, 3, 8, 8)), tensor((2, 3, 8, 8), seed=1)).to(device).conj().imag
+    assert imaginary.is_neg()
+    w = tensor((4, 3, 3, 3), device=device)
+    reference.assert_right(fastconv.conv2d(imaginary, w, precision="ieee"), reference.output(x[..., 1], w))
+
+
+def test_inputs_are_left_alone(device: str) -> None:
+    problem = CASES["grouped"]
+    o = operands(problem, torch.float32, device)
+    before = [t.clone() for t in (o.input, o.weight, o.grad_output)]
+    for pass_ in PASSES:
+        run_pass(pass_, o, problem)
+    assert all(torch.equal(a, b) for a, b in zip(before, (o.input, o.weight, o.grad_output), strict=True))
+
+
+def test_the_reference_is_a_convolution() -> None:
+    """The yardstick against the definition, product by product."""
+    x, w = tensor((1, 4, 7, 6)), tensor((6, 2, 3, 2), seed=1)
+    stride, padding, dilation, groups = (2, 1), (1, 2), (1, 3), 2
+    padded = F.pad(x.double(), (padding[1], padding[1], padding[0], padding[0]))
+    expected = reference.output(x, w, None, stride, padding, dilation, groups)
+    for k in range(6):
+        for p in range(expected.value.shape[2]):
+            for q in range(expected.value.shape[3]):
+                total = 0.0
+                for c in range(2):
+                    for r in range(3):
+                        for s in range(2):
+                            pixel = padded[
+                                0, k // 3 * 2 + c, p * stride[0] + r * dilation[0], q * stride[1] + s * dilation[1]
+                            ]
+                            total += float(pixel) * float(w[k, c, r, s])
+                assert abs(total - float(expected.value[0, k, p, q])) < 1e-12

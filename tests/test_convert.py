@@ -1,0 +1,177 @@
+"""convert() and revert() change who computes, and nothing else."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations, parametrize
+
+import fastconv
+from shapes import tensor
+
+
+class Own(nn.Conv2d):
+    """A subclass that fastconv does not know: its forward may be anything."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return -super().forward(x)
+
+
+def model(device: str = "cpu") -> nn.Sequential:
+    torch.manual_seed(5)
+    shared = nn.Conv2d(8, 8, 3, padding=1)
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, stride=2, padding=1, bias=False),
+        nn.BatchNorm2d(8),
+        nn.Sequential(shared, nn.ReLU(), shared),
+        nn.Conv2d(8, 8, 3, padding="same", groups=4, padding_mode="reflect"),
+        nn.ModuleDict({"inner": nn.Conv2d(8, 4, 1)})["inner"],
+    ).to(device)
+
+
+def test_every_conv2d_is_swapped_in_place(device: str) -> None:
+    net = model(device)
+    parameters, keys, before = dict(net.named_parameters()), list(net.state_dict()), copy.deepcopy(net)
+    assert fastconv.convert(net) is net
+    assert {type(m) for m in net.modules() if isinstance(m, nn.Conv2d)} == {fastconv.Conv2d}
+    assert list(net.state_dict()) == keys
+    assert all(p is parameters[name] for name, p in net.named_parameters())
+    assert net[2][0] is net[2][2], "a shared module is shared no longer"
+    x = tensor((2, 3, 16, 16), device=device)
+    torch.testing.assert_close(net(x), before(x), rtol=1e-4, atol=1e-4)
+
+
+def test_a_model_that_is_a_conv2d() -> None:
+    layer = nn.Conv2d(3, 4, 3)
+    weight = layer.weight
+    converted = fastconv.convert(layer)
+    assert type(converted) is fastconv.Conv2d and converted.weight is weight
+    reverted = fastconv.revert(converted)
+    assert type(reverted) is nn.Conv2d and reverted.weight is weight
+
+
+def test_an_optimizer_made_before_still_trains() -> None:
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    fastconv.convert(net)
+    before = net[0].weight.detach().clone()
+    net(tensor((2, 3, 16, 16))).square().mean().backward()
+    optimizer.step()
+    assert not torch.equal(before, net[0].weight)
+
+
+def test_revert_undoes_convert() -> None:
+    net = model()
+    x, before = tensor((2, 3, 16, 16)), copy.deepcopy(net)
+    assert fastconv.revert(fastconv.convert(net)) is net
+    assert [type(m) for m in net.modules()] == [type(m) for m in before.modules()]
+    assert repr(net) == repr(before)
+    assert [sorted(m.__dict__) for m in net.modules()] == [sorted(m.__dict__) for m in before.modules()]
+    assert torch.equal(net(x), before(x))
+
+
+def test_convert_twice_and_revert_of_nothing() -> None:
+    net = fastconv.convert(fastconv.convert(model()))
+    assert {type(m) for m in net.modules() if isinstance(m, nn.Conv2d)} == {fastconv.Conv2d}
+    plain = nn.Sequential(nn.Linear(2, 2))
+    assert fastconv.revert(fastconv.convert(plain)) is plain
+
+
+def test_unknown_subclasses_and_other_convolutions_are_left_alone() -> None:
+    net = nn.Sequential(
+        Own(3, 4, 3), nn.Conv1d(4, 4, 3), nn.ConvTranspose2d(4, 4, 3), nn.LazyConv2d(4, 3), nn.Conv2d(4, 4, 1)
+    )
+    kinds = [type(m) for m in net]
+    fastconv.convert(net)
+    assert [type(m) for m in net] == [*kinds[:-1], fastconv.Conv2d]
+    fastconv.revert(net)
+    assert [type(m) for m in net] == kinds
+
+
+def test_hooks_fire_as_before() -> None:
+    layer, calls = nn.Conv2d(3, 4, 3), []
+    layer.register_forward_pre_hook(lambda m, a: calls.append("pre"))
+    layer.register_forward_hook(lambda m, a, y: calls.append("post"))
+    layer.register_forward_hook(lambda m, a, kw, y: calls.append("post with kwargs"), with_kwargs=True)
+    layer.register_full_backward_hook(lambda m, gi, go: calls.append("backward"))
+    layer.register_state_dict_post_hook(lambda *a: calls.append("state_dict"))
+    handle = layer.register_forward_hook(lambda m, a, y: calls.append("removed"))
+    net = nn.Sequential(layer)
+    expected: list[str] = []
+    for convert in (lambda m: m, fastconv.convert, fastconv.revert):
+        convert(net)
+        calls.clear()
+        net(tensor((1, 3, 5, 5)).requires_grad_()).sum().backward()
+        net.state_dict()
+        expected = expected or list(calls)
+        assert calls == expected and "removed" in calls
+    handle.remove()
+    calls.clear()
+    net(tensor((1, 3, 5, 5)))
+    assert calls and "removed" not in calls
+
+
+@pytest.mark.parametrize(
+    "kind", [parametrizations.weight_norm, parametrizations.spectral_norm, parametrizations.orthogonal]
+)
+def test_parametrizations_are_kept(kind: object) -> None:
+    torch.manual_seed(1)
+    net = nn.Sequential(kind(nn.Conv2d(3, 4, 3)).eval())  # type: ignore[operator]
+    x, before = tensor((2, 3, 6, 6)), copy.deepcopy(net)
+    keys = list(net.state_dict())
+    fastconv.convert(net)
+    assert isinstance(net[0], fastconv.Conv2d) and parametrize.is_parametrized(net[0], "weight")
+    assert list(net.state_dict()) == keys
+    torch.testing.assert_close(net(x), before(x), rtol=1e-4, atol=1e-5)
+    net(x).sum().backward()
+    assert all(p.grad is not None for p in net.parameters())
+    fastconv.revert(net)
+    assert isinstance(net[0], nn.Conv2d) and not isinstance(net[0], fastconv.Conv2d)
+    assert torch.equal(net(x), before(x))
+    parametrize.remove_parametrizations(net[0], "weight")
+    assert type(net[0]) is nn.Conv2d
+
+
+def test_a_parametrization_of_a_converted_layer_can_be_removed() -> None:
+    net = fastconv.convert(nn.Sequential(parametrizations.weight_norm(nn.Conv2d(3, 4, 3))))
+    parametrize.remove_parametrizations(net[0], "weight")
+    assert type(net[0]) is fastconv.Conv2d
+
+
+def test_requires_grad_training_mode_and_attributes_are_kept() -> None:
+    net = model().eval()
+    net[0].requires_grad_(False)
+    net[0].tag = "mine"
+    fastconv.convert(net)
+    assert not net[0].weight.requires_grad and net[3].weight.requires_grad
+    assert not any(m.training for m in net.modules()) and net[0].tag == "mine"
+
+
+def test_precision_is_given_to_every_layer() -> None:
+    net = fastconv.convert(model(), precision="bf16x3")
+    assert {m.precision for m in net.modules() if isinstance(m, fastconv.Conv2d)} == {"bf16x3"}
+    with pytest.raises(ValueError, match="precision"):
+        fastconv.convert(model(), precision="half")
+
+
+def test_layout_and_device_are_kept(device: str) -> None:
+    net = fastconv.convert(model(device).to(memory_format=torch.channels_last).to(torch.bfloat16))
+    assert net[2][0].weight.is_contiguous(memory_format=torch.channels_last)
+    y = net(tensor((2, 3, 16, 16), torch.bfloat16, device, view="channels_last"))
+    assert y.device.type == device and y.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_state_moves_between_converted_and_plain_models() -> None:
+    net, plain = fastconv.convert(model()), model()
+    with torch.no_grad():
+        net[0].weight.normal_()
+    plain.load_state_dict(net.state_dict())
+    assert torch.equal(plain[0].weight, net[0].weight)
+
+
+def test_not_a_module_is_refused() -> None:
+    with pytest.raises(TypeError, match="model"):
+        fastconv.convert(torch.zeros(1))

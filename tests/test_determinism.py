@@ -1,0 +1,91 @@
+"""The same call gives the same bits, every time."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+import fastconv
+from check import KERNELS, Kernel, run_pass
+from shapes import CASES, DTYPES, PASSES, Problem, operands
+
+# Reductions long enough that an implementation would want to split them.
+SPLIT = {
+    "long_reduction": CASES["long_reduction"],
+    "many_pixels": Problem(16, 4, 40, 40, 4, 3, 3, padding=(1, 1)),
+    "depthwise": Problem(16, 8, 40, 40, 8, 5, 5, padding=(2, 2), groups=8),
+    "strided": Problem(8, 16, 33, 33, 16, 3, 3, stride=(2, 2), padding=(1, 1)),
+}
+names = pytest.mark.parametrize("name", SPLIT)
+
+
+def training_step(problem: Problem, dtype: torch.dtype, device: str) -> list[Tensor]:
+    o = operands(problem.with_(bias=True), dtype, device)
+    assert o.bias is not None
+    leaves = [t.requires_grad_() for t in (o.input, o.weight, o.bias)]
+    y = fastconv.conv2d(*leaves, *problem.geometry)
+    y.backward(o.grad_output)
+    return [y.detach(), *(t.grad for t in leaves if t.grad is not None)]
+
+
+@names
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_runs_are_bitwise_equal(device: str, dtype: torch.dtype, name: str) -> None:
+    first = training_step(SPLIT[name], dtype, device)
+    for _ in range(100 if device == "cuda" else 5):
+        assert all(torch.equal(a, b) for a, b in zip(first, training_step(SPLIT[name], dtype, device), strict=True))
+
+
+@pytest.mark.parametrize(
+    "kernel", [pytest.param(k, id=k.name, marks=[pytest.mark.cuda] * (k.device == "cuda")) for k in KERNELS]
+)
+def test_each_kernel_is_bitwise_repeatable(kernel: Kernel) -> None:
+    for problem in SPLIT.values():
+        o = operands(problem, torch.float32, kernel.device)
+        with fastconv.force_kernel(kernel.name):
+            try:
+                first = run_pass(kernel.pass_, o, problem)
+            except RuntimeError as error:
+                assert kernel.name in str(error)
+                continue
+            for _ in range(20):
+                assert torch.equal(first, run_pass(kernel.pass_, o, problem))
+
+
+@names
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_the_number_of_threads_does_not_matter(dtype: torch.dtype, name: str) -> None:
+    before = torch.get_num_threads()
+    try:
+        results = []
+        for threads in (1, 2, 3, 7):
+            torch.set_num_threads(threads)
+            results.append(training_step(SPLIT[name], dtype, "cpu"))
+    finally:
+        torch.set_num_threads(before)
+    for other in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
+
+
+@pytest.mark.cuda
+def test_a_busy_gpu_does_not_matter(cuda: str) -> None:
+    """Blocks finish in another order when other work competes for the chip."""
+    expected = training_step(SPLIT["many_pixels"], torch.float32, cuda)
+    side, a = torch.cuda.Stream(), torch.randn(2048, 2048, device=cuda)
+    for _ in range(20):
+        with torch.cuda.stream(side):
+            a @ a
+        assert all(
+            torch.equal(x, y)
+            for x, y in zip(expected, training_step(SPLIT["many_pixels"], torch.float32, cuda), strict=True)
+        )
+
+
+def test_torchs_deterministic_mode_is_satisfied(device: str) -> None:
+    torch.use_deterministic_algorithms(True)
+    try:
+        for pass_ in PASSES:
+            run_pass(pass_, operands(CASES["plain_3x3"], torch.float32, device), CASES["plain_3x3"])
+    finally:
+        torch.use_deterministic_algorithms(False)

@@ -1,0 +1,126 @@
+"""The index maths of tile/conv_coords.cuh against loops that follow the definition of a convolution."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from typing import NamedTuple
+
+import pytest
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+
+import _fastconv_native as native
+
+PAIR = st.tuples(st.integers(1, 4), st.integers(1, 4))
+
+LIMIT = 2**31 - 1
+# Where a rounded-up reciprocal would first go wrong: powers of two, their neighbours, and the ends.
+EDGES = sorted({1, 2, 3, 5, 7, 641, 65537, LIMIT, LIMIT - 1} | {2**k + d for k in range(2, 31) for d in (-1, 0, 1)})
+
+
+class Convolution(NamedTuple):
+    input: tuple[int, int, int, int]
+    weight: tuple[int, int, int, int]
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+    dilation: tuple[int, int]
+    groups: int
+
+
+@st.composite
+def convolutions(draw: st.DrawFn) -> Convolution:
+    groups, channels, filters = (draw(st.integers(1, 3)) for _ in range(3))
+    return Convolution(
+        input=(draw(st.integers(1, 2)), groups * channels, draw(st.integers(1, 9)), draw(st.integers(1, 9))),
+        weight=(groups * filters, channels, *draw(PAIR)),
+        stride=draw(PAIR),
+        padding=draw(st.tuples(st.integers(0, 4), st.integers(0, 4))),
+        dilation=draw(PAIR),
+        groups=groups,
+    )
+
+
+def products_by_definition(
+    conv: Convolution, problem: native.ConvProblem, pass_: str
+) -> Iterator[tuple[int, int, int]]:
+    """(source, filter, target) offsets of output channel 0 of group 0."""
+
+    def offset(strides: tuple[int, int, int, int], index: tuple[int, int, int, int]) -> int:
+        return sum(stride * i for stride, i in zip(strides, index, strict=True))
+
+    # dgrad reduces over the group's filters and produces its input channel 0.
+    reduced = problem.k_per_group if pass_ == "dgrad" else problem.c_per_group
+    for n, channel, p, q, r, s in product(
+        *(range(size) for size in (problem.n, reduced, problem.p, problem.q, problem.r, problem.s))
+    ):
+        h = p * conv.stride[0] - conv.padding[0] + r * conv.dilation[0]
+        w = q * conv.stride[1] - conv.padding[1] + s * conv.dilation[1]
+        if 0 <= h < problem.h and 0 <= w < problem.w:
+            k, c = (channel, 0) if pass_ == "dgrad" else (0, channel)
+            x = offset(problem.x_strides, (n, c, h, w))
+            y = offset(problem.y_strides, (n, k, p, q))
+            f = offset(problem.w_strides, (k, c, r, s))
+            yield (y, f, x) if pass_ == "dgrad" else (x, f, y)
+
+
+@pytest.mark.parametrize("method", ["direct", "direct_channels_inner", "im2col"])
+@pytest.mark.parametrize("pass_", ["fprop", "dgrad", "wgrad"])
+@given(conv=convolutions(), channels_last=st.booleans())
+def test_every_product_is_formed_once_and_no_other(
+    conv: Convolution, channels_last: bool, pass_: str, method: str
+) -> None:
+    assume(not native.validate(*conv))
+    problem = native.ConvProblem(*conv, pass_=pass_, channels_last=channels_last)
+    assert sorted(native.products(problem, method)) == sorted(products_by_definition(conv, problem, pass_))
+
+
+@pytest.mark.parametrize("divisor", EDGES)
+def test_division_by_edges_of_edges(divisor: int) -> None:
+    fast = native.FastDivmod(divisor)
+    multiples = {m * divisor + d for m in (1, 2, 3, LIMIT // divisor) for d in (-1, 0, 1)}
+    for dividend in {0, *EDGES, *multiples}:
+        if 0 <= dividend <= LIMIT:
+            assert fast.div(dividend) == dividend // divisor
+            assert fast.divmod(dividend) == divmod(dividend, divisor)
+
+
+@given(divisor=st.integers(1, LIMIT), dividend=st.integers(0, LIMIT))
+@example(divisor=LIMIT, dividend=LIMIT)
+@example(divisor=1, dividend=LIMIT)
+@settings(max_examples=2000)
+def test_division_of_anything(divisor: int, dividend: int) -> None:
+    assert native.FastDivmod(divisor).divmod(dividend) == divmod(dividend, divisor)
+
+
+@given(divisor=st.integers(1, LIMIT), quotient=st.integers(0, LIMIT), below=st.integers(0, 2))
+@settings(max_examples=2000)
+def test_division_just_around_multiples(divisor: int, quotient: int, below: int) -> None:
+    """The only dividends at which an inexact reciprocal shows."""
+    dividend = quotient * divisor - below
+    if 0 <= dividend <= LIMIT:
+        assert native.FastDivmod(divisor).divmod(dividend) == divmod(dividend, divisor)
+
+
+def test_division_of_every_small_number() -> None:
+    for divisor in range(1, 65):
+        fast = native.FastDivmod(divisor)
+        assert [fast.div(n) for n in range(1000)] == [n // divisor for n in range(1000)]
+
+
+@given(
+    size=st.integers(1, 40),
+    kernel=st.integers(1, 9),
+    stride=st.integers(1, 7),
+    padding=st.integers(0, 20),
+    dilation=st.integers(1, 6),
+)
+@settings(max_examples=500)
+def test_output_size_counts_the_positions_of_the_filter(
+    size: int, kernel: int, stride: int, padding: int, dilation: int
+) -> None:
+    """By sliding it: every start from which the last tap is still inside the padded image."""
+    starts = range(-padding, size + padding, stride)
+    count = sum(start + dilation * (kernel - 1) < size + padding for start in starts)
+    actual = native.output_size((1, 1, size, 5), (1, 1, kernel, 1), (stride, 1), (padding, 0), (dilation, 1), 1)
+    assert actual == ([1, 1, count, 5] if count else [])

@@ -1,0 +1,193 @@
+"""The package from outside: what importing it does, what it says about itself, what is in the wheel."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import inspect
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+
+import fastconv
+
+PACKAGE = Path(inspect.getfile(fastconv)).parent
+ROOT = Path(__file__).parents[1]
+
+
+def run(*arguments: str, path: Path = PACKAGE.parent, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Python in a new process that finds fastconv in `path`."""
+    return subprocess.run(
+        [sys.executable, *arguments],
+        env={**os.environ, "PYTHONPATH": str(path), **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd="/",
+    )
+
+
+def output(*arguments: str, path: Path = PACKAGE.parent, **environment: str) -> str:
+    done = run(*arguments, path=path, **environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_import_brings_in_nothing_heavy() -> None:
+    """Each of these costs more than the 50 ms that the whole import may take."""
+    new = output(
+        "-c", "import sys, torch; old = set(sys.modules); import fastconv; print(*sorted(set(sys.modules) - old))"
+    ).split()
+    assert "fastconv" in new
+    heavy = (
+        "torch._dynamo",
+        "torch._inductor",
+        "torch._export",
+        "torch.fx.experimental",
+        "sympy",
+        "triton",
+        "numpy",
+        "torch.utils.cpp_extension",
+    )
+    assert not [m for m in new if m.startswith(heavy)]
+    others = [m for m in new if not m.startswith(("fastconv", "torch"))]
+    assert len(others) <= 10, others
+
+
+def test_import_prints_and_warns_nothing() -> None:
+    done = run("-W", "error::UserWarning", "-c", "import fastconv")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_everything_public_is_documented_and_exported() -> None:
+    for name in ("conv2d", "Conv2d", "convert", "revert", "precision", "explain", "info", "force_kernel"):
+        assert name in fastconv.__all__ and len(inspect.getdoc(getattr(fastconv, name)) or "") > 80
+    for function in (fastconv.grad.conv2d_input, fastconv.grad.conv2d_weight):
+        assert len(inspect.getdoc(function) or "") > 80
+
+
+def test_versions_agree() -> None:
+    assert f'version = "{fastconv.__version__}"' in (ROOT / "pyproject.toml").read_text()
+    try:
+        installed = importlib.metadata.version("fastconv")
+    except importlib.metadata.PackageNotFoundError:
+        installed = fastconv.__version__  # on PYTHONPATH only
+    assert installed == fastconv.__version__
+
+
+def test_info_names_versions_device_and_every_kernel() -> None:
+    text = fastconv.info()
+    assert fastconv.__version__ in text and torch.__version__ in text
+    for line in torch.ops.fastconv._kernels().splitlines():
+        assert line.split("\t")[0] in text
+    if torch.cuda.is_available():
+        assert torch.cuda.get_device_name(0) in text
+
+
+def test_the_command_line_prints_info() -> None:
+    assert output("-m", "fastconv", "info").strip() == fastconv.info().strip()
+
+
+def test_the_command_line_explains() -> None:
+    arguments = ("explain", "--input", "8,32,512,512", "--weight", "64,32,5,9", "--padding", "2,4", "--dilation", "2,3")
+    for pass_ in ("fprop", "dgrad", "wgrad"):
+        text = output("-m", "fastconv", *arguments, "--pass", pass_, "--arch", "90")
+        same_pass = [n for n, p, _ in (k.split("\t") for k in torch.ops.fastconv._kernels().splitlines()) if p == pass_]
+        assert same_pass and all(name in text for name in same_pass), text
+    same = output("-m", "fastconv", *arguments, "--precision", "ieee", "--arch", "90").strip()
+    geometry = {"padding": (2, 4), "dilation": (2, 3)}
+    assert same == fastconv.explain((8, 32, 512, 512), (64, 32, 5, 9), **geometry, precision="ieee", arch=90).strip()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        (("explain", "--input", "8,64,32,32", "--weight", "128,63,3,3"), "63"),
+        (("explain", "--input", "8,64", "--weight", "128,64,3,3"), "input"),
+        (("explain", "--input", "8,64,32,32", "--weight", "128,64,3,3", "--stride", "0"), "stride"),
+        (("explain", "--input", "8,64,32,x", "--weight", "128,64,3,3"), "--input"),
+        (("explain", "--input", "8,64,32,32"), "--weight"),
+        (("nonsense",), "nonsense"),
+        ((), "command"),
+    ],
+)
+def test_the_command_line_refuses_in_one_line(arguments: tuple[str, ...], names: str) -> None:
+    done = run("-m", "fastconv", *arguments)
+    assert done.returncode != 0 and names in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
+    """A copy of the package that a test may damage."""
+    shutil.copytree(PACKAGE, tmp_path / "fastconv", ignore=shutil.ignore_patterns("__pycache__"))
+    return tmp_path
+
+
+WORKS_ON_CPU = "y = fastconv.conv2d(torch.ones(1, 1, 3, 3), torch.ones(1, 1, 3, 3)); assert y.item() == 9; "
+
+
+def test_without_the_cuda_library_the_cpu_still_works(copied: Path) -> None:
+    (copied / "fastconv" / "libfastconv_cuda.so").unlink(missing_ok=True)
+    text = output("-c", "import torch, fastconv; " + WORKS_ON_CPU + "print(fastconv.info())", path=copied)
+    assert re.search("CUDA library.*not", text)
+
+
+def test_a_cuda_library_that_cannot_load_is_reported_exactly(copied: Path) -> None:
+    """A truncated download, a driver too old, a missing libcudart: the loader's own words."""
+    (copied / "fastconv" / "libfastconv_cuda.so").write_text("not a library")
+    script = "import torch; torch.version.cuda = '13.0'; import fastconv; " + WORKS_ON_CPU + "print(fastconv.info())"
+    assert "invalid ELF header" in output("-c", script, path=copied) or "file too short" in output(
+        "-c", script, path=copied
+    )
+
+
+@pytest.mark.cuda
+def test_cuda_tensors_raise_the_reason(cuda: str, copied: Path) -> None:
+    (copied / "fastconv" / "libfastconv_cuda.so").write_text("not a library")
+    script = "import torch, fastconv; x = torch.ones(1, 1, 3, 3, device='cuda'); fastconv.conv2d(x, x)"
+    done = run("-c", script, path=copied)
+    assert done.returncode != 0 and "RuntimeError" in done.stderr and "libfastconv_cuda.so" in done.stderr
+
+
+def test_without_the_cpu_library_the_import_says_what_to_do(copied: Path) -> None:
+    (copied / "fastconv" / "libfastconv_cpu.so").unlink()
+    done = run("-c", "import fastconv", path=copied)
+    assert "ImportError" in done.stderr and "pip install" in done.stderr
+
+
+def test_the_libraries_need_no_python_and_no_cudart() -> None:
+    """Why one wheel serves every Python and torch; libtorch_cuda.so alone may be asked for besides libtorch."""
+    if shutil.which("readelf") is None:
+        pytest.skip("binutils' readelf is not installed")
+    libraries = sorted(PACKAGE.glob("libfastconv_*.so"))
+    assert libraries
+    for library in libraries:
+        dynamic = subprocess.run(["readelf", "-dW", library], capture_output=True, text=True, check=True).stdout
+        needed = re.findall(r"NEEDED.*\[(.*)\]", dynamic)
+        allowed = r"libtorch(_cpu|_cuda)?\.so|libc10\.so|lib(stdc\+\+|gcc_s|c|m|dl|rt|pthread|gomp)\.so.*|ld-linux.*"
+        assert all(re.fullmatch(allowed, name) for name in needed), (library.name, needed)
+        symbols = subprocess.run(
+            ["readelf", "-sW", "--dyn-syms", library], capture_output=True, text=True, check=True
+        ).stdout
+        assert not re.search(r"UND .*\b_?Py[A-Z_]", symbols)
+
+
+def test_the_wheel_holds_both_libraries_and_nothing_of_the_tests() -> None:
+    wheels = sorted((ROOT / "dist").glob("fastconv-*.whl"))
+    if not wheels:
+        pytest.skip("no wheel in dist/; `./dev wheel` builds one")
+    for wheel in wheels:
+        assert re.search(r"-(py3|py310|cp310)-(none|abi3)-", wheel.name), wheel.name
+        names = zipfile.ZipFile(wheel).namelist()
+        assert "fastconv/libfastconv_cpu.so" in names and "fastconv/py.typed" in names
+        assert not [
+            n for n in names if "native" in n or n.startswith(("tests", "bench")) or n.endswith((".cu", ".h", ".cpp"))
+        ]
+        if "+cpu" not in wheel.name and (PACKAGE / "libfastconv_cuda.so").exists():
+            assert "fastconv/libfastconv_cuda.so" in names

@@ -1,0 +1,269 @@
+"""The planner, without a GPU: a plan for every legal problem on every architecture, within every limit."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+
+import _fastconv_native as native
+from shapes import CASES, PASSES, PUBLIC, Problem, problems
+
+# Compute capability: SMs and shared memory that a block may have, from the CUDA programming guide's table of them.
+GPUS = {
+    75: native.DeviceSpec.cuda(75, 40, 64 << 10),
+    80: native.DeviceSpec.cuda(80, 108, 163 << 10),
+    86: native.DeviceSpec.cuda(86, 84, 99 << 10),
+    89: native.DeviceSpec.cuda(89, 142, 99 << 10),
+    90: native.DeviceSpec.cuda(90, 132, 227 << 10),
+    100: native.DeviceSpec.cuda(100, 148, 227 << 10),
+    120: native.DeviceSpec.cuda(120, 188, 99 << 10),
+}
+DEVICES = {"cpu": native.DeviceSpec.cpu(2), **{f"sm_{arch}": gpu for arch, gpu in GPUS.items()}}
+devices = pytest.mark.parametrize("name", DEVICES)
+KERNELS = {kernel.name: kernel for kernel in native.kernel_table()}
+DTYPES = ["float32", "float64", "float16", "bfloat16"]
+PRECISIONS = ["ieee", "bf16x3", "tf32"]
+
+
+def native_problem(problem: Problem, pass_: str = "fprop", **options: object) -> native.ConvProblem:
+    n = 1 if problem.n is None else problem.n
+    return native.ConvProblem(
+        (n, problem.c, problem.h, problem.w),
+        problem.weight_size,
+        *problem.geometry,
+        pass_=pass_,
+        bias=problem.bias and pass_ == "fprop",
+        **options,
+    )
+
+
+options = st.fixed_dictionaries(
+    {
+        "dtype": st.sampled_from(DTYPES),
+        "precision": st.sampled_from(PRECISIONS),
+        "channels_last": st.booleans(),
+        "align": st.sampled_from([2, 4, 8, 16, 128]),
+    }
+)
+passes = st.sampled_from(PASSES)
+
+
+@st.composite
+def huge_problems(draw: st.DrawFn) -> Problem:
+    """Sizes that no test could compute: launch limits and products of 64 bits."""
+    size = st.sampled_from([1, 3, 64, 1000, 65535, 65536, 65537, 2**20 + 1, 2**26])
+    groups = draw(st.sampled_from([1, 1, 2, 4096]))
+    problem = Problem(
+        draw(size),
+        groups * draw(st.sampled_from([1, 3, 64, 4096])),
+        draw(size),
+        draw(size),
+        groups * draw(st.sampled_from([1, 3, 64, 4096, 70000])),
+        draw(st.sampled_from([1, 3, 31, 300])),
+        draw(st.sampled_from([1, 3, 31, 300])),
+        stride=draw(st.sampled_from([(1, 1), (2, 3), (100, 1)])),
+        padding=draw(st.sampled_from([(300, 300), (150, 150)])),
+        groups=groups,
+    )
+    # What torch itself can hold: 2^40 elements are 4 TiB.
+    sizes = (problem.input_size, problem.weight_size, problem.output_size)
+    assume(all(torch.Size(s).numel() <= 2**40 for s in sizes))
+    return problem
+
+
+def check_plan(problem: native.ConvProblem, pass_: str, device: native.DeviceSpec) -> native.Plan:
+    plan = native.make_plan(problem, device)
+    assert plan.kernel in KERNELS, plan.reason
+    kernel = KERNELS[plan.kernel]
+    assert kernel.pass_ == pass_ and kernel.is_cuda == device.is_cuda
+    assert kernel.why_not(problem, device) is None
+    assert 0 <= plan.workspace_bytes <= native.MAX_WORKSPACE_BYTES == 256 << 20
+    assert plan.split >= 1 and plan.chunk >= 0 and plan.cost_us >= 0
+    if device.is_cuda:
+        assert 0 <= plan.grid <= 2**31 - 1  # the CUDA programming guide's limit on gridDim.x
+        assert 32 <= plan.block_threads <= 1024 and plan.block_threads % 32 == 0
+        assert 0 <= plan.smem_bytes <= device.smem_optin_bytes
+    return plan
+
+
+@devices
+@given(problem=problems(), pass_=passes, options=options)
+@settings(max_examples=150)
+def test_every_legal_problem_has_a_plan_within_the_limits(
+    name: str, problem: Problem, pass_: str, options: dict[str, object]
+) -> None:
+    check_plan(native_problem(problem, pass_, **options), pass_, DEVICES[name])
+
+
+@devices
+@given(problem=huge_problems(), pass_=passes, options=options)
+@example(problem=PUBLIC["seed_3x3"].with_(n=17), pass_="fprop", options={})
+@example(problem=Problem(1, 1, 2**31 - 1, 1, 1, 1, 1), pass_="fprop", options={})
+@example(problem=Problem(2**31, 1, 1, 1, 1, 1, 1), pass_="wgrad", options={})
+@example(problem=Problem(1, 2**20, 1, 1, 2**20, 1, 1), pass_="fprop", options={})
+@example(problem=Problem(1, 2**20, 8, 8, 2**20, 3, 3, groups=2**20), pass_="dgrad", options={})
+@settings(max_examples=100)
+def test_huge_problems_have_a_plan_within_the_limits(
+    name: str, problem: Problem, pass_: str, options: dict[str, object]
+) -> None:
+    check_plan(native_problem(problem, pass_, **options), pass_, DEVICES[name])
+
+
+@devices
+@pytest.mark.parametrize("pass_", PASSES)
+def test_named_and_public_problems_have_a_plan(name: str, pass_: str) -> None:
+    for problem, dtype, channels_last in itertools.product([*CASES.values(), *PUBLIC.values()], DTYPES, [False, True]):
+        check_plan(native_problem(problem, pass_, dtype=dtype, channels_last=channels_last), pass_, DEVICES[name])
+
+
+@devices
+@given(problem=problems(), pass_=passes, options=options)
+@settings(max_examples=50)
+def test_planning_is_pure(name: str, problem: Problem, pass_: str, options: dict[str, object]) -> None:
+    """The same question has the same answer, whatever was asked in between."""
+    asked = native_problem(problem, pass_, **options)
+    first, explained = repr(native.make_plan(asked, DEVICES[name])), native.explain(asked, DEVICES[name])
+    for device in DEVICES.values():
+        native.make_plan(native_problem(CASES["dilated"], pass_), device)
+    again = native_problem(problem, pass_, **options)
+    assert repr(native.make_plan(again, DEVICES[name])) == first
+    assert native.explain(again, DEVICES[name]) == explained
+
+
+@devices
+@given(problem=problems(), pass_=passes, options=options)
+@settings(max_examples=50)
+def test_every_other_kernel_is_dearer_or_refuses(
+    name: str, problem: Problem, pass_: str, options: dict[str, object]
+) -> None:
+    asked, device = native_problem(problem, pass_, **options), DEVICES[name]
+    chosen = native.make_plan(asked, device)
+    explained = native.explain(asked, device)
+    for kernel in KERNELS.values():
+        forced = native.make_plan(asked, device, kernel.name)
+        if kernel.pass_ != pass_ or kernel.is_cuda != device.is_cuda:
+            assert repr(forced) == repr(chosen)  # it names a kernel of another pass or device: no constraint here
+            continue
+        assert kernel.name in explained
+        refusal = kernel.why_not(asked, device)
+        if refusal is None:
+            assert forced.kernel == kernel.name and forced.cost_us >= chosen.cost_us
+        else:
+            assert forced.kernel == "" and kernel.name in forced.reason and refusal in forced.reason
+            assert refusal in explained and len(refusal.split()) >= 3, "a refusal is a sentence"
+
+
+def test_unknown_kernels_are_refused() -> None:
+    for force in ("no_such_kernel", "no_such_kernel,also_none"):
+        for device in DEVICES.values():
+            plan = native.make_plan(native_problem(CASES["plain_3x3"]), device, force)
+            assert plan.kernel == "" and "no_such_kernel" in plan.reason
+
+
+def test_several_kernels_can_be_forced_one_a_pass() -> None:
+    of_each_pass = {}
+    for kernel in KERNELS.values():
+        if (
+            not kernel.is_cuda
+            and kernel.why_not(native_problem(CASES["depthwise"], kernel.pass_), DEVICES["cpu"]) is None
+        ):
+            of_each_pass[kernel.pass_] = kernel.name
+    force = ",".join(of_each_pass.values())
+    for pass_ in PASSES:
+        assert (
+            native.make_plan(native_problem(CASES["depthwise"], pass_), DEVICES["cpu"], force).kernel
+            == of_each_pass[pass_]
+        )
+
+
+def test_kernel_names_are_unique_and_say_their_pass() -> None:
+    names = [kernel.name for kernel in native.kernel_table()]
+    assert len(set(names)) == len(names)
+    assert all(kernel.pass_ in kernel.name for kernel in KERNELS.values())
+    for pass_, is_cuda in itertools.product(PASSES, (False, True)):
+        assert any(k.pass_ == pass_ and k.is_cuda == is_cuda for k in KERNELS.values()), (pass_, is_cuda)
+
+
+def test_the_ops_show_the_same_table() -> None:
+    lines = torch.ops.fastconv._kernels().splitlines()
+    expected = [f"{k.name}\t{k.pass_}\t{'cuda' if k.is_cuda else 'cpu'}" for k in native.kernel_table()]
+    assert lines == expected
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_work_and_bytes_of_a_problem(name: str) -> None:
+    problem = PUBLIC[name]
+    for dtype, size in (("float32", 4), ("float16", 2), ("float64", 8)):
+        shown = native_problem(problem, dtype=dtype)
+        assert shown.flops == 2 * problem.products
+        elements = sum(torch.Size(s).numel() for s in (problem.input_size, problem.weight_size, problem.output_size))
+        assert shown.compulsory_bytes == elements * size
+
+
+small = st.integers(-1, 4)
+pairs = st.tuples(small, small)
+
+
+@given(
+    input=st.tuples(st.integers(0, 2), st.integers(0, 4), st.integers(0, 6), st.integers(0, 6)),
+    weight=st.tuples(st.integers(0, 4), st.integers(0, 4), st.integers(0, 4), st.integers(0, 4)),
+    stride=pairs,
+    padding=pairs,
+    dilation=pairs,
+    groups=small,
+)
+@settings(max_examples=1500)
+def test_validate_agrees_with_torch(
+    input: tuple[int, ...],
+    weight: tuple[int, ...],
+    stride: tuple[int, int],
+    padding: tuple[int, int],
+    dilation: tuple[int, int],
+    groups: int,
+) -> None:
+    geometry = (input, weight, stride, padding, dilation, groups)
+    error = native.validate(*geometry)
+    try:
+        expected = list(
+            F.conv2d(torch.zeros(input), torch.zeros(weight), None, stride, padding, dilation, groups).shape
+        )
+    except RuntimeError:
+        assert error != "" and native.output_size(*geometry) == []
+        return
+    assert error == ""
+    assert native.output_size(*geometry) == expected
+
+
+@given(problem=problems())
+def test_every_problem_of_the_tests_is_legal(problem: Problem) -> None:
+    n = 1 if problem.n is None else problem.n
+    geometry = ((n, *problem.input_size[-3:]), problem.weight_size, *problem.geometry)
+    assert native.validate(*geometry) == ""
+    assert native.output_size(*geometry) == [n, *problem.output_size[-3:]]
+    assert native.validate_bias(*geometry, bias=(problem.k,)) == ""
+    assert native.validate_grad_output(*geometry, grad_output=(n, *problem.output_size[-3:])) == ""
+
+
+def test_messages_name_the_argument_the_value_and_what_is_allowed() -> None:
+    legal = ((2, 4, 8, 8), (6, 4, 3, 3), (1, 1), (0, 0), (1, 1), 1)
+    for bias in ((5,), (6, 1), ()):
+        text = native.validate_bias(*legal, bias=bias)
+        assert "bias" in text and "6" in text and str(list(bias)) in text
+    for grad_output in ((2, 6, 6, 5), (6, 6, 6), (1, 6, 6, 6)):
+        text = native.validate_grad_output(*legal, grad_output=grad_output)
+        assert "grad_output" in text and "[2, 6, 6, 6]" in text and str(list(grad_output)) in text
+
+
+def test_overflowing_sizes_are_refused_not_wrapped() -> None:
+    """2^62 of padding or dilation would wrap to something that looks legal."""
+    for at in range(2, 5):
+        for huge in (2**31, 2**62, 2**63 - 1):
+            arguments: list[object] = [(1, 1, 8, 8), (1, 1, 3, 3), (1, 1), (1, 1), (1, 1), 1]
+            arguments[at] = (huge, 1)
+            assert native.validate(*arguments) != ""
+    assert native.validate((1, 2**62, 8, 8), (4, 2**62, 3, 3), (1, 1), (0, 0), (1, 1), 4) != ""

@@ -1,0 +1,277 @@
+"""The precision contract: what each mode promises, how it is chosen, and that Inf and NaN pass through."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from torch import Tensor
+
+import fastconv
+import reference
+from shapes import PASSES, Problem, operands, tensor
+
+MODES = ["ieee", "bf16x3", "tf32"]
+# Large enough that an error's norm is an average and not luck: 10,000 elements or more in each result.
+PROBLEMS = {
+    "3x3": Problem(2, 64, 28, 28, 64, 3, 3, padding=(1, 1)),
+    "5x7": Problem(1, 32, 40, 36, 64, 5, 7),
+    "pointwise": Problem(4, 256, 14, 14, 128, 1, 1),
+    "long_reduction": Problem(1, 1024, 9, 9, 160, 3, 3, padding=(1, 1)),
+    "grouped": Problem(4, 128, 14, 14, 128, 3, 3, padding=(1, 1), groups=4),
+    "depthwise": Problem(8, 96, 20, 20, 96, 7, 7, padding=(3, 3), groups=96),
+    "strided": Problem(2, 64, 29, 29, 128, 3, 3, stride=(2, 2), padding=(1, 1)),
+}
+
+
+@contextlib.contextmanager
+def strict_torch() -> Iterator[None]:
+    with torch.backends.cudnn.flags(allow_tf32=False, deterministic=True):
+        yield
+
+
+def gradients_by(
+    convolve: object, problem: Problem, dtype: torch.dtype, device: str
+) -> dict[str, tuple[Tensor, reference.Expected]]:
+    """Each pass's result with what it should be."""
+    o = operands(problem, dtype, device)
+    x, w = o.input.requires_grad_(), o.weight.requires_grad_()
+    y = convolve(x, w, None, *problem.geometry)  # type: ignore[operator]
+    dx, dw = torch.autograd.grad(y, (x, w), o.grad_output)
+    expected = reference.gradients(x, w, o.grad_output, *problem.geometry)
+    return {
+        "fprop": (y, reference.output(x, w, None, *problem.geometry)),
+        "dgrad": (dx, expected.input),
+        "wgrad": (dw, expected.weight),
+    }
+
+
+def errors(convolve: object, problem: Problem, dtype: torch.dtype, device: str) -> dict[str, float]:
+    results = gradients_by(convolve, problem, dtype, device)
+    return {pass_: reference.normwise_error(*result) for pass_, result in results.items()}
+
+
+def in_mode(mode: str) -> object:
+    return lambda x, w, b, *geometry: fastconv.conv2d(x, w, b, *geometry, precision=mode)
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_ieee_is_as_exact_as_torch_in_strict_float32(device: str, name: str) -> None:
+    """At most 1.2 times the error of torch's own float32 convolution, or 2^-23 where torch's is less than an ulp.
+
+    torch's is cuDNN's with TF32 off on a GPU, and oneDNN's on a CPU.
+    """
+    with strict_torch():
+        limit = errors(torch.nn.functional.conv2d, PROBLEMS[name], torch.float32, device)
+    ours = errors(in_mode("ieee"), PROBLEMS[name], torch.float32, device)
+    for pass_ in PASSES:
+        assert ours[pass_] <= max(1.2 * limit[pass_], 2**-23), pass_
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_bf16x3_is_within_2e_5(device: str, name: str) -> None:
+    ours = errors(in_mode("bf16x3"), PROBLEMS[name], torch.float32, device)
+    assert all(error <= 2e-5 for error in ours.values()), ours
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_tf32_is_as_exact_as_cudnn_in_tf32(cuda: str, name: str) -> None:
+    """At most 1.1 times cuDNN's error with TF32 on, or 2^-11, TF32's rounding, where cuDNN chose not to use it."""
+    with torch.backends.cudnn.flags(allow_tf32=True, deterministic=True):
+        limit = errors(torch.nn.functional.conv2d, PROBLEMS[name], torch.float32, cuda)
+    ours = errors(in_mode("tf32"), PROBLEMS[name], torch.float32, cuda)
+    for pass_ in PASSES:
+        assert ours[pass_] <= max(1.1 * limit[pass_], 2**-11), pass_
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_16_bit_dtypes_lose_only_the_rounding_of_the_result(device: str, dtype: torch.dtype, name: str) -> None:
+    """Rounding to nearest loses at most half an ulp of each element; float32 accumulation adds no more than 1e-5."""
+    for pass_, error in errors(in_mode("ieee"), PROBLEMS[name], dtype, device).items():
+        assert error <= 0.5 * torch.finfo(dtype).eps + 1e-5, pass_
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_float64_is_exact_to_the_order_of_summation(device: str, name: str) -> None:
+    """Two float64 sums of L terms differ by about sqrt(L) roundings of 1.1e-16, here 96 at most."""
+    ours = errors(in_mode("ieee"), PROBLEMS[name], torch.float64, device)
+    assert all(error <= 1.1e-14 for error in ours.values()), ours
+
+
+@pytest.mark.parametrize("scale", [1e-18, 1e15])
+def test_ieee_keeps_float32s_range(device: str, scale: float) -> None:
+    """Products of 1e-36 and of 1e30 are far outside what 16-bit parts could hold."""
+    o = operands(PROBLEMS["3x3"].with_(n=1, c=16, k=16))
+    x, w = (o.input * scale).to(device), (o.weight * scale).to(device)
+    actual, expected = fastconv.conv2d(x, w, precision="ieee"), reference.output(x, w)
+    assert reference.normwise_error(actual, expected) <= 1e-6
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_ieee_with_a_wide_range_of_values(device: str, name: str) -> None:
+    """exp(4 sigma): thirteen binary orders of magnitude in one tensor."""
+    problem = PROBLEMS[name]
+    o = operands(problem)
+    x, w = o.input.mul(4).exp().to(device), o.weight.mul(4).exp().to(device)
+    actual = fastconv.conv2d(x, w, None, *problem.geometry, precision="ieee")
+    expected = reference.output(x, w, None, *problem.geometry)
+    with strict_torch():
+        theirs = torch.nn.functional.conv2d(x, w, None, *problem.geometry)
+    assert reference.normwise_error(actual, expected) <= max(1.2 * reference.normwise_error(theirs, expected), 2**-23)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("special", [math.inf, -math.inf, math.nan])
+@pytest.mark.parametrize("where", ["input", "weight", "grad_output"])
+def test_inf_and_nan_propagate(device: str, mode: str, special: float, where: str) -> None:
+    """Where float64 has Inf or NaN, so have we, and nowhere else.
+
+    Only where no zero of a padding meets an infinite tap: those products are NaN in some correct implementations and
+    left out in others, torch's own among both.
+    """
+    problem = Problem(2, 5, 9, 8, 6, 3, 3)
+    o = operands(problem, torch.float32, device)
+    getattr(o, where)[-1, 2, 1, 1] = special
+    x, w = o.input.requires_grad_(), o.weight.requires_grad_()
+    y = fastconv.conv2d(x, w, None, *problem.geometry, precision=mode)
+    dx, dw = torch.autograd.grad(y, (x, w), o.grad_output)
+    g = reference.gradients(x, w, o.grad_output, *problem.geometry)
+    inside = (..., slice(2, -2), slice(2, -2)) if where == "weight" else ...
+    pairs = (
+        (y, reference.output(x, w, None, *problem.geometry).value),
+        (dx[inside], g.input.value[inside]),
+        (dw, g.weight.value),
+    )
+    assert any((~e.isfinite()).any() for _, e in pairs)
+    for actual, e in pairs:
+        for kind in (torch.isnan, torch.isposinf, torch.isneginf):
+            assert torch.equal(kind(actual).cpu(), kind(e))
+
+
+def test_overflow_becomes_infinity(device: str) -> None:
+    x, w = torch.full((1, 4, 3, 3), 3e38, device=device), torch.ones(2, 4, 3, 3, device=device)
+    assert torch.isposinf(fastconv.conv2d(x, w, precision="ieee")).all()
+    half = torch.full((1, 4, 3, 3), 6e4, device=device, dtype=torch.float16)
+    assert torch.isposinf(fastconv.conv2d(half, w.half())).all()
+    # float32 partial sums do not overflow where float16 ones would.
+    sign = torch.ones(1, 4, 1, 1, device=device, dtype=torch.float16)
+    sign[:, 2:] = -1
+    assert torch.equal(
+        fastconv.conv2d(half * sign, w.half()), torch.zeros(1, 2, 1, 1, device=device, dtype=torch.float16)
+    )
+
+
+@pytest.mark.parametrize("bad", ["fp32", "IEEE", "", "highest", 1, True])
+def test_unknown_precision_is_refused(device: str, bad: object) -> None:
+    x, w = tensor((1, 2, 4, 4), device=device), tensor((2, 2, 3, 3), device=device)
+    for call in (
+        lambda: fastconv.conv2d(x, w, precision=bad),
+        lambda: fastconv.Conv2d(2, 2, 3, precision=bad),
+        lambda: fastconv.precision(bad),
+        lambda: fastconv.grad.conv2d_input(x.shape, w, x[..., :2, :2], precision=bad),
+        lambda: fastconv.grad.conv2d_weight(x, w.shape, x[..., :2, :2], precision=bad),
+    ):
+        with pytest.raises((ValueError, RuntimeError, TypeError), match="precision"):
+            call()
+
+
+def planned(**kwargs: object) -> str:
+    """The precision that a call now would ask the planner for."""
+    return str(fastconv.explain(torch.empty(1, 8, 8, 8), torch.empty(8, 8, 3, 3), **kwargs))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_argument_reaches_the_planner(mode: str) -> None:
+    assert mode in planned(precision=mode)
+    assert not any(other in planned(precision=mode) for other in MODES if other != mode)
+
+
+def test_the_context_manager_nests_and_restores() -> None:
+    outside = planned()
+    with fastconv.precision("bf16x3"):
+        assert planned() == planned(precision="bf16x3")
+        with fastconv.precision("ieee"):
+            assert planned() == planned(precision="ieee")
+            assert planned(precision="tf32") != planned()  # the argument goes before the context
+        assert planned() == planned(precision="bf16x3")
+        with contextlib.suppress(KeyError), fastconv.precision("ieee"):
+            raise KeyError
+        assert planned() == planned(precision="bf16x3")
+        with fastconv.precision(None):
+            assert planned() == outside
+    assert planned() == outside
+
+
+def test_the_setter_stays_until_it_is_set_again() -> None:
+    outside = planned()
+    fastconv.precision("bf16x3")
+    try:
+        assert planned() == planned(precision="bf16x3")
+    finally:
+        fastconv.precision(None)
+    assert planned() == outside
+
+
+def test_a_module_keeps_its_precision() -> None:
+    layer = fastconv.Conv2d(8, 8, 3, precision="bf16x3")
+    assert layer.precision == "bf16x3" and "precision='bf16x3'" in repr(layer)
+    assert fastconv.Conv2d(8, 8, 3).precision is None
+
+
+@pytest.fixture
+def torch_flags() -> Iterator[None]:
+    """Leaves torch's precision settings as it found them."""
+    pairs = [("generic", "all"), ("cuda", "all"), ("cuda", "conv"), ("cuda", "matmul")]
+    before = [torch._C._get_fp32_precision_getter(*p) for p in pairs]
+    allowed = torch._C._get_cudnn_allow_tf32()
+    yield
+    torch._C._set_cudnn_allow_tf32(allowed)
+    for p, value in zip(pairs, before, strict=True):
+        torch._C._set_fp32_precision_setter(*p, value)
+
+
+def test_the_default_follows_torchs_old_flag(torch_flags: None) -> None:
+    for allowed, mode in ((True, "tf32"), (False, "ieee")):
+        torch.backends.cudnn.allow_tf32 = allowed
+        assert planned() == planned(precision=mode)
+
+
+def test_the_default_follows_torchs_new_setting(torch_flags: None) -> None:
+    for setting, mode in (("tf32", "tf32"), ("ieee", "ieee")):
+        torch.backends.cudnn.conv.fp32_precision = setting
+        assert planned() == planned(precision=mode)
+
+
+def test_mixing_both_of_torchs_settings_does_not_raise(torch_flags: None, device: str) -> None:
+    """torch.backends.cudnn.allow_tf32 itself raises then."""
+    torch.backends.fp32_precision = "ieee"
+    torch.backends.cudnn.conv.fp32_precision = "tf32"
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    x, w = tensor((1, 2, 4, 4), device=device), tensor((2, 2, 3, 3), device=device)
+    assert planned() == planned(precision="tf32")
+    reference.assert_right(fastconv.conv2d(x, w, precision="ieee"), reference.output(x, w))
+
+
+def test_torchs_matmul_precision_does_not_matter(device: str) -> None:
+    """An inner GEMM by torch would follow it."""
+    problem = PROBLEMS["3x3"]
+    before = torch.get_float32_matmul_precision()
+    strict = gradients_by(in_mode("ieee"), problem, torch.float32, device)
+    try:
+        torch.set_float32_matmul_precision("medium")
+        loose = gradients_by(in_mode("ieee"), problem, torch.float32, device)
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert all(torch.equal(strict[p][0], loose[p][0]) for p in PASSES)
+
+
+def test_the_setting_belongs_to_the_thread() -> None:
+    """As grad mode does; a process-wide one would let two data-parallel threads change each other's."""
+    with fastconv.precision("bf16x3"), ThreadPoolExecutor(1) as pool:
+        assert pool.submit(planned).result() != planned() == planned(precision="bf16x3")
