@@ -91,7 +91,7 @@ def measure_ceilings(device: torch.device, modes: list[Mode], seconds: float = 0
     target = torch.empty_like(source)
     copy_ms = time_calls([lambda: target.copy_(source)], device, seconds).least_ms
     tflops = {}
-    side = 8192 if cuda else 2048
+    side = 8192 if cuda else 1024
     for mode in modes:
         three_products = mode.precision == "bf16x3"
         dtype = torch.bfloat16 if three_products else mode.torch_dtype

@@ -132,11 +132,13 @@ class HostTime:
     microseconds: dict[str, float]
 
 
-def host_times(calls: Mapping[str, Call], device: torch.device, bursts: int = 15, burst: int = 150) -> dict[str, float]:
+def host_times(
+    calls: Mapping[str, Call], device: torch.device, bursts: int = 15, burst: int = 150, seconds: float = 3.0
+) -> dict[str, float]:
     """Median time to issue a call, per contender.
 
     Bursts stay below the launch queue's depth (1024), so that no call waits for the GPU, and the contenders take
-    turns, so that a slow spell of the machine hits all of them.
+    turns, so that a slow spell of the machine hits all of them. Beyond `seconds` three bursts are enough.
     """
 
     def drain() -> None:
@@ -144,7 +146,10 @@ def host_times(calls: Mapping[str, Call], device: torch.device, bursts: int = 15
             torch.cuda.synchronize(device)
 
     samples: dict[str, list[float]] = {name: [] for name in calls}
+    end = time.perf_counter() + seconds
     for round_ in range(bursts + 2):
+        if round_ >= 5 and time.perf_counter() > end:
+            break
         for name, call in calls.items():
             drain()
             start = time.perf_counter()

@@ -66,9 +66,9 @@ def train(conv: type[nn.Conv2d], name: str, data: Data, epochs: int) -> tuple[nn
     model = make_model(conv).to(data.train_images.device)
     steps = epochs * -(-len(data.train_labels) // BATCH_SIZE)
     optimizer = torch.optim.AdamW(model.parameters(), weight_decay=1e-2)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1e-2, total_steps=steps)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=5e-3, total_steps=steps)
     losses = []
-    with tqdm(total=steps, desc=f"{name:16}", unit="batch") as progress:
+    with tqdm(total=steps, desc=f"{name:16}", unit="batch", mininterval=1) as progress:
         for _ in range(epochs):
             total = 0.0
             order = torch.randperm(len(data.train_labels))
@@ -105,7 +105,7 @@ def draw(path: Path, curves: dict[str, list[float]], images: Tensor, labels: Ten
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--epochs", type=int, default=15)
+    parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--output", type=Path, default=Path("build/train_digits.png"))
     args = parser.parse_args()
 

@@ -8,6 +8,7 @@ import types
 import unittest
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -18,9 +19,11 @@ import fastconv
 import reference
 from shapes import tensor
 
-# torch.testing's table of samples imports the package expecttest for a base class that it then does not use.
+# torch.testing's table of samples imports the package expecttest for a base class that it then does not use,
 sys.modules.setdefault("expecttest", types.ModuleType("expecttest")).__dict__.setdefault("TestCase", unittest.TestCase)
-from torch.testing._internal.common_methods_invocations import op_db  # noqa: E402
+# and would forbid this process to set torch's global flags from then on, which other tests here must.
+with mock.patch.object(torch.backends, "disable_global_flags", lambda: None):
+    from torch.testing._internal.common_methods_invocations import op_db
 
 (OP_INFO,) = (op for op in op_db if op.name == "nn.functional.conv2d")
 

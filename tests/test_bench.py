@@ -134,6 +134,11 @@ def test_cpu_time_is_of_one_call() -> None:
     assert set(calls) == {0, 1}
 
 
+def test_host_times_compare_all_contenders() -> None:
+    found = timing.host_times({"a": lambda: None, "b": lambda: sum(range(2000))}, torch.device("cpu"), burst=10)
+    assert 0 < found["a"] < found["b"]
+
+
 @pytest.mark.parametrize("pass_", PASSES)
 @pytest.mark.parametrize("groups", [1, 4])
 def test_reference_of_a_slice_equals_that_part_of_the_whole(

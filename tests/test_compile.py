@@ -25,7 +25,6 @@ GROUPED = {
     "depthwise": Problem(2, 4, 7, 6, 4, 3, 3, dilation=(1, 2), groups=4, bias=True),
     "unbatched": Problem(None, 4, 7, 6, 6, 3, 3, bias=True),
 }
-ids = {"ids": str}
 
 
 def calls(
@@ -47,7 +46,7 @@ def calls(
 
 @pytest.mark.parametrize("name", GROUPED)
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("dtype", DTYPES, **ids)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_opcheck(device: str, dtype: torch.dtype, layout: str, name: str) -> None:
     """torch's own check of an op's schema, autograd registration, fake kernel and tracing with dynamic shapes."""
     for op, arguments in calls(GROUPED[name], dtype, device, layout, grad=True):
@@ -208,7 +207,7 @@ def test_make_fx_traces_the_backward(device: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["plain_3x3", "grouped", "depthwise", "rgb_stem", "dilated_strided", "unbatched"])
-def test_flops_are_counted_as_for_torch(name: str) -> None:
+def test_flops_are_counted_in_all_three_passes(name: str) -> None:
     problem = CASES[name]
     counts = []
     for convolve in (fastconv.conv2d, F.conv2d):
@@ -217,8 +216,9 @@ def test_flops_are_counted_as_for_torch(name: str) -> None:
         with FlopCounterMode(display=False) as counter:
             convolve(x, w, o.bias, *problem.geometry).sum().backward()
         counts.append(counter.get_total_flops())
-    # torch counts an unbatched input's backward as any other; so the totals agree for all.
-    assert counts[0] == counts[1] == 3 * 2 * problem.products
+    assert counts[0] == 3 * 2 * problem.products
+    # torch forgets the groups in its backward formula and counts as if each filter saw all channels.
+    assert counts[1] == counts[0] or problem.groups > 1
 
 
 def test_the_op_is_in_the_graph_and_torchs_is_not(device: str) -> None:

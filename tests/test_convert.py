@@ -170,8 +170,3 @@ def test_state_moves_between_converted_and_plain_models() -> None:
         net[0].weight.normal_()
     plain.load_state_dict(net.state_dict())
     assert torch.equal(plain[0].weight, net[0].weight)
-
-
-def test_not_a_module_is_refused() -> None:
-    with pytest.raises(TypeError, match="model"):
-        fastconv.convert(torch.zeros(1))

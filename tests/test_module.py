@@ -43,12 +43,15 @@ def pair(name: str, device: str = "cpu") -> tuple[fastconv.Conv2d, nn.Conv2d]:
 
 
 def test_the_constructor_has_the_arguments_of_nn_conv2d() -> None:
-    ours, theirs = (list(inspect.signature(c).parameters.values()) for c in (fastconv.Conv2d, nn.Conv2d))
-    assert [(p.name, p.default) for p in ours[: len(theirs)]] == [(p.name, p.default) for p in theirs]
-    assert [(p.name, p.default, p.kind) for p in ours[len(theirs) :]] == [
-        ("precision", None, inspect.Parameter.KEYWORD_ONLY)
-    ]
-    assert issubclass(fastconv.Conv2d, nn.Conv2d)
+    values = (4, 6, (3, 2), 2, 1, (1, 2), 2, False, "circular", "cpu", torch.float64)
+    names = list(inspect.signature(nn.Conv2d).parameters)
+    by_position, by_name = nn.Conv2d(*values), dict(zip(names, values, strict=True))
+    some = {name: by_name[name] for name in names[3:]}
+    for layer in (fastconv.Conv2d(*values), fastconv.Conv2d(**by_name), fastconv.Conv2d(*values[:3], **some)):
+        assert isinstance(layer, nn.Conv2d) and repr(layer) == repr(by_position)
+        assert layer.weight.dtype == torch.float64
+    with pytest.raises(TypeError):
+        fastconv.Conv2d(*values, "ieee")  # precision goes by name, so that torch may add arguments
 
 
 @arguments

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -72,7 +73,7 @@ def huge_problems(draw: st.DrawFn) -> Problem:
     )
     # What torch itself can hold: 2^40 elements are 4 TiB.
     sizes = (problem.input_size, problem.weight_size, problem.output_size)
-    assume(all(torch.Size(s).numel() <= 2**40 for s in sizes))
+    assume(all(math.prod(size) <= 2**40 for size in sizes))
     return problem
 
 
@@ -201,7 +202,7 @@ def test_work_and_bytes_of_a_problem(name: str) -> None:
     for dtype, size in (("float32", 4), ("float16", 2), ("float64", 8)):
         shown = native_problem(problem, dtype=dtype)
         assert shown.flops == 2 * problem.products
-        elements = sum(torch.Size(s).numel() for s in (problem.input_size, problem.weight_size, problem.output_size))
+        elements = sum(math.prod(size) for size in (problem.input_size, problem.weight_size, problem.output_size))
         assert shown.compulsory_bytes == elements * size
 
 

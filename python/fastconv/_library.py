@@ -20,7 +20,9 @@ def _load_cpu() -> None:
 def _load_cuda() -> str | None:
     """None if loaded, otherwise why not."""
     if not CUDA_LIBRARY.exists():
-        return f"{CUDA_LIBRARY.name} is not in this build of fastconv: it was built without nvcc or with FASTCONV_CUDA=0"
+        return (
+            f"{CUDA_LIBRARY.name} is not in this build of fastconv: it was built without nvcc or with FASTCONV_CUDA=0"
+        )
     if torch.version.cuda is None:
         return f"torch {torch.__version__} is built without CUDA"
     try:

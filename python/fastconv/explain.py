@@ -6,7 +6,7 @@ import os
 import platform
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -68,7 +68,7 @@ def explain(
         NotImplementedError: a dtype that fastconv does not compute.
 
     >>> print(fastconv.explain((8, 64, 512, 256), (128, 64, 5, 7), arch=90))  # doctest: +ELLIPSIS
-    ...fprop...
+    fprop float32 ...
     """
     if pass_ not in PASSES:
         raise ValueError(f"pass_ must be 'fprop', 'dgrad' or 'wgrad', but got {pass_!r}")
@@ -126,8 +126,12 @@ def _gpu(place: torch.device, arch: int | None) -> Device:
     return Device(
         arch=own if arch is None else arch,
         sm_count=properties.multi_processor_count,
-        smem_optin_bytes=properties.shared_memory_per_block_optin,
+        smem_optin_bytes=_smem_optin_bytes(properties),
     )
+
+
+def _smem_optin_bytes(properties: Any) -> int:
+    return int(properties.shared_memory_per_block_optin)
 
 
 def info() -> str:
@@ -157,8 +161,10 @@ def info() -> str:
 
 def _table(text: str) -> list[str]:
     rows = [line.split("\t") for line in text.splitlines()]
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    return ["  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
 
 
 def _devices() -> list[str]:
@@ -169,7 +175,7 @@ def _devices() -> list[str]:
         properties = torch.cuda.get_device_properties(index)
         lines.append(
             f"CUDA device {index}: {properties.name}, compute capability {properties.major}.{properties.minor}, "
-            f"{properties.multi_processor_count} SMs, {properties.shared_memory_per_block_optin} bytes of shared memory"
+            f"{properties.multi_processor_count} SMs, {_smem_optin_bytes(properties)} bytes of shared memory"
         )
     return lines
 

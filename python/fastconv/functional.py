@@ -73,25 +73,35 @@ def conv2d(
     if isinstance(padding, str):
         input, padding = _pad(input, weight, stride, padding, dilation)
     if torch.compiler.is_compiling():
-        return call_conv2d(input, weight, bias, stride, padding, dilation, groups, precision)
+        # The ops take concrete strides: a traced function is specialised for them, not for sizes.
+        stride, padding, dilation = _concrete(stride), _concrete(padding), _concrete(dilation)
+        return call_conv2d(input, weight, bias, stride, padding, dilation, int(groups), precision)
     try:
         return call_conv2d(input, weight, bias, stride, padding, dilation, groups, precision)
     except (RuntimeError, AttributeError):
         # Checked only now, so that good calls do not pay for it. Where these checks pass, the first error stands.
-        _check_operands(input=input, weight=weight, bias=bias)
+        _check_types(input, weight, bias, {"stride": stride, "padding": padding, "dilation": dilation}, groups)
         raise
 
 
-def _check_operands(**operands: object) -> None:
-    for name, operand in operands.items():
+def _check_types(input: object, weight: object, bias: object, pairs: dict[str, object], groups: object) -> None:
+    for name, operand in (("input", input), ("weight", weight), ("bias", bias)):
         if not isinstance(operand, Tensor) and not (name == "bias" and operand is None):
             raise TypeError(f"conv2d(): {name} must be a Tensor, but got {type(operand).__name__}")
-    ops.check_kind(**operands)
+        ops.check_kind(name, operand)
+    for name, value in pairs.items():
+        values = value if isinstance(value, Sequence) else (value,)
+        if not all(isinstance(item, int) for item in values):
+            raise TypeError(f"conv2d(): {name} must be an integer or a pair of integers, but got {value!r}")
+    if not isinstance(groups, int):
+        raise TypeError(f"conv2d(): groups must be an integer, but got {groups!r}")
 
 
-def _pad(
-    input: Tensor, weight: Tensor, stride: Ints, padding: str, dilation: Ints
-) -> tuple[Tensor, tuple[int, int]]:
+def _concrete(value: Ints) -> tuple[int, ...]:
+    return tuple(int(item) for item in _values(value))
+
+
+def _pad(input: Tensor, weight: Tensor, stride: Ints, padding: str, dilation: Ints) -> tuple[Tensor, tuple[int, int]]:
     """Padding given as a string, as numbers; the input padded where the two sides differ."""
     if padding == "valid":
         return input, (0, 0)
@@ -109,4 +119,4 @@ def _pad(
 
 
 def _values(value: Ints) -> Sequence[int]:
-    return (value,) if isinstance(value, int) else value
+    return value if isinstance(value, Sequence) else (value, value)

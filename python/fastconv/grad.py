@@ -40,11 +40,10 @@ def conv2d_input(
     >>> g = fastconv.grad.conv2d_input(x.shape, w, torch.ones(2, 4, 7, 7))
     >>> torch.testing.assert_close(g, torch.autograd.grad(fastconv.conv2d(x, w).sum(), x)[0])
     """
-    ops.check_kind(weight=weight, grad_output=grad_output)
+    ops.check_kind("weight", weight)
+    ops.check_kind("grad_output", grad_output)
     precision = effective() if precision is None else check(precision)
-    return ops.conv2d_input(
-        input_size, weight, grad_output, stride, padding, dilation, groups, precision=precision
-    )
+    return ops.conv2d_input(input_size, weight, grad_output, stride, padding, dilation, groups, precision=precision)
 
 
 def conv2d_weight(
@@ -76,8 +75,7 @@ def conv2d_weight(
     >>> g = fastconv.grad.conv2d_weight(x, w.shape, torch.ones(2, 4, 7, 7))
     >>> torch.testing.assert_close(g, torch.autograd.grad(fastconv.conv2d(x, w).sum(), w)[0])
     """
-    ops.check_kind(input=input, grad_output=grad_output)
+    ops.check_kind("input", input)
+    ops.check_kind("grad_output", grad_output)
     precision = effective() if precision is None else check(precision)
-    return ops.conv2d_weight(
-        input, weight_size, grad_output, stride, padding, dilation, groups, precision=precision
-    )
+    return ops.conv2d_weight(input, weight_size, grad_output, stride, padding, dilation, groups, precision=precision)

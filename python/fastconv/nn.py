@@ -41,9 +41,7 @@ class Conv2d(torch.nn.Conv2d):
         if self.padding_mode != "zeros":
             input = torch.nn.functional.pad(input, self._reversed_padding_repeated_twice, mode=self.padding_mode)
             padding = (0, 0)
-        return conv2d(
-            input, weight, bias, self.stride, padding, self.dilation, self.groups, precision=self.precision
-        )
+        return conv2d(input, weight, bias, self.stride, padding, self.dilation, self.groups, precision=self.precision)
 
     def extra_repr(self) -> str:
         text = super().extra_repr()

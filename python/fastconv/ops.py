@@ -38,13 +38,16 @@ _rules = torch.library.Library("fastconv", "IMPL")
 
 
 def is_channels_last(tensor: Tensor) -> bool:
+    return _is_channels_last(tensor.shape, tensor.stride())
+
+
+def _is_channels_last(size: Sequence[int], strides: Sequence[int]) -> bool:
     """Torch's rule (c10/core/MemoryFormat.h, is_channels_last_strides_2d), ambiguous sizes included."""
-    if tensor.dim() == 3:
-        tensor = tensor.unsqueeze(0)
-    n_stride, c_stride, h_stride, w_stride = tensor.stride()
+    c_stride, h_stride, w_stride = strides[-3:]
     if w_stride < c_stride or c_stride == 0:
         return False  # the common case, decided without a look at sizes that torch.compile may not know
-    n, c, h, w = tensor.shape
+    c, h, w = size[-3:]
+    n, n_stride = (size[0], strides[0]) if len(size) == 4 else (1, c * c_stride)
     nested = w_stride >= c * c_stride and h_stride >= w * w_stride and n_stride >= h * h_stride
     return nested and h * h_stride != c_stride and 0 not in (n, c, h, w)
 
@@ -52,30 +55,29 @@ def is_channels_last(tensor: Tensor) -> bool:
 # ---- shapes ----
 
 
-def check_kind(**tensors: Tensor | None) -> None:
+def check_kind(name: str, tensor: Tensor | None) -> None:
     """NotImplementedError for a dtype or layout that no kernel computes."""
-    for name, tensor in tensors.items():
-        if tensor is None:
-            continue
-        if tensor.dtype not in DTYPES:
-            raise NotImplementedError(f"fastconv: {name} must be {dtype_names()}, but got {tensor.dtype}")
-        if tensor.layout != torch.strided:
-            raise NotImplementedError(f"fastconv: {name} must be a dense tensor, but got layout {tensor.layout}")
+    if tensor is None:
+        return
+    if tensor.dtype not in DTYPES:
+        raise NotImplementedError(f"fastconv: {name} must be {dtype_names()}, but got {tensor.dtype}")
+    if tensor.layout != torch.strided:
+        raise NotImplementedError(f"fastconv: {name} must be a dense tensor, but got layout {tensor.layout}")
 
 
-def _check_tensors(**tensors: Tensor | None) -> None:
-    check_kind(**tensors)
-    given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
-    first, reference = next(iter(given.items()))
-    for name, tensor in given.items():
-        torch._check(
-            tensor.dtype == reference.dtype,
-            lambda: f"fastconv: {name} must have the dtype of {first}, {reference.dtype}, but got {tensor.dtype}",
-        )
-        torch._check(
-            tensor.device == reference.device,
-            lambda: f"fastconv: {name} must be on the device of {first}, {reference.device}, but got {tensor.device}",
-        )
+def _check_tensors(first: str, reference: Tensor, second: str, tensor: Tensor | None) -> None:
+    check_kind(first, reference)
+    check_kind(second, tensor)
+    if tensor is None:
+        return
+    torch._check(
+        tensor.dtype == reference.dtype,
+        lambda: f"fastconv: {second} must have the dtype of {first}, {reference.dtype}, but got {tensor.dtype}",
+    )
+    torch._check(
+        tensor.device == reference.device,
+        lambda: f"fastconv: {second} must be on the device of {first}, {reference.device}, but got {tensor.device}",
+    )
 
 
 def dtype_names() -> str:
@@ -85,9 +87,9 @@ def dtype_names() -> str:
 def _output_size(
     input_size: Sequence[int],
     weight_size: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
+    stride: Ints,
+    padding: Ints,
+    dilation: Ints,
     groups: int,
 ) -> list[int]:
     """Checks what the libraries check, for tensors that have no data. The size has as many dimensions as the input."""
@@ -95,11 +97,9 @@ def _output_size(
         len(input_size) in (3, 4), lambda: f"fastconv: input must be 3-D or 4-D, but got size {list(input_size)}"
     )
     torch._check(len(weight_size) == 4, lambda: f"fastconv: weight must be 4-D, but got size {list(weight_size)}")
-    for name, pair, least in (("stride", stride, 1), ("padding", padding, 0), ("dilation", dilation, 1)):
-        torch._check(
-            len(pair) == 2 and min(pair) >= least,
-            lambda: f"fastconv: {name} must be 1 or 2 values of at least {least}, but got {list(pair)}",
-        )
+    stride = _checked_pair("stride", stride, 1)
+    padding = _checked_pair("padding", padding, 0)
+    dilation = _checked_pair("dilation", dilation, 1)
     torch._check(groups >= 1, lambda: f"fastconv: groups must be at least 1, but got {groups}")
     *batch, channels, height, width = input_size
     filters, group_channels, rows, columns = weight_size
@@ -109,27 +109,50 @@ def _output_size(
     )
     torch._check(
         channels == group_channels * groups,
-        lambda: f"fastconv: input must have weight.size(1) * groups = {group_channels * groups} channels, "
-        f"but got {channels}",
+        lambda: (
+            f"fastconv: input must have weight.size(1) * groups = {group_channels * groups} channels, "
+            f"but got {channels}"
+        ),
     )
-    output_size = [*batch, filters]
-    for dim, size, taps in ((0, height, rows), (1, width, columns)):
-        span = dilation[dim] * (taps - 1) + 1
-        padded = size + 2 * padding[dim]
-        torch._check(
-            size >= 1 and taps >= 1 and padded >= span,
-            lambda: "fastconv: input and weight must have at least one row and column, and the dilated kernel "
-            f"({span}) must not exceed the padded input ({padded}), but got input size {list(input_size)} "
-            f"and weight size {list(weight_size)}",
-        )
-        output_size.append((padded - span) // stride[dim] + 1)
-    return output_size
+    return [
+        *batch,
+        filters,
+        _output_extent(height, rows, stride[0], padding[0], dilation[0]),
+        _output_extent(width, columns, stride[1], padding[1], dilation[1]),
+    ]
+
+
+def _pair(value: Ints) -> tuple[int, ...]:
+    if isinstance(value, int):
+        return value, value
+    return tuple(value) * 2 if len(value) == 1 else tuple(value)
+
+
+def _checked_pair(name: str, value: Ints, least: int) -> tuple[int, ...]:
+    pair = _pair(value)
+    torch._check(
+        len(pair) == 2 and min(pair) >= least,
+        lambda: f"fastconv: {name} must be 1 or 2 values of at least {least}, but got {list(pair)}",
+    )
+    return pair
+
+
+def _output_extent(size: int, taps: int, stride: int, padding: int, dilation: int) -> int:
+    span, padded = dilation * (taps - 1) + 1, size + 2 * padding
+    torch._check(
+        size >= 1 and taps >= 1 and padded >= span,
+        lambda: (
+            "fastconv: input and weight must have at least one row and column, and the dilated kernel must fit into "
+            f"the padded input, but got {size} padded to {padded} and {taps} taps spanning {span}"
+        ),
+    )
+    return (padded - span) // stride + 1
 
 
 def _check_grad_output(grad_output: Tensor, expected: Sequence[int]) -> None:
     actual = list(grad_output.shape)
     torch._check(
-        len(actual) == len(expected) and all(a == e for a, e in zip(actual, expected)),
+        len(actual) == len(expected) and all(a == e for a, e in zip(actual, expected, strict=True)),
         lambda: f"fastconv: grad_output must have the size of the output, {list(expected)}, but got {actual}",
     )
 
@@ -154,7 +177,8 @@ def _conv2d_fake(
     *,
     precision: str | None = None,
 ) -> Tensor:
-    _check_tensors(input=input, weight=weight, bias=bias)
+    _check_tensors("input", input, "weight", weight)
+    _check_tensors("input", input, "bias", bias)
     size = _output_size(input.shape, weight.shape, stride, padding, dilation, groups)
     torch._check(
         bias is None or (bias.dim() == 1 and bias.shape[0] == weight.shape[0]),
@@ -176,7 +200,7 @@ def _conv2d_input_fake(
     precision: str | None = None,
     channels_last: bool | None = None,
 ) -> Tensor:
-    _check_tensors(grad_output=grad_output, weight=weight)
+    _check_tensors("grad_output", grad_output, "weight", weight)
     _check_grad_output(grad_output, _output_size(input_size, weight.shape, stride, padding, dilation, groups))
     if channels_last is None:
         channels_last = is_channels_last(weight) or is_channels_last(grad_output)
@@ -196,7 +220,7 @@ def _conv2d_weight_fake(
     precision: str | None = None,
     channels_last: bool | None = None,
 ) -> Tensor:
-    _check_tensors(grad_output=grad_output, input=input)
+    _check_tensors("grad_output", grad_output, "input", input)
     _check_grad_output(grad_output, _output_size(input.shape, weight_size, stride, padding, dilation, groups))
     if channels_last is None:
         channels_last = is_channels_last(input) or is_channels_last(grad_output)
@@ -205,7 +229,7 @@ def _conv2d_weight_fake(
 
 @torch.library.register_fake("fastconv::conv2d_bias")
 def _conv2d_bias_fake(grad_output: Tensor) -> Tensor:
-    _check_tensors(grad_output=grad_output)
+    check_kind("grad_output", grad_output)
     torch._check(
         grad_output.dim() in (3, 4), lambda: f"fastconv: grad_output must be 3-D or 4-D, but is {grad_output.dim()}-D"
     )
@@ -216,12 +240,6 @@ def _conv2d_bias_fake(grad_output: Tensor) -> Tensor:
 #
 # A forward of torch's older form, with ctx, because a setup_context costs 20 us a call. A single-level function,
 # because the dispatcher reaches these below functorch, one level at a time, as it reaches torch's own derivatives.
-
-
-def _pair(value: Ints) -> tuple[int, ...]:
-    if isinstance(value, int):
-        return value, value
-    return tuple(value) * 2 if len(value) == 1 else tuple(value)
 
 
 def _forward_ad() -> bool:
@@ -248,7 +266,7 @@ def _sum(terms: list[Tensor]) -> Tensor | None:
 
 class _Conv2d(_SingleLevelFunction):
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any,
         input: Tensor,
         weight: Tensor,
@@ -264,24 +282,23 @@ class _Conv2d(_SingleLevelFunction):
         ctx.geometry = stride, padding, dilation, groups
         ctx.precision = precision
         ctx.sizes = input.shape, weight.shape
+        ctx.strides = input.stride(), weight.stride()
         with _below_autograd():
             output = conv2d(input, weight, bias, stride, padding, dilation, groups, precision=precision)
-        ctx.weight_channels_last = weight_channels_last = is_channels_last(weight)
-        ctx.input_channels_last = weight_channels_last or is_channels_last(input)
         if _forward_ad():
             ctx.save_for_forward(input, weight)
             ctx.set_materialize_grads(False)
         return output
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled() or _forward_ad():
             return _conv2d_backward(ctx, grad)
         with _AutoDispatchBelowAutograd():
             return _conv2d_backward(ctx, grad)
 
     @staticmethod
-    def jvp(ctx: Any, *tangents: Tensor | None) -> Tensor | None:  # type: ignore[override]
+    def jvp(ctx: Any, *tangents: Tensor | None) -> Tensor | None:
         input, weight = ctx.saved_tensors
         input_tangent, weight_tangent, bias_tangent = tangents[:3]
         terms = []
@@ -290,7 +307,7 @@ class _Conv2d(_SingleLevelFunction):
         if weight_tangent is not None:
             terms.append(conv2d(input, weight_tangent, None, *ctx.geometry, precision=ctx.precision))
         if bias_tangent is not None:
-            size = _output_size(*ctx.sizes, *map(_pair, ctx.geometry[:3]), ctx.geometry[3])
+            size = _output_size(*ctx.sizes, *ctx.geometry)
             terms.append(bias_tangent[:, None, None].expand(size))
         return _sum(terms)
 
@@ -301,14 +318,17 @@ def _conv2d_backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, ...]
     input, weight = ctx.saved_tensors
     needs_input, needs_weight, needs_bias = ctx.needs_input_grad[:3]
     input_size, weight_size = ctx.sizes
+    # The layouts that torch's convolution gives its gradients; weight.grad's strides are then those of the weight.
+    weight_channels_last = _is_channels_last(weight_size, ctx.strides[1])
     grad_input = grad_weight = grad_bias = None
     if needs_input:
+        channels_last = weight_channels_last or _is_channels_last(input_size, ctx.strides[0])
         grad_input = conv2d_input(
-            input_size, weight, grad, *ctx.geometry, precision=ctx.precision, channels_last=ctx.input_channels_last
+            input_size, weight, grad, *ctx.geometry, precision=ctx.precision, channels_last=channels_last
         )
     if needs_weight:
         grad_weight = conv2d_weight(
-            input, weight_size, grad, *ctx.geometry, precision=ctx.precision, channels_last=ctx.weight_channels_last
+            input, weight_size, grad, *ctx.geometry, precision=ctx.precision, channels_last=weight_channels_last
         )
     if needs_bias:
         grad_bias = conv2d_bias(grad)
@@ -317,7 +337,7 @@ def _conv2d_backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, ...]
 
 class _Conv2dInput(_SingleLevelFunction):
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any,
         input_size: Sequence[int],
         weight: Tensor,
@@ -335,7 +355,7 @@ class _Conv2dInput(_SingleLevelFunction):
             return conv2d_input(input_size, weight, grad_output, *geometry, **ctx.options)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, ...]:
         weight, grad_output = ctx.saved_tensors
         precision = ctx.options["precision"]
         grad_weight = grad_grad_output = None
@@ -353,7 +373,7 @@ class _Conv2dInput(_SingleLevelFunction):
         return None, grad_weight, grad_grad_output, None, None, None
 
     @staticmethod
-    def jvp(ctx: Any, *tangents: Tensor | None) -> Tensor | None:  # type: ignore[override]
+    def jvp(ctx: Any, *tangents: Tensor | None) -> Tensor | None:
         weight, grad_output = ctx.saved_tensors
         terms = []
         if tangents[1] is not None:
@@ -365,7 +385,7 @@ class _Conv2dInput(_SingleLevelFunction):
 
 class _Conv2dWeight(_SingleLevelFunction):
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any,
         input: Tensor,
         weight_size: Sequence[int],
@@ -383,20 +403,25 @@ class _Conv2dWeight(_SingleLevelFunction):
             return conv2d_weight(input, weight_size, grad_output, *geometry, **ctx.options)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, ...]:
         input, grad_output = ctx.saved_tensors
         precision = ctx.options["precision"]
         grad_input = grad_grad_output = None
         if grad is not None and ctx.needs_input_grad[0]:
             grad_input = conv2d_input(
-                input.shape, grad, grad_output, *ctx.geometry, precision=precision, channels_last=is_channels_last(input)
+                input.shape,
+                grad,
+                grad_output,
+                *ctx.geometry,
+                precision=precision,
+                channels_last=is_channels_last(input),
             )
         if grad is not None and ctx.needs_input_grad[2]:
             grad_grad_output = conv2d(input, grad, None, *ctx.geometry, precision=precision)
         return grad_input, None, grad_grad_output, None, None, None
 
     @staticmethod
-    def jvp(ctx: Any, *tangents: Tensor | None) -> Tensor | None:  # type: ignore[override]
+    def jvp(ctx: Any, *tangents: Tensor | None) -> Tensor | None:
         input, grad_output = ctx.saved_tensors
         terms = []
         if tangents[0] is not None:
@@ -408,23 +433,23 @@ class _Conv2dWeight(_SingleLevelFunction):
 
 class _Conv2dBias(_SingleLevelFunction):
     @staticmethod
-    def forward(ctx: Any, grad_output: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, grad_output: Tensor) -> Tensor:
         ctx.size = grad_output.shape
         with _below_autograd():
             return conv2d_bias(grad_output)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
         return grad[:, None, None].expand(ctx.size)
 
     @staticmethod
-    def jvp(ctx: Any, tangent: Tensor) -> Tensor:  # type: ignore[override]
+    def jvp(ctx: Any, tangent: Tensor) -> Tensor:
         return conv2d_bias(tangent)
 
 
 def _apply(function: type[_SingleLevelFunction], *args: Any) -> Tensor:
     with enable_single_level_autograd_function():
-        return function.apply(*args)
+        return function.apply(*args)  # type: ignore[attr-defined]
 
 
 # The kernels of torch's Autograd key, for whoever reaches the ops through the dispatcher: torch.ops callers, functorch,
@@ -591,7 +616,15 @@ def _conv2d_input_vmap(
             weight, grad_output = _merge_filters(weight, groups), _merge_channels(grad_output, groups)
             all_groups = groups * batch
     grad_input = conv2d_input(
-        size, weight, grad_output, stride, padding, dilation, all_groups, precision=precision, channels_last=channels_last
+        size,
+        weight,
+        grad_output,
+        stride,
+        padding,
+        dilation,
+        all_groups,
+        precision=precision,
+        channels_last=channels_last,
     )
     if weight_dim is None:
         grad_input = grad_input.unflatten(0, (batch, count))
@@ -632,7 +665,15 @@ def _conv2d_weight_vmap(
         size, all_groups = (batch * filters, channels, rows, columns), groups * batch
         input, grad_output = _merge_channels(input, groups), _merge_channels(grad_output, groups)
     grad_weight = conv2d_weight(
-        input, size, grad_output, stride, padding, dilation, all_groups, precision=precision, channels_last=channels_last
+        input,
+        size,
+        grad_output,
+        stride,
+        padding,
+        dilation,
+        all_groups,
+        precision=precision,
+        channels_last=channels_last,
     )
     if grad_dim is None:
         return grad_weight.unflatten(1, (batch, channels)).movedim(1, 0), 0
@@ -655,16 +696,17 @@ _AUTOCAST_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU) | tor
 )
 
 
-def _cast(tensor: Tensor | None, device_type: str) -> Tensor | None:
+def _cast(tensor: Tensor, device_type: str) -> Tensor:
     # Torch's rule for lower-precision ops (aten/src/ATen/autocast_mode.h, is_eligible): float64 is left alone.
-    if tensor is None or tensor.device.type != device_type or tensor.dtype not in DTYPES[:1] + DTYPES[2:]:
+    if tensor.device.type != device_type or tensor.dtype == torch.float64 or not tensor.is_floating_point():
         return tensor
     return tensor.to(torch.get_autocast_dtype(device_type))
 
 
 def _register_autocast(device_type: str, key: str) -> None:
     def kernel(input: Tensor, weight: Tensor, bias: Tensor | None = None, *args: Any, **kwargs: Any) -> Tensor:
-        input, weight, bias = (_cast(tensor, device_type) for tensor in (input, weight, bias))
+        input, weight = _cast(input, device_type), _cast(weight, device_type)
+        bias = None if bias is None else _cast(bias, device_type)
         with _ExcludeDispatchKeyGuard(_AUTOCAST_KEYS):
             return conv2d(input, weight, bias, *args, **kwargs)
 
@@ -739,7 +781,7 @@ if _library.cuda_error is not None:
 # ---- the call ----
 
 _any_autocast = torch._C._is_any_autocast_enabled
-_apply_conv2d = _Conv2d.apply
+_apply_conv2d = _Conv2d.apply  # type: ignore[attr-defined]
 
 
 def call_conv2d(
@@ -759,7 +801,8 @@ def call_conv2d(
         return _eager_conv2d(input, weight, bias, stride, padding, dilation, groups, precision)
     device_type = input.device.type
     if device_type in ("cpu", "cuda") and torch.is_autocast_enabled(device_type):
-        input, weight, bias = (_cast(tensor, device_type) for tensor in (input, weight, bias))
+        input, weight = _cast(input, device_type), _cast(weight, device_type)
+        bias = None if bias is None else _cast(bias, device_type)
     with _ExcludeDispatchKeyGuard(_AUTOCAST_KEYS):
         return _eager_conv2d(input, weight, bias, stride, padding, dilation, groups, precision)
 

@@ -5,6 +5,7 @@
 
 #include "fastconv/cpu/kernels.h"
 #include "fastconv/cpu/scalar.h"
+#include "fastconv/cpu/work_queue.h"
 #include "fastconv/planner/registry.h"
 
 namespace fastconv {
@@ -13,14 +14,10 @@ namespace {
 template <class F>
 void with_scalar(DType dtype, const F& f) {
   switch (dtype) {
-    case DType::kFloat32:
-      return f(float{});
-    case DType::kFloat64:
-      return f(double{});
-    case DType::kFloat16:
-      return f(Half{});
-    case DType::kBFloat16:
-      return f(BFloat16{});
+    case DType::kFloat32: return f(float{});
+    case DType::kFloat64: return f(double{});
+    case DType::kFloat16: return f(Half{});
+    case DType::kBFloat16: return f(BFloat16{});
   }
 }
 
@@ -41,7 +38,8 @@ double sum_row(const T* row, int64_t size, int64_t step) {
 
 }  // namespace
 
-void run_cpu(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, const ParallelFor& parallel_for) {
+void run_cpu(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers,
+             const ParallelFor& parallel_for) {
   const bool depthwise = std::string_view(plan.kernel->name).starts_with("cpu_depthwise");
   with_scalar(problem.dtype, [&]<class T>(T) {
     if (depthwise) {
@@ -59,8 +57,9 @@ void bias_grad_cpu(const ConvProblem& problem, const void* grad_output, void* gr
   const int64_t blocks = (problem.k + kChannels - 1) / kChannels;
   with_scalar(problem.dtype, [&]<class T>(T) {
     const T* grad = static_cast<const T*>(grad_output);
-    parallel_for(blocks, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t block = begin; block < end; ++block) {
+    const int64_t cost = kChannels * problem.n * problem.p() * problem.q();
+    for_each_item(parallel_for, blocks, cost, [&] {
+      return [&](int64_t block) {
         const int64_t channel = block * kChannels;
         const int64_t channels = std::min(kChannels, problem.k - channel);
         double sums[kChannels] = {};
@@ -73,7 +72,7 @@ void bias_grad_cpu(const ConvProblem& problem, const void* grad_output, void* gr
         for (int64_t k = 0; k < channels; ++k) {
           static_cast<T*>(grad_bias)[channel + k] = static_cast<T>(static_cast<Accumulator<T>>(sums[k]));
         }
-      }
+      };
     });
   });
 }

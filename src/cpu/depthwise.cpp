@@ -1,6 +1,6 @@
-// Convolution whose groups are too narrow for a matrix product's register block. The im2col matrix of a group and a block
-// of positions is packed as in gemm.cpp; each row of the result is then a sum of its rows (fprop, dgrad), and each
-// element of the filter's gradient a dot product with one of them.
+// Convolution whose groups are too narrow for a matrix product's register block. The im2col matrix of a group and a
+// block of positions is packed as in gemm.cpp; each row of the result is then a sum of its rows (fprop, dgrad), and
+// each element of the filter's gradient a dot product with one of them.
 #include <algorithm>
 #include <memory>
 #include <span>
@@ -97,8 +97,8 @@ struct FilterImage {
         for (int64_t m = 0; m < lowering.m; ++m) {
           Scalar* weights = scratch.filter.data();
           for (const Run& run : scratch.tap_runs) {
-            copy_in(weights + run.begin, 1, filter + (m * lowering.filter.n + run.other), run.length, 1,
-                    run.other_step, 1);
+            copy_in(weights + run.begin, 1, filter + (m * lowering.filter.n + run.other), run.length, 1, run.other_step,
+                    1);
           }
           add_weighted_rows<Isa>(rows + m * kPositions, scratch.im2col.data(), weights, taps);
         }
@@ -163,7 +163,8 @@ void filter_image(const ConvProblem& problem, const ConvBuffers& buffers, const 
   const int64_t cost = kPositions * std::min(kGroups, problem.groups) * (whole.m + 2) * whole.taps();
   for_each_item(parallel_for, phases * group_blocks * position_blocks, cost, [&] {
     return [&, scratch = std::make_unique<Scratch<Scalar>>()](int64_t item) {
-      Job<T> job = {lower(problem, item / position_blocks % phases), Operands<T>(problem.pass, buffers), bias, 0, 0, 0, 0};
+      Job<T> job = {
+          lower(problem, item / position_blocks % phases), Operands<T>(problem.pass, buffers), bias, 0, 0, 0, 0};
       job.position_begin = item % position_blocks * kPositions;
       job.position_end = std::min(job.position_begin + kPositions, job.lowering.positions());
       if (job.position_begin >= job.position_end) return;  // this phase has fewer positions

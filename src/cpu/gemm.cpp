@@ -19,9 +19,9 @@ constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 // Depth of a packed block. Partial sums of this length are formed in registers, then added up, which also keeps the
 // rounding error of a long reduction small.
 constexpr int64_t kDepth = 128;
-constexpr int64_t kMaxRows = 256;       // of a tile of the result
-constexpr int64_t kPackedRows = 64;     // packed at a time: with kDepth, half of a 64 KiB L1
-constexpr int64_t kTargetItems = 32;    // tiles times parts of the reduction
+constexpr int64_t kMaxRows = 256;     // of a tile of the result
+constexpr int64_t kPackedRows = 64;   // packed at a time: a share of L2, while a panel of columns stays in L1
+constexpr int64_t kTargetItems = 32;  // tiles times parts of the reduction
 constexpr int64_t kMinPartDepth = 1024;
 
 // Columns of a tile: a multiple of every instruction set's panel.
@@ -48,7 +48,7 @@ Tiling make_tiling(const ConvProblem& problem) {
   Tiling tiling = {};
   tiling.phases = phases;
   tiling.groups = problem.groups;
-  tiling.rows = std::min(kMaxRows, ceil_div(lowering.m, 8) * 8);
+  tiling.rows = std::clamp(ceil_div(lowering.m, 8) * 8, int64_t{8}, kMaxRows);
   tiling.cols = kMaxCols<Scalar>;
   const auto count_tiles = [&] {
     tiling.row_tiles = ceil_div(lowering.m, tiling.rows);
@@ -60,7 +60,8 @@ Tiling make_tiling(const ConvProblem& problem) {
     }
   };
   count_tiles();
-  if (tiling.tiles() < kTargetItems / 4 && tiling.rows > kPackedRows) {
+  // wgrad finds its parallelism in the reduction.
+  if (!wgrad && tiling.tiles() < kTargetItems / 4 && tiling.rows > kPackedRows) {
     tiling.rows = ceil_div(tiling.rows, 16) * 8;
     count_tiles();
   }
@@ -201,7 +202,8 @@ void run_gemm(const ConvProblem& problem, const ConvBuffers& buffers, const Para
   const T* bias = problem.pass == Pass::kFprop && problem.has_bias ? static_cast<const T*>(buffers.bias) : nullptr;
   const int64_t tiles = tiling.tiles();
   const Lowering whole = lower(problem, 0);
-  const int64_t tile_cost = tiling.tile_size() * (kWgrad ? std::min(tiling.part_depth, whole.positions()) : whole.taps());
+  const int64_t tile_cost =
+      tiling.tile_size() * (kWgrad ? std::min(tiling.part_depth, whole.positions()) : whole.taps());
   const bool split = tiling.parts > 1;
   AlignedBuffer<Scalar> partial(split ? tiles * tiling.parts * tiling.tile_size() : 0);
 

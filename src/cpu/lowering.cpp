@@ -82,8 +82,8 @@ Lowering lower_forward_window(const ConvProblem& problem) {
 // A window of one pixel does not see where rows end, so that longer runs are possible.
 void merge_rows(Lowering& lowering) {
   const bool pointwise = lowering.r == 1 && lowering.s == 1 && lowering.step.h == 1 && lowering.step.w == 1 &&
-                         lowering.origin.h == 0 && lowering.origin.w == 0 &&
-                         lowering.rows == lowering.image_size.h && lowering.cols == lowering.image_size.w;
+                         lowering.origin.h == 0 && lowering.origin.w == 0 && lowering.rows == lowering.image_size.h &&
+                         lowering.cols == lowering.image_size.w;
   const auto rows_adjoin = [&](const Strides& strides) { return strides.h == lowering.cols * strides.w; };
   if (!pointwise || !rows_adjoin(lowering.image) || !rows_adjoin(lowering.target)) return;
   lowering.cols *= lowering.rows;

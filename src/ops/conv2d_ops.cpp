@@ -126,6 +126,13 @@ Tensor empty_bytes(int64_t bytes, const Tensor& like) {
   return Tensor(handle);
 }
 
+ConvGeometry make_geometry(Sizes input, Sizes weight, Ints stride, Ints padding, Ints dilation, int64_t groups) {
+  for (Ints* values : {&stride, &padding, &dilation}) {
+    if (values->size() == 1) values->push_back(values->front());
+  }
+  return {std::move(input), std::move(weight), std::move(stride), std::move(padding), std::move(dilation), groups};
+}
+
 ConvProblem make_problem(Pass pass, const ConvGeometry& g, DType dtype, Precision precision) {
   ConvProblem problem{};
   problem.pass = pass;

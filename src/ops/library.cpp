@@ -9,8 +9,8 @@ std::string explain_op(Ints input_size, Ints weight_size, Ints stride, Ints padd
                        std::string dtype, std::string pass, std::string precision, bool channels_last, bool bias,
                        bool cuda, int64_t arch, int64_t sm_count, int64_t smem_optin_bytes) {
   if (input_size.size() == 3) input_size.insert(input_size.begin(), 1);
-  const ConvGeometry geometry{std::move(input_size), std::move(weight_size), std::move(stride), std::move(padding),
-                              std::move(dilation),   groups};
+  const ConvGeometry geometry = make_geometry(std::move(input_size), std::move(weight_size), std::move(stride),
+                                              std::move(padding), std::move(dilation), groups);
   check(validate(geometry));
   std::optional<Pass> wanted;
   for (const Pass candidate : {Pass::kFprop, Pass::kDgrad, Pass::kWgrad}) {

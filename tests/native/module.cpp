@@ -200,8 +200,9 @@ using Products = std::vector<std::tuple<int64_t, int64_t, int64_t>>;
 Products direct_products(const ConvProblem& problem, bool channels_inner) {
   const ConvMap map = make_conv_map(problem, channels_inner);
   Products products;
-  for (int32_t phase = 0; phase < map.h.phases * map.w.phases; ++phase) {
-    const ConvView view(map, phase / map.w.phases, phase % map.w.phases);
+  for (int32_t i = 0; i < map.h.phases * map.w.phases; ++i) {
+    const ConvPhase phase = map.phase(i / map.w.phases, i % map.w.phases);
+    const ConvView view{map, phase};
     for (int64_t pixel = 0; pixel < map.pixels; ++pixel) {
       const Pixel at = view.pixel(view.origin(pixel), 0);
       const int64_t target = view.target_pixel(at);

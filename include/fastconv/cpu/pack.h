@@ -79,8 +79,9 @@ FASTCONV_INLINE void copy_out(To* to, int64_t row_step, int64_t col_step, const 
   }
 }
 
-// Writes the block reduction x columns of the im2col matrix (or of its transpose) as panels [column / kPanel][depth][kPanel].
-// `depth` is the number of elements that `reduction` covers. Columns that complete the last panel become zero.
+// Writes the block reduction x columns of the im2col matrix (or of its transpose) as panels [column /
+// kPanel][depth][kPanel]. `depth` is the number of elements that `reduction` covers. Columns that complete the last
+// panel become zero.
 template <int64_t kPanel, bool kColumnsArePositions, class Scalar, class T>
 FASTCONV_INLINE void pack_im2col(Scalar* to, const T* image, const Lowering& lowering, int64_t depth,
                                  std::span<const Run> reduction, std::span<const Run> columns) {

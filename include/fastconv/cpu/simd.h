@@ -8,7 +8,7 @@
 
 namespace fastconv {
 
-// kRows x 3 accumulators, 3 columns vectors and a broadcast have to fit the register file.
+// kRows x 3 accumulators, 3 vectors of columns and a broadcast have to fit the register file.
 template <int kBytes, int kRowCount>
 struct InstructionSet {
   static constexpr int kVectorBytes = kBytes;

@@ -7,8 +7,8 @@
 
 namespace fastconv {
 
-// Hands items out one at a time, since they differ in cost: make_worker() is called once a thread, and what it returns is
-// called with each item. `cost` of an item is in multiply-adds.
+// Hands items out one at a time, since they differ in cost: make_worker() is called once a thread, and what it returns
+// is called with each item. `cost` of an item is in multiply-adds.
 template <class MakeWorker>
 void for_each_item(const ParallelFor& parallel_for, int64_t items, int64_t cost, const MakeWorker& make_worker) {
   constexpr int64_t kWorthwhileCost = 1 << 18;  // about 10 us, what it takes to wake a thread

@@ -93,29 +93,29 @@ GemmBuffers<T> gemm_buffers(const ConvProblem& problem, const ConvBuffers& buffe
   return gemm;
 }
 
-template <typename T, typename Params>
-void launch_reduce(const Plan& plan, const Params& params, const GemmBuffers<T>& buffers, int64_t outputs,
+template <typename T, typename Gemm>
+void launch_reduce(const Plan& plan, const typename Gemm::Params& params, const GemmBuffers<T>& buffers, int64_t outputs,
                    int64_t slices, cudaStream_t stream) {
   constexpr int kThreads = 256;
   const int64_t grid = std::min<int64_t>(ceil_div(outputs, kThreads), INT32_MAX);
-  launch(plan.kernel->name, reduce_splits<T, Params>, grid, kThreads, 0, stream, params, buffers, slices);
+  launch(plan.kernel->name, reduce_splits<T, Gemm>, grid, kThreads, 0, stream, params, buffers, outputs, slices);
 }
 
 template <typename T, typename Line>
 void launch_direct(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, cudaStream_t stream) {
   using Config = typename Line::Config;
   using Access = DirectAccess<Line::kPass, Line::kReads, T>;
-  using Params = DirectParams::Of<Line::kPass>;
+  using Gemm = DirectGemm<Line::kPass>;
   if (plan.grid == 0) return;
 
   const GemmExtents extents = direct_extents(problem);
-  Params params{};
+  DirectParams params{};
   params.map = make_conv_map(problem, direct_channels_inner(problem));
   params.extent_m = extents.m;
   params.extent_n = static_cast<int32_t>(extents.n);
   params.slice_depth = direct_slice_depth(problem, plan.split);
   params.filter_group_stride = problem.k_per_group() * problem.w_strides.n;
-  params.batch_count = extents.batches;
+  params.batches = extents.batches;
   params.by_tiles_m = FastDivmod(ceil_div(extents.m, Config::kM));
   params.by_tiles_n = FastDivmod(ceil_div(extents.n, Config::kN));
   params.by_batches = FastDivmod(extents.batches);
@@ -125,11 +125,11 @@ void launch_direct(const Plan& plan, const ConvProblem& problem, const ConvBuffe
   GemmBuffers<T> gemm = gemm_buffers<T>(problem, buffers);
   gemm.run = direct_output_run(problem, params.map);
   if (plan.split > 1) gemm.partial = static_cast<Accumulator<T>*>(buffers.workspace);
-  launch(plan.kernel->name, simt_gemm<T, Config, typename Access::A, typename Access::B, kBlocksPerSm<T, Config>, Params>,
-         plan.grid, Config::kThreads, sizeof(SimtStorage<Accumulator<T>, Config>), stream, params, gemm,
+  launch(plan.kernel->name, simt_gemm<T, Config, typename Access::A, typename Access::B, kBlocksPerSm<T, Config>, Gemm>,
+         plan.grid, Config::kThreads, sizeof(GemmStorage<Gemm, Config, T>), stream, params, gemm,
          direct_chain(problem));
   if (plan.split > 1) {
-    launch_reduce(plan, params, gemm, extents.m * extents.n * extents.batches, plan.split, stream);
+    launch_reduce<T, Gemm>(plan, params, gemm, extents.m * extents.n * extents.batches, plan.split, stream);
   }
 }
 

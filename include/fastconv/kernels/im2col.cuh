@@ -28,76 +28,75 @@ __global__ void __launch_bounds__(256)
   }
 }
 
+struct ColumnsTile {
+  int64_t batch, first_m, first_n;
+  int32_t depth_begin, depth_end;
+};
+
 // As DirectGemm, with the columns for the gathered operand.
 template <Pass kPass>
-class ColumnsGemm {
+struct ColumnsGemm {
   static constexpr bool kWgrad = kPass == Pass::kWgrad;
+  using Params = ColumnBlock;
+  using Tile = ColumnsTile;
 
- public:
-  __device__ ColumnsGemm(const ColumnBlock& block, int64_t batch, int64_t first_m, int64_t first_n)
-      : block_(block), batch_(batch), first_m_(first_m), first_n_(first_n) {}
+  const ColumnBlock& block;
+  const ColumnsTile& tile;
 
-  __device__ int64_t a_base() const { return batch_ * block_.taps * block_.pixels; }
+  template <typename Config>
+  __device__ static ColumnsTile locate(const ColumnBlock& block, uint32_t index) {
+    const int64_t tiles_n = (block.columns.filters + Config::kN - 1) / Config::kN;
+    const int64_t tiles_m = ((kWgrad ? block.taps : block.pixels) + Config::kM - 1) / Config::kM;
+    const int64_t rest = index / tiles_n;
+    return tile_at(block, rest / tiles_m, 0, rest % tiles_m * Config::kM, index % tiles_n * Config::kN);
+  }
+  __device__ static ColumnsTile tile_at(const ColumnBlock& block, int64_t batch, int32_t, int64_t first_m,
+                                        int64_t first_n) {
+    return {batch, first_m, first_n, 0, static_cast<int32_t>(kWgrad ? block.pixels : block.taps)};
+  }
+
+  __device__ int64_t a_base() const { return tile.batch * block.taps * block.pixels; }
   __device__ int64_t b_base() const { return kWgrad ? target_base() : filter_base(); }
   __device__ int64_t out_base() const { return kWgrad ? filter_base() : target_base(); }
-  __device__ int64_t partial_base() const { return batch_ * columns().filters * extent_m(); }
-  __device__ PartialTile partial_tile() const { return {extent_m(), columns().filters, first_m_, first_n_}; }
-
-  __device__ int32_t extent_h() const { return 0; }
-  __device__ int32_t extent_w() const { return 0; }
-  __device__ int32_t depth_begin() const { return 0; }
-  __device__ int32_t depth_end() const { return static_cast<int32_t>(kWgrad ? block_.pixels : block_.taps); }
+  __device__ int64_t partial_base() const { return tile.batch * extent_n() * extent_m(); }
+  __device__ int64_t batches() const { return block.groups; }
+  __device__ int64_t extent_m() const { return kWgrad ? block.taps : block.pixels; }
+  __device__ int64_t extent_n() const { return block.columns.filters; }
 
   __device__ Coord a_row(int row) const {
-    return first_m_ + row < extent_m() ? Coord{(first_m_ + row) * (kWgrad ? block_.pixels : 1), 0, 0} : outside();
+    if (tile.first_m + row >= extent_m()) return outside();
+    return {(tile.first_m + row) * (kWgrad ? block.pixels : 1), 0, 0};
   }
-  __device__ Coord a_depth(int32_t depth) const { return {depth * (kWgrad ? 1 : block_.pixels), 0, 0}; }
+  __device__ Coord a_depth(int32_t depth) const { return {depth * (kWgrad ? 1 : block.pixels), 0, 0}; }
   __device__ Coord b_row(int column) const {
-    if (first_n_ + column >= columns().filters) return outside();
-    return {(first_n_ + column) * (kWgrad ? columns().target.c : columns().filter.n), 0, 0};
+    if (tile.first_n + column >= extent_n()) return outside();
+    return {(tile.first_n + column) * (kWgrad ? columns().target.c : columns().filter.n), 0, 0};
   }
   __device__ Coord b_depth(int32_t depth) const {
-    return {kWgrad ? columns().target_pixel(block_.first_pixel + depth) : columns().filter_tap(block_.first_tap + depth),
+    return {kWgrad ? columns().target_pixel(block.first_pixel + depth) : columns().filter_tap(block.first_tap + depth),
             0, 0};
   }
 
   __device__ int64_t out_m(int row) const {
-    if (first_m_ + row >= extent_m()) return -1;
-    return kWgrad ? columns().filter_tap(block_.first_tap + first_m_ + row)
-                  : columns().target_pixel(block_.first_pixel + first_m_ + row);
+    if (tile.first_m + row >= extent_m()) return -1;
+    return kWgrad ? columns().filter_tap(block.first_tap + tile.first_m + row)
+                  : columns().target_pixel(block.first_pixel + tile.first_m + row);
   }
   __device__ int64_t out_n(int column) const {
-    if (first_n_ + column >= columns().filters) return -1;
-    return (first_n_ + column) * (kWgrad ? columns().filter.n : columns().target.c);
+    if (tile.first_n + column >= extent_n()) return -1;
+    return (tile.first_n + column) * (kWgrad ? columns().filter.n : columns().target.c);
   }
-  __device__ int64_t bias_index(int column) const { return group() * columns().filters + first_n_ + column; }
+  __device__ int64_t bias_index(int column) const { return group() * extent_n() + tile.first_n + column; }
+
+  // The columns have no padding of their own.
+  __device__ static int32_t extent_h() { return 0; }
+  __device__ static int32_t extent_w() { return 0; }
 
  private:
-  __device__ const Columns& columns() const { return block_.columns; }
-  __device__ int64_t extent_m() const { return kWgrad ? block_.taps : block_.pixels; }
-  __device__ int64_t group() const { return block_.first_group + batch_; }
-  __device__ int64_t filter_base() const { return group() * block_.filter_group_stride; }
-  __device__ int64_t target_base() const { return group() * columns().filters * columns().target.c; }
-
-  const ColumnBlock& block_;
-  int64_t batch_, first_m_, first_n_;
-};
-
-template <Pass kPass>
-struct ColumnsParams : ColumnBlock {
-  __device__ int64_t m() const { return kPass == Pass::kWgrad ? taps : pixels; }
-  __device__ int64_t n() const { return columns.filters; }
-  __device__ int64_t batches() const { return groups; }
-
-  template <typename Config>
-  __device__ ColumnsGemm<kPass> tile(uint32_t index) const {
-    const int64_t tiles_n = (n() + Config::kN - 1) / Config::kN;
-    const int64_t tiles_m = (m() + Config::kM - 1) / Config::kM;
-    return {*this, index / tiles_n / tiles_m, index / tiles_n % tiles_m * Config::kM, index % tiles_n * Config::kN};
-  }
-  __device__ ColumnsGemm<kPass> element(int64_t batch, int64_t row, int64_t column) const {
-    return {*this, batch, row, column};
-  }
+  __device__ const Columns& columns() const { return block.columns; }
+  __device__ int64_t group() const { return block.first_group + tile.batch; }
+  __device__ int64_t filter_base() const { return group() * block.filter_group_stride; }
+  __device__ int64_t target_base() const { return group() * extent_n() * columns().target.c; }
 };
 
 }  // namespace fastconv

@@ -9,26 +9,27 @@ namespace fastconv {
 
 // The product with one block, and the sums' way out once the reduction is complete.
 template <typename T, typename Line>
-void multiply_columns(const Plan& plan, const ConvProblem& problem, const ColumnsParams<Line::kPass>& params,
+void multiply_columns(const Plan& plan, const ConvProblem& problem, const ColumnBlock& params,
                       const GemmBuffers<T>& gemm, bool complete, cudaStream_t stream) {
   using Config = typename Line::Config;
+  using Gemm = ColumnsGemm<Line::kPass>;
   constexpr bool kWgrad = Line::kPass == Pass::kWgrad;
   const int64_t m = kWgrad ? params.taps : params.pixels;
   const int64_t filters = params.columns.filters;
   // Lanes along the columns' pixels, and along the taps of the filter or the pixels of the target.
   using A = OperandAccess<!kWgrad, 1, false>;
   using B = OperandAccess<false, 1, false>;
-  launch(plan.kernel->name, simt_gemm<T, Config, A, B, kBlocksPerSm<T, Config>, ColumnsParams<Line::kPass>>,
+  launch(plan.kernel->name, simt_gemm<T, Config, A, B, kBlocksPerSm<T, Config>, Gemm>,
          ceil_div(m, Config::kM) * ceil_div(filters, Config::kN) * params.groups, Config::kThreads,
-         sizeof(SimtStorage<Accumulator<T>, Config>), stream, params, gemm, direct_chain(problem));
-  if (gemm.partial && complete) launch_reduce(plan, params, gemm, m * filters * params.groups, 1, stream);
+         sizeof(GemmStorage<Gemm, Config, T>), stream, params, gemm, direct_chain(problem));
+  if (gemm.partial && complete) launch_reduce<T, Gemm>(plan, params, gemm, m * filters * params.groups, 1, stream);
 }
 
 template <typename T, typename Line>
 void launch_im2col(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, cudaStream_t stream) {
   constexpr bool kWgrad = Line::kPass == Pass::kWgrad;
   const Im2colBlocks blocks = im2col_blocks(problem);
-  ColumnsParams<Line::kPass> params{};
+  ColumnBlock params{};
   params.columns = make_columns(problem);
   params.filter_group_stride = problem.k_per_group() * problem.w_strides.n;
   const int64_t all_taps = params.columns.taps(), all_pixels = params.columns.pixels();
@@ -58,7 +59,7 @@ void launch_im2col(const Plan& plan, const ConvProblem& problem, const ConvBuffe
         if (elements > 0) {
           constexpr int kThreads = 256;
           launch(plan.kernel->name, fill_columns<T>, std::min<int64_t>(ceil_div(elements, kThreads), INT32_MAX),
-                 kThreads, 0, stream, static_cast<const ColumnBlock&>(params), source, columns);
+                 kThreads, 0, stream, params, source, columns);
         }
         gemm.accumulate = depth > 0;
         depth += reduction_block;

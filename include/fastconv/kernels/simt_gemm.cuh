@@ -22,77 +22,81 @@ struct GemmBuffers {
   bool accumulate;  // add to what the output holds
 };
 
-// Places of a tile in `partial`.
-struct PartialTile {
-  int64_t m, n;  // of the whole product
-  int64_t first_m, first_n;
-  __device__ int64_t offset_m(int row) const { return first_m + row < m ? first_m + row : -1; }
-  __device__ int64_t offset_n(int column) const { return first_n + column < n ? (first_n + column) * m : -1; }
-  __device__ static float bias(int) { return 0; }
+template <typename Gemm, typename Config, typename T>
+struct GemmStorage : SimtStorage<Accumulator<T>, Config> {
+  typename Gemm::Tile tile;
+  OutputTable<Accumulator<T>, Config> output;
 };
 
-// Places of a tile in the output tensor.
 template <typename T, typename Gemm>
-struct OutputTile {
-  const Gemm& gemm;
-  const T* bias_of_filters;
-  __device__ int64_t offset_m(int row) const { return gemm.out_m(row); }
-  __device__ int64_t offset_n(int column) const { return gemm.out_n(column); }
-  __device__ Accumulator<T> bias(int column) const {
-    return bias_of_filters ? widen(bias_of_filters[gemm.bias_index(column)]) : Accumulator<T>{0};
-  }
-};
+__device__ __forceinline__ Accumulator<T> bias_of(const GemmBuffers<T>& buffers, const Gemm& gemm, int column) {
+  return buffers.bias ? widen(buffers.bias[gemm.bias_index(column)]) : Accumulator<T>{0};
+}
 
 // A chain of float32 additions grows its rounding error with the root of its length, so sums longer than `chain` go
-// through the output in pieces. Params::tile(block) gives the block's Gemm: the operands' Coords and the outputs' places.
-template <typename T, typename Config, typename AccessA, typename AccessB, int kBlocksPerSm, typename Params>
+// through the output in pieces.
+template <typename T, typename Config, typename AccessA, typename AccessB, int kBlocksPerSm, typename Gemm>
 __global__ void __launch_bounds__(Config::kThreads, kBlocksPerSm)
-    simt_gemm(const __grid_constant__ Params params, const __grid_constant__ GemmBuffers<T> buffers, int32_t chain) {
+    simt_gemm(const __grid_constant__ typename Gemm::Params params, const __grid_constant__ GemmBuffers<T> buffers,
+              int32_t chain) {
   using Acc = Accumulator<T>;
   extern __shared__ __align__(16) unsigned char shared_bytes[];
-  auto& smem = *reinterpret_cast<SimtStorage<Acc, Config>*>(shared_bytes);
+  auto& smem = *reinterpret_cast<GemmStorage<Gemm, Config, T>*>(shared_bytes);
 
-  const auto gemm = params.template tile<Config>(blockIdx.x);
-  for (int i = static_cast<int>(threadIdx.x); i < Config::kM; i += Config::kThreads) smem.rows_a[i] = gemm.a_row(i);
-  for (int j = static_cast<int>(threadIdx.x); j < Config::kN; j += Config::kThreads) smem.rows_b[j] = gemm.b_row(j);
+  if (threadIdx.x == 0) smem.tile = Gemm::template locate<Config>(params, blockIdx.x);
+  __syncthreads();
+  const Gemm gemm{params, smem.tile};
+  const bool partial = buffers.partial != nullptr;
+  for (int i = static_cast<int>(threadIdx.x); i < Config::kM; i += Config::kThreads) {
+    smem.rows_a[i] = gemm.a_row(i);
+    const int64_t m = smem.tile.first_m + i;
+    smem.output.m[i] = !partial ? gemm.out_m(i) : m < gemm.extent_m() ? m : -1;
+  }
+  for (int j = static_cast<int>(threadIdx.x); j < Config::kN; j += Config::kThreads) {
+    smem.rows_b[j] = gemm.b_row(j);
+    const int64_t n = smem.tile.first_n + j;
+    const bool exists = n < gemm.extent_n();
+    smem.output.n[j] = !partial ? gemm.out_n(j) : exists ? n * gemm.extent_m() : -1;
+    smem.output.bias[j] = !partial && exists ? bias_of(buffers, gemm, j) : Acc{0};
+  }
   __syncthreads();
   OperandLoader<T, AccessA, Config::kM, Config::kDepth, Config::kThreads> loader_a(
       buffers.a + gemm.a_base(), smem.rows_a, gemm.extent_h(), gemm.extent_w());
   OperandLoader<T, AccessB, Config::kN, Config::kDepth, Config::kThreads> loader_b(buffers.b + gemm.b_base(),
                                                                                   smem.rows_b, 0, 0);
-  int32_t begin = gemm.depth_begin();
+  int32_t begin = smem.tile.depth_begin;
   bool accumulate = buffers.accumulate;
   do {
-    const int32_t end = gemm.depth_end() - begin > chain ? begin + chain : gemm.depth_end();
+    const int32_t end = smem.tile.depth_end - begin > chain ? begin + chain : smem.tile.depth_end;
     Acc acc[Config::kThreadM][Config::kThreadN] = {};
     mainloop<Config>(gemm, smem, loader_a, loader_b, begin, end, acc);
-    if (buffers.partial) {
-      const PartialTile place = gemm.partial_tile();
-      epilogue<Config>(acc, place, buffers.partial + gemm.partial_base(),
-                       place.m % Config::kRun == 0 ? OutputRun::kAlongM : OutputRun::kNone, accumulate);
+    if (partial) {
+      const OutputRun run = gemm.extent_m() % Config::kRun == 0 ? OutputRun::kAlongM : OutputRun::kNone;
+      epilogue<Config>(acc, smem.output, buffers.partial + gemm.partial_base(), run, accumulate);
     } else {
-      epilogue<Config>(acc, OutputTile<T, decltype(gemm)>{gemm, buffers.bias}, buffers.out + gemm.out_base(),
-                       buffers.run, accumulate);
+      epilogue<Config>(acc, smem.output, buffers.out + gemm.out_base(), buffers.run, accumulate);
     }
     begin = end;
     accumulate = true;
-  } while (begin < gemm.depth_end());
+  } while (begin < smem.tile.depth_end);
 }
 
 // Adds the slices of `partial` in order and writes the output. One thread an output, neighbours along m.
-template <typename T, typename Params>
+template <typename T, typename Gemm>
 __global__ void __launch_bounds__(256)
-    reduce_splits(const __grid_constant__ Params params, const __grid_constant__ GemmBuffers<T> buffers, int64_t slices) {
-  const int64_t m = params.m(), n = params.n();
-  const int64_t count = params.batches() * n * m;
-  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += int64_t{gridDim.x} * blockDim.x) {
+    reduce_splits(const __grid_constant__ typename Gemm::Params params, const __grid_constant__ GemmBuffers<T> buffers,
+                  int64_t outputs, int64_t slices) {
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < outputs; i += int64_t{gridDim.x} * blockDim.x) {
     Accumulator<T> sum = 0;
-    for (int64_t slice = 0; slice < slices; ++slice) sum += buffers.partial[slice * count + i];
-    const auto gemm = params.element(i / m / n, i % m, i / m % n);
+    for (int64_t slice = 0; slice < slices; ++slice) sum += buffers.partial[slice * outputs + i];
+    typename Gemm::Tile tile{};
+    const Gemm gemm{params, tile};
+    const int64_t column = i / gemm.extent_m();
+    const int64_t batch = column / gemm.extent_n();
+    tile = Gemm::tile_at(params, batch, 0, i - column * gemm.extent_m(), column - batch * gemm.extent_n());
     const int64_t offset_m = gemm.out_m(0);
     if (offset_m < 0) continue;
-    const OutputTile<T, decltype(gemm)> place{gemm, buffers.bias};
-    buffers.out[gemm.out_base() + offset_m + place.offset_n(0)] = narrow<T>(sum + place.bias(0));
+    buffers.out[gemm.out_base() + offset_m + gemm.out_n(0)] = narrow<T>(sum + bias_of(buffers, gemm, 0));
   }
 }
 

@@ -59,6 +59,9 @@ DType check_operands(const Operand& first, const Operand& second);
 Tensor empty(const Sizes& sizes, bool channels_last, bool batched, const Tensor& like);
 Tensor empty_bytes(int64_t bytes, const Tensor& like);
 
+// torch takes a list of one value for both dimensions.
+ConvGeometry make_geometry(Sizes input, Sizes weight, Ints stride, Ints padding, Ints dilation, int64_t groups);
+
 ConvProblem make_problem(Pass pass, const ConvGeometry& geometry, DType dtype, Precision precision);
 
 // FASTCONV_KERNEL, or nothing.
@@ -94,7 +97,8 @@ Tensor conv2d(Tensor input, Tensor weight, std::optional<Tensor> bias, Ints stri
               int64_t groups, OptionalString precision) {
   const DType dtype = check_operands({"input", input}, {"weight", weight});
   const View x(input), w(weight, Role::kFilter);
-  const ConvGeometry geometry{x.sizes, w.sizes, std::move(stride), std::move(padding), std::move(dilation), groups};
+  const ConvGeometry geometry =
+      make_geometry(x.sizes, w.sizes, std::move(stride), std::move(padding), std::move(dilation), groups);
   check(validate(geometry));
   std::optional<Tensor> dense_bias;
   if (bias) {
@@ -125,15 +129,15 @@ Tensor conv2d_input(Ints input_size, Tensor weight, Tensor grad_output, Ints str
   const bool batched = input_size.size() != 3;
   if (!batched) input_size.insert(input_size.begin(), 1);
   const View w(weight, Role::kFilter), dy(grad_output);
-  const ConvGeometry geometry{std::move(input_size),  w.sizes, std::move(stride), std::move(padding),
-                              std::move(dilation), groups};
+  const ConvGeometry geometry =
+      make_geometry(std::move(input_size), w.sizes, std::move(stride), std::move(padding), std::move(dilation), groups);
   check(validate(geometry));
   check(validate_grad_output(geometry, dy.sizes));
 
   Backend backend(grad_output.get_device_index());
   ConvProblem problem = make_problem(Pass::kDgrad, geometry, dtype, parse_precision(precision));
-  Tensor grad_input = empty(geometry.input, channels_last.value_or(is_channels_last(w) || is_channels_last(dy)), batched,
-                            grad_output);
+  Tensor grad_input =
+      empty(geometry.input, channels_last.value_or(is_channels_last(w) || is_channels_last(dy)), batched, grad_output);
   ConvBuffers buffers{};
   set_input(problem, buffers, View(grad_input));
   set_weight(problem, buffers, w);
@@ -147,15 +151,15 @@ Tensor conv2d_weight(Tensor input, Ints weight_size, Tensor grad_output, Ints st
                      int64_t groups, OptionalString precision, std::optional<bool> channels_last) {
   const DType dtype = check_operands({"grad_output", grad_output}, {"input", input});
   const View x(input), dy(grad_output);
-  const ConvGeometry geometry{x.sizes, std::move(weight_size), std::move(stride), std::move(padding),
-                              std::move(dilation), groups};
+  const ConvGeometry geometry = make_geometry(x.sizes, std::move(weight_size), std::move(stride), std::move(padding),
+                                              std::move(dilation), groups);
   check(validate(geometry));
   check(validate_grad_output(geometry, dy.sizes));
 
   Backend backend(grad_output.get_device_index());
   ConvProblem problem = make_problem(Pass::kWgrad, geometry, dtype, parse_precision(precision));
-  Tensor grad_weight = empty(geometry.weight, channels_last.value_or(is_channels_last(x) || is_channels_last(dy)), true,
-                             grad_output);
+  Tensor grad_weight =
+      empty(geometry.weight, channels_last.value_or(is_channels_last(x) || is_channels_last(dy)), true, grad_output);
   ConvBuffers buffers{};
   set_input(problem, buffers, x);
   set_weight(problem, buffers, View(grad_weight));
@@ -170,8 +174,8 @@ Tensor conv2d_bias(Tensor grad_output) {
   const View dy(grad_output);
   if (dy.sizes.size() != 4) fail("grad_output must be 3-D (K, P, Q) or 4-D (N, K, P, Q)");
   // The sum over pixels is that of any convolution with this output; a 1x1 filter over one channel is the plainest.
-  const ConvGeometry geometry{{dy.sizes[0], 1, dy.sizes[2], dy.sizes[3]}, {dy.sizes[1], 1, 1, 1}, {1, 1}, {0, 0},
-                              {1, 1}, 1};
+  const ConvGeometry geometry{
+      {dy.sizes[0], 1, dy.sizes[2], dy.sizes[3]}, {dy.sizes[1], 1, 1, 1}, {1, 1}, {0, 0}, {1, 1}, 1};
   ConvProblem problem = make_problem(Pass::kFprop, geometry, dtype, Precision::kIeee);
   problem.y_strides = dy.strides, problem.y_align = dy.align;
 

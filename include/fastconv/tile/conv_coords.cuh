@@ -57,6 +57,12 @@ struct Axis {
   }
 };
 
+// One phase of both dimensions.
+struct ConvPhase {
+  AxisPhase h, w;
+  FastDivmod by_taps, by_taps_w;
+};
+
 // A problem as the direct kernels see it. Channels and filters are those of one group: the reduced and the produced.
 struct ConvMap {
   Axis h, w;
@@ -69,6 +75,13 @@ struct ConvMap {
   FastDivmod by_taps_w[2], by_taps[2][2];
   Strides source, target;
   Strides filter;  // n: produced channel, c: reduced channel
+
+  FASTCONV_HOST_DEVICE ConvPhase phase(int32_t phase_h, int32_t phase_w) const {
+    const AxisPhase at_h = h.phase(phase_h), at_w = w.phase(phase_w);
+    const int full_h = at_h.taps * h.tap_step >= h.taps;
+    const int full_w = at_w.taps * w.tap_step >= w.taps;
+    return {at_h, at_w, by_taps[full_h][full_w], by_taps_w[full_w]};
+  }
 };
 
 struct Pixel {
@@ -83,18 +96,9 @@ struct PixelOrigin {
 // A ConvMap at one phase.
 struct ConvView {
   const ConvMap& map;
-  AxisPhase h, w;
-  FastDivmod by_taps, by_taps_w;
+  const ConvPhase& phase;
 
-  FASTCONV_HOST_DEVICE ConvView(const ConvMap& map, int32_t phase_h, int32_t phase_w)
-      : map(map), h(map.h.phase(phase_h)), w(map.w.phase(phase_w)) {
-    const int full_h = h.taps * map.h.tap_step >= map.h.taps;
-    const int full_w = w.taps * map.w.tap_step >= map.w.taps;
-    by_taps = map.by_taps[full_h][full_w];
-    by_taps_w = map.by_taps_w[full_w];
-  }
-
-  FASTCONV_HOST_DEVICE int32_t taps() const { return map.channels * h.taps * w.taps; }
+  FASTCONV_HOST_DEVICE int32_t taps() const { return map.channels * phase.h.taps * phase.w.taps; }
 
   FASTCONV_HOST_DEVICE PixelOrigin origin(int64_t pixel) const {
     const auto image = static_cast<int32_t>(pixel / map.by_image.divisor);
@@ -108,8 +112,8 @@ struct ConvView {
   }
 
   FASTCONV_HOST_DEVICE Coord source_pixel(Pixel pixel) const {
-    const int32_t row = h.offset + pixel.h * map.h.source_step;
-    const int32_t column = w.offset + pixel.w * map.w.source_step;
+    const int32_t row = phase.h.offset + pixel.h * map.h.source_step;
+    const int32_t column = phase.w.offset + pixel.w * map.w.source_step;
     return {pixel.image * map.source.n + row * map.source.h + column * map.source.w, row, column};
   }
   FASTCONV_HOST_DEVICE Coord source_tap(int32_t tap) const {
@@ -120,13 +124,13 @@ struct ConvView {
   }
   FASTCONV_HOST_DEVICE int64_t filter_tap(int32_t tap) const {
     const Tap t = split(tap);
-    return t.c * map.filter.c + (h.first_tap + t.r * map.h.tap_step) * map.filter.h +
-           (w.first_tap + t.s * map.w.tap_step) * map.filter.w;
+    return t.c * map.filter.c + (phase.h.first_tap + t.r * map.h.tap_step) * map.filter.h +
+           (phase.w.first_tap + t.s * map.w.tap_step) * map.filter.w;
   }
   // Negative where a phase's last row or column lies beyond the target.
   FASTCONV_HOST_DEVICE int64_t target_pixel(Pixel pixel) const {
-    const int32_t row = h.index + pixel.h * map.h.target_step;
-    const int32_t column = w.index + pixel.w * map.w.target_step;
+    const int32_t row = phase.h.index + pixel.h * map.h.target_step;
+    const int32_t column = phase.w.index + pixel.w * map.w.target_step;
     if (row >= map.h.target_extent || column >= map.w.target_extent) return -1;
     return pixel.image * map.target.n + row * map.target.h + column * map.target.w;
   }
@@ -141,9 +145,9 @@ struct ConvView {
     if (map.channels_inner) {
       map.by_channels.divmod(tap, rs, t.c);
     } else {
-      by_taps.divmod(tap, t.c, rs);
+      phase.by_taps.divmod(tap, t.c, rs);
     }
-    by_taps_w.divmod(rs, t.r, t.s);
+    phase.by_taps_w.divmod(rs, t.r, t.s);
     return t;
   }
 };

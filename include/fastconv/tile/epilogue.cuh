@@ -9,63 +9,60 @@ namespace fastconv {
 // The axis of the product on which four outputs lie side by side, aligned to one access; kNone if that is not known.
 enum class OutputRun : int8_t { kNone, kAlongM, kAlongN };
 
-// `out` gives offset_m(row) and offset_n(column), whose sum is an output's place, either negative where there is none,
-// and bias(column). With `accumulate` the sums are added to what is there, which then already has its bias.
-template <typename Config, typename T, typename Acc, typename Out>
-__device__ __forceinline__ void epilogue(const Acc (&acc)[Config::kThreadM][Config::kThreadN], const Out& out, T* base,
-                                         OutputRun run, bool accumulate) {
+// Where a tile's outputs go, in shared memory. An output lies at m[row] + n[column]; either is negative where there is
+// none.
+template <typename Acc, typename Config>
+struct OutputTable {
+  int64_t m[Config::kM], n[Config::kN];
+  Acc bias[Config::kN];
+};
+
+// With `accumulate` the sums are added to what is there, which then already has its bias.
+template <typename Config, typename T, typename Acc>
+__device__ __forceinline__ void epilogue(const Acc (&acc)[Config::kThreadM][Config::kThreadN],
+                                         const OutputTable<Acc, Config>& table, T* base, OutputRun run,
+                                         bool accumulate) {
   const ThreadTile<Config> thread;
   constexpr int kRun = Config::kRun;
-  auto finish = [&](Acc sum, const T& old, Acc bias) { return narrow<T>(sum + (accumulate ? widen(old) : bias)); };
-
+  // Stores outputs (i, j), (i + di, j + dj), ..., kCount of them side by side.
+  auto store = [&](auto count, int i, int j, int di, int dj) {
+    constexpr int kCount = decltype(count)::value;
+    const int64_t offset_m = table.m[thread.m(i)], offset_n = table.n[thread.n(j)];
+    if (offset_m < 0 || offset_n < 0) return;
+    auto* place = reinterpret_cast<Vector<T, kCount>*>(base + offset_m + offset_n);
+    Vector<T, kCount> value{};
+    if (accumulate) value = *place;
+#pragma unroll
+    for (int r = 0; r < kCount; ++r) {
+      const Acc start = accumulate ? widen(value.data[r]) : table.bias[thread.n(j + r * dj)];
+      value.data[r] = narrow<T>(acc[i + r * di][j + r * dj] + start);
+    }
+    *place = value;
+  };
+  // Keeps the compiler from fetching every place and old value first, which would spill the sums.
+  auto in_turn = [] { asm volatile("" ::: "memory"); };
+  constexpr std::integral_constant<int, 1> kOne;
+  constexpr std::integral_constant<int, kRun> kFour;
   if (run == OutputRun::kAlongM) {
 #pragma unroll
-    for (int i = 0; i < Config::kThreadM; i += kRun) {
-      const int64_t offset_m = out.offset_m(thread.m(i));
+    for (int j = 0; j < Config::kThreadN; ++j) {
 #pragma unroll
-      for (int j = 0; j < Config::kThreadN; ++j) {
-        const int64_t offset_n = out.offset_n(thread.n(j));
-        if (offset_m < 0 || offset_n < 0) continue;
-        auto* place = reinterpret_cast<Vector<T, kRun>*>(base + offset_m + offset_n);
-        Vector<T, kRun> value;
-        if (accumulate) value = *place;
-        const Acc bias = out.bias(thread.n(j));
-#pragma unroll
-        for (int r = 0; r < kRun; ++r) value.data[r] = finish(acc[i + r][j], value.data[r], bias);
-        *place = value;
-      }
+      for (int i = 0; i < Config::kThreadM; i += kRun) store(kFour, i, j, 1, 0);
+      in_turn();
     }
   } else if (run == OutputRun::kAlongN) {
 #pragma unroll
     for (int i = 0; i < Config::kThreadM; ++i) {
-      const int64_t offset_m = out.offset_m(thread.m(i));
 #pragma unroll
-      for (int j = 0; j < Config::kThreadN; j += kRun) {
-        const int64_t offset_n = out.offset_n(thread.n(j));
-        if (offset_m < 0 || offset_n < 0) continue;
-        auto* place = reinterpret_cast<Vector<T, kRun>*>(base + offset_m + offset_n);
-        Vector<T, kRun> value;
-        if (accumulate) value = *place;
-#pragma unroll
-        for (int r = 0; r < kRun; ++r) {
-          value.data[r] = finish(acc[i][j + r], value.data[r], out.bias(thread.n(j + r)));
-        }
-        *place = value;
-      }
+      for (int j = 0; j < Config::kThreadN; j += kRun) store(kFour, i, j, 0, 1);
+      in_turn();
     }
   } else {
 #pragma unroll
-    for (int i = 0; i < Config::kThreadM; ++i) {
-      const int64_t offset_m = out.offset_m(thread.m(i));
+    for (int j = 0; j < Config::kThreadN; ++j) {
 #pragma unroll
-      for (int j = 0; j < Config::kThreadN; ++j) {
-        const int64_t offset_n = out.offset_n(thread.n(j));
-        if (offset_m < 0 || offset_n < 0) continue;
-        T* place = base + offset_m + offset_n;
-        T old{};
-        if (accumulate) old = *place;
-        *place = finish(acc[i][j], old, out.bias(thread.n(j)));
-      }
+      for (int i = 0; i < Config::kThreadM; ++i) store(kOne, i, j, 0, 0);
+      in_turn();
     }
   }
 }
