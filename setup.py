@@ -104,6 +104,7 @@ def cuda_extension(home: Path, version: str, stub_dir: Path) -> Extension:
         "-std=c++20",
         f"--threads={os.environ.get('NVCC_THREADS', '1')}",
         "-Xcompiler=-fvisibility=hidden,-Wall",
+        "-Xptxas=-warn-spills",
         # cpp_extension forbids these conversions to protect ATen, which is not used here.
         "-U__CUDA_NO_HALF_OPERATORS__",
         "-U__CUDA_NO_HALF_CONVERSIONS__",

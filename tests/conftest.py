@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import os
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
 # Shapes and numbers are drawn afresh in every run; CI must give the same answer twice.
-_COMMON = {
+_COMMON: dict[str, Any] = {
     "deadline": None,
     "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large],
     "print_blob": True,

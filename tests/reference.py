@@ -54,7 +54,8 @@ def output(input: Tensor, weight: Tensor, bias: Tensor | None = None, *geometry:
 def _backward(x: Tensor, w: Tensor, dy: Tensor, geometry: tuple[Any, ...]) -> tuple[Tensor, Tensor, Tensor]:
     x, w = x.clone().requires_grad_(), w.clone().requires_grad_()
     b = torch.zeros(w.shape[0], dtype=torch.float64, requires_grad=True)
-    return torch.autograd.grad(F.conv2d(x, w, b, *geometry), (x, w, b), dy)
+    dx, dw, db = torch.autograd.grad(F.conv2d(x, w, b, *geometry), (x, w, b), dy)
+    return dx, dw, db
 
 
 @dataclass(frozen=True)

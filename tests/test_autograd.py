@@ -278,7 +278,7 @@ def test_vmap_in_all_dims(device: str, entry: str, dims: tuple[int | None, ...])
 def test_vmap_over_the_gradients(device: str, name: str, dims: tuple[int | None, int | None]) -> None:
     problem = TINY[name]
     o = operands(problem, F64, device)
-    pairs: list[tuple[Tensor, Callable[[Tensor, Tensor], Tensor], Callable[[Tensor], Tensor]]] = [
+    pairs: list[tuple[Tensor, Callable[[Tensor, Tensor], Tensor], Callable[[Tensor], Any]]] = [
         (
             o.weight,
             lambda w, dy: fastconv.grad.conv2d_input(problem.input_size, w, dy, *problem.geometry),

@@ -146,13 +146,16 @@ def test_gradients_of_the_wrong_size_are_refused(device: str) -> None:
         with pytest.raises(KINDS, match=r"grad_output.*\[2, 6, 6, 5\]"):
             fastconv.grad.conv2d_weight(image, filters.shape, dy)
     dy = x(device, 2, 6, 6, 5)
-    for size in ((2, 4, 8), (2, 4, 8, 7, 1), (2, 4, -8, 7), (2, 3, 8, 7), (4,)):
+    input_sizes: list[tuple[int, ...]] = [(2, 4, 8), (2, 4, 8, 7, 1), (2, 4, -8, 7), (2, 3, 8, 7), (4,)]
+    for size in input_sizes:
         with pytest.raises(KINDS):
             fastconv.grad.conv2d_input(size, filters, dy)
-    for size in ((6, 4, 3), (6, 4, 3, 3, 1), (6, 4, -3, 3), (6, 3, 3, 3), (4,)):
+    weight_sizes: list[tuple[int, ...]] = [(6, 4, 3), (6, 4, 3, 3, 1), (6, 4, -3, 3), (6, 3, 3, 3), (4,)]
+    for size in weight_sizes:
         with pytest.raises(KINDS):
             fastconv.grad.conv2d_weight(image, size, dy)
-    for size in ((2,), (2, 6), (1, 2, 6, 6, 5)):
+    gradient_sizes: list[tuple[int, ...]] = [(2,), (2, 6), (1, 2, 6, 6, 5)]
+    for size in gradient_sizes:
         with pytest.raises(KINDS, match="grad_output"):
             torch.ops.fastconv.conv2d_bias(x(device, *size))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 import torch
@@ -134,7 +135,7 @@ def test_padding_by_name(device: str, padding: str, r: int, s: int, dilation: in
 
 
 @pytest.mark.parametrize(("stride", "padding", "dilation"), [(2, 1, 2), ((2,), (1,), (2,)), ([2, 1], [0, 3], [1, 2])])
-def test_arguments_as_numbers_tuples_and_lists(device: str, stride: object, padding: object, dilation: object) -> None:
+def test_arguments_as_numbers_tuples_and_lists(device: str, stride: Any, padding: Any, dilation: Any) -> None:
     x, w = tensor((2, 3, 12, 13), device=device), tensor((5, 3, 3, 3), device=device, seed=1)
     expected = reference.output(x, w, None, stride, padding, dilation)
     reference.assert_right(fastconv.conv2d(x, w, None, stride, padding, dilation, precision="ieee"), expected)
@@ -155,9 +156,9 @@ def test_gradient_functions_have_the_signatures_of_torch_nn_grad(device: str, dt
     problem = CASES["grouped"]
     o = operands(problem, dtype, device)
     expected = reference.gradients(o.input, o.weight, o.grad_output, *problem.geometry)
-    arguments = dict(zip(("stride", "padding", "dilation", "groups"), problem.geometry, strict=True))
+    arguments: dict[str, Any] = dict(zip(("stride", "padding", "dilation", "groups"), problem.geometry, strict=True))
     for spelled in (arguments.values(), ()):
-        named = {} if spelled else arguments
+        named: dict[str, Any] = {} if spelled else arguments
         grad_input = fastconv.grad.conv2d_input(
             problem.input_size, o.weight, o.grad_output, *spelled, **named, precision="ieee"
         )

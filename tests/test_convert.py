@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ class Own(nn.Conv2d):
         return -super().forward(x)
 
 
-def model(device: str = "cpu") -> nn.Sequential:
+def model(device: str = "cpu") -> Any:
     torch.manual_seed(5)
     shared = nn.Conv2d(8, 8, 3, padding=1)
     return nn.Sequential(
@@ -119,7 +120,7 @@ def test_hooks_fire_as_before() -> None:
 )
 def test_parametrizations_are_kept(kind: object) -> None:
     torch.manual_seed(1)
-    net = nn.Sequential(kind(nn.Conv2d(3, 4, 3)).eval())  # type: ignore[operator]
+    net: Any = nn.Sequential(kind(nn.Conv2d(3, 4, 3)).eval())  # type: ignore[operator]
     x, before = tensor((2, 3, 6, 6)), copy.deepcopy(net)
     keys = list(net.state_dict())
     fastconv.convert(net)
@@ -136,7 +137,7 @@ def test_parametrizations_are_kept(kind: object) -> None:
 
 
 def test_a_parametrization_of_a_converted_layer_can_be_removed() -> None:
-    net = fastconv.convert(nn.Sequential(parametrizations.weight_norm(nn.Conv2d(3, 4, 3))))
+    net: Any = fastconv.convert(nn.Sequential(parametrizations.weight_norm(nn.Conv2d(3, 4, 3))))
     parametrize.remove_parametrizations(net[0], "weight")
     assert type(net[0]) is fastconv.Conv2d
 

@@ -23,8 +23,8 @@ names = pytest.mark.parametrize("name", SPLIT)
 def training_step(problem: Problem, dtype: torch.dtype, device: str) -> list[Tensor]:
     o = operands(problem.with_(bias=True), dtype, device)
     assert o.bias is not None
-    leaves = [t.requires_grad_() for t in (o.input, o.weight, o.bias)]
-    y = fastconv.conv2d(*leaves, *problem.geometry)
+    x, w, b = leaves = [t.requires_grad_() for t in (o.input, o.weight, o.bias)]
+    y = fastconv.conv2d(x, w, b, *problem.geometry)
     y.backward(o.grad_output)
     return [y.detach(), *(t.grad for t in leaves if t.grad is not None)]
 

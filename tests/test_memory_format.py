@@ -111,7 +111,7 @@ def test_a_channels_last_model_stays_channels_last(device: str) -> None:
     net = nn.Sequential(
         nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3, groups=8), nn.Conv2d(8, 4, 1)
     )
-    net = fastconv.convert(net).to(device=device, memory_format=torch.channels_last)
+    net = fastconv.convert(net).to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     formats: list[str] = []
     for module in net:
         module.register_forward_hook(lambda m, a, y: formats.append(format_of(y)))
@@ -131,7 +131,7 @@ def test_ddp_copies_no_gradient(device: str, layout: str, tmp_path: Path) -> Non
         net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 1), nn.Conv2d(8, 8, 3, groups=8), nn.Conv2d(8, 1, 1))
         net = fastconv.convert(net).to(device)
         if layout == "channels_last":
-            net = net.to(memory_format=torch.channels_last)
+            net = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         parallel = DistributedDataParallel(net)
         x = tensor((2, 3, 10, 10), device=device, view=layout)
         with warnings.catch_warnings():

@@ -33,7 +33,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 arguments = pytest.mark.parametrize("name", ARGUMENTS)
 
 
-def pair(name: str, device: str = "cpu") -> tuple[fastconv.Conv2d, nn.Conv2d]:
+def pair(name: str, device: str = "cpu") -> tuple[nn.Conv2d, nn.Conv2d]:
     """Ours and torch's, from the same seed."""
     layers = []
     for kind in (fastconv.Conv2d, nn.Conv2d):
@@ -43,7 +43,7 @@ def pair(name: str, device: str = "cpu") -> tuple[fastconv.Conv2d, nn.Conv2d]:
 
 
 def test_the_constructor_has_the_arguments_of_nn_conv2d() -> None:
-    values = (4, 6, (3, 2), 2, 1, (1, 2), 2, False, "circular", "cpu", torch.float64)
+    values: tuple[Any, ...] = (4, 6, (3, 2), 2, 1, (1, 2), 2, False, "circular", "cpu", torch.float64)
     names = list(inspect.signature(nn.Conv2d).parameters)
     by_position, by_name = nn.Conv2d(*values), dict(zip(names, values, strict=True))
     some = {name: by_name[name] for name in names[3:]}
@@ -125,7 +125,7 @@ def test_repr_is_torchs(name: str) -> None:
 
 
 def test_moving_a_module(device: str) -> None:
-    layer = fastconv.Conv2d(4, 6, 3).to(device=device, dtype=torch.bfloat16).to(memory_format=torch.channels_last)
+    layer = fastconv.Conv2d(4, 6, 3).to(device=device, dtype=torch.bfloat16).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     assert layer.weight.is_contiguous(memory_format=torch.channels_last)
     y = layer(tensor((2, 4, 9, 8), torch.bfloat16, device))
     assert y.dtype == torch.bfloat16 and y.is_contiguous(memory_format=torch.channels_last)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -100,7 +101,7 @@ def test_the_command_line_explains() -> None:
         names = [k.name for k in KERNELS if (k.pass_, k.device) == (pass_, "cuda")]
         assert names and all(name in text for name in names)
     same = output("-m", "fastconv", *arguments, "--precision", "ieee", "--arch", "90").strip()
-    geometry = {"padding": (2, 4), "dilation": (2, 3)}
+    geometry: dict[str, Any] = {"padding": (2, 4), "dilation": (2, 3)}
     assert same == fastconv.explain((8, 32, 512, 512), (64, 32, 5, 9), **geometry, precision="ieee", arch=90).strip()
 
 

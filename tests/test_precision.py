@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ import fastconv
 import reference
 from shapes import PASSES, Problem, operands, tensor
 
+Convolve = Callable[..., Tensor]
 MODES = ["ieee", "bf16x3", "tf32"]
 # Four half-ulps of float32. Below it the order of summation decides which of two implementations was lucky.
 FEW_ROUNDINGS = 2**-22
@@ -37,12 +39,12 @@ def strict_torch() -> Iterator[None]:
 
 
 def gradients_by(
-    convolve: object, problem: Problem, dtype: torch.dtype, device: str
+    convolve: Convolve, problem: Problem, dtype: torch.dtype, device: str
 ) -> dict[str, tuple[Tensor, reference.Expected]]:
     """Each pass's result with what it should be."""
     o = operands(problem, dtype, device)
     x, w = o.input.requires_grad_(), o.weight.requires_grad_()
-    y = convolve(x, w, None, *problem.geometry)  # type: ignore[operator]
+    y = convolve(x, w, None, *problem.geometry)
     dx, dw = torch.autograd.grad(y, (x, w), o.grad_output)
     expected = reference.gradients(x, w, o.grad_output, *problem.geometry)
     return {
@@ -52,12 +54,12 @@ def gradients_by(
     }
 
 
-def errors(convolve: object, problem: Problem, dtype: torch.dtype, device: str) -> dict[str, float]:
+def errors(convolve: Convolve, problem: Problem, dtype: torch.dtype, device: str) -> dict[str, float]:
     results = gradients_by(convolve, problem, dtype, device)
     return {pass_: reference.normwise_error(*result) for pass_, result in results.items()}
 
 
-def in_mode(mode: str) -> object:
+def in_mode(mode: str) -> Convolve:
     return lambda x, w, b, *geometry: fastconv.conv2d(x, w, b, *geometry, precision=mode)
 
 
@@ -168,7 +170,7 @@ def test_overflow_becomes_infinity(device: str) -> None:
 
 
 @pytest.mark.parametrize("bad", ["fp32", "IEEE", "", "highest", 1, True])
-def test_unknown_precision_is_refused(device: str, bad: object) -> None:
+def test_unknown_precision_is_refused(device: str, bad: Any) -> None:
     x, w = tensor((1, 2, 4, 4), device=device), tensor((2, 2, 3, 3), device=device)
     for call in (
         lambda: fastconv.conv2d(x, w, precision=bad),
@@ -181,9 +183,9 @@ def test_unknown_precision_is_refused(device: str, bad: object) -> None:
             call()
 
 
-def planned(**kwargs: object) -> str:
+def planned(precision: str | None = None) -> str:
     """The precision that a call now would ask the planner for."""
-    return str(fastconv.explain(torch.empty(1, 8, 8, 8), torch.empty(8, 8, 3, 3), **kwargs))
+    return str(fastconv.explain(torch.empty(1, 8, 8, 8), torch.empty(8, 8, 3, 3), precision=precision))
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -244,14 +246,14 @@ def test_the_default_follows_torchs_old_flag(torch_flags: None) -> None:
 
 def test_the_default_follows_torchs_new_setting(torch_flags: None) -> None:
     for setting, mode in (("tf32", "tf32"), ("ieee", "ieee")):
-        torch.backends.cudnn.conv.fp32_precision = setting
+        torch.backends.cudnn.conv.fp32_precision = setting  # type: ignore[attr-defined]
         assert planned() == planned(precision=mode)
 
 
 def test_mixing_both_of_torchs_settings_does_not_raise(torch_flags: None, device: str) -> None:
     """torch.backends.cudnn.allow_tf32 itself raises then."""
-    torch.backends.fp32_precision = "ieee"
-    torch.backends.cudnn.conv.fp32_precision = "tf32"
+    torch.backends.fp32_precision = "ieee"  # type: ignore[attr-defined]
+    torch.backends.cudnn.conv.fp32_precision = "tf32"  # type: ignore[attr-defined]
     torch.backends.cuda.matmul.fp32_precision = "tf32"
     x, w = tensor((1, 2, 4, 4), device=device), tensor((2, 2, 3, 3), device=device)
     assert planned() == planned(precision="tf32")

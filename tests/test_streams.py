@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 import torch
@@ -121,7 +122,7 @@ def test_make_graphed_callables(cuda: str) -> None:
     net = torch.nn.Sequential(fastconv.Conv2d(3, 8, 3), torch.nn.ReLU(), fastconv.Conv2d(8, 4, 1)).to(cuda)
     x = tensor((2, 3, 12, 12), device=cuda).requires_grad_()
     expected = torch.autograd.grad(net(x).square().sum(), [x, *net.parameters()])
-    graphed = torch.cuda.make_graphed_callables(net, (x,))
+    graphed: Any = torch.cuda.make_graphed_callables(net, (x,))
     assert equal(list(expected), list(torch.autograd.grad(graphed(x).square().sum(), [x, *net.parameters()])))
 
 

@@ -55,14 +55,10 @@ void bias_grad_cuda(const ConvProblem& problem, const DeviceSpec& device, const 
                     void* workspace, void* stream) {
   auto* const cuda_stream = static_cast<cudaStream_t>(stream);
   switch (problem.dtype) {
-    case DType::kFloat32:
-      return run<float>(problem, device, grad_output, grad_bias, workspace, cuda_stream);
-    case DType::kFloat64:
-      return run<double>(problem, device, grad_output, grad_bias, workspace, cuda_stream);
-    case DType::kFloat16:
-      return run<__half>(problem, device, grad_output, grad_bias, workspace, cuda_stream);
-    case DType::kBFloat16:
-      return run<__nv_bfloat16>(problem, device, grad_output, grad_bias, workspace, cuda_stream);
+    case DType::kFloat32: return run<float>(problem, device, grad_output, grad_bias, workspace, cuda_stream);
+    case DType::kFloat64: return run<double>(problem, device, grad_output, grad_bias, workspace, cuda_stream);
+    case DType::kFloat16: return run<__half>(problem, device, grad_output, grad_bias, workspace, cuda_stream);
+    case DType::kBFloat16: return run<__nv_bfloat16>(problem, device, grad_output, grad_bias, workspace, cuda_stream);
   }
 }
 

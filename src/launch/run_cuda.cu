@@ -31,26 +31,19 @@ Launcher launcher_of(int line) {
 template <Pass kPass>
 Launcher launcher_of(DType dtype, int line) {
   switch (dtype) {
-    case DType::kFloat32:
-      return launcher_of<kPass, float>(line);
-    case DType::kFloat64:
-      return launcher_of<kPass, double>(line);
-    case DType::kFloat16:
-      return launcher_of<kPass, __half>(line);
-    case DType::kBFloat16:
-      return launcher_of<kPass, __nv_bfloat16>(line);
+    case DType::kFloat32: return launcher_of<kPass, float>(line);
+    case DType::kFloat64: return launcher_of<kPass, double>(line);
+    case DType::kFloat16: return launcher_of<kPass, __half>(line);
+    case DType::kBFloat16: return launcher_of<kPass, __nv_bfloat16>(line);
   }
   return nullptr;
 }
 
 Launcher launcher_of(Pass pass, DType dtype, int line) {
   switch (pass) {
-    case Pass::kFprop:
-      return launcher_of<Pass::kFprop>(dtype, line);
-    case Pass::kDgrad:
-      return launcher_of<Pass::kDgrad>(dtype, line);
-    case Pass::kWgrad:
-      return launcher_of<Pass::kWgrad>(dtype, line);
+    case Pass::kFprop: return launcher_of<Pass::kFprop>(dtype, line);
+    case Pass::kDgrad: return launcher_of<Pass::kDgrad>(dtype, line);
+    case Pass::kWgrad: return launcher_of<Pass::kWgrad>(dtype, line);
   }
   return nullptr;
 }

@@ -1,6 +1,7 @@
 #include "fastconv/planner/direct_family.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "fastconv/planner/cost_model.h"
 #include "fastconv/tile/conv_coords.cuh"
@@ -13,8 +14,9 @@ constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // A split costs a second kernel and a trip through memory: worth it only for slices of some length.
 constexpr int64_t kMinSliceDepth = 256;
-// Blocks per multiprocessor that a split aims for: two fit at a time, and several rounds even out the last.
-constexpr int64_t kBlocksPerSm = 4;
+// Threads per multiprocessor that a split fills: two rounds of what 128 registers a thread leave room for. Not a block
+// more: the next round would be nearly empty.
+constexpr int64_t kThreadsPerSm = 2 * 512;
 constexpr int64_t kMaxSplit = 4096;
 
 bool multiple(int64_t stride, int64_t extent, int64_t elements) { return extent == 1 || stride % elements == 0; }
@@ -41,30 +43,39 @@ bool fits_int32(const ConvProblem& a) {
     if (extent >= limit) return false;
   }
   // The filter spans no more than the padded input (validate()), so its extents and their products with dilation fit.
-  const GemmExtents gemm = direct_extents(a);
   const int64_t image = a.pass == Pass::kDgrad ? a.h * a.w : a.p() * a.q();
   const int64_t taps = std::max(a.c_per_group(), a.k_per_group()) * a.r * a.s;
-  return image < limit && taps < limit && gemm.batches < limit;
+  // In this order: dgrad's extents come from a ConvMap, whose divisors are of 32 bits.
+  return image < limit && taps < limit && direct_extents(a).batches < limit;
 }
 
 int64_t tiles_per_slice(const KernelEntry& entry, const GemmExtents& gemm) {
   return ceil_div(gemm.m, entry.tile.m) * ceil_div(gemm.n, entry.tile.n) * gemm.batches;
 }
 
+// Of the sums of one slice.
+int64_t slice_bytes(const ConvProblem& problem, const GemmExtents& gemm) {
+  return std::max<int64_t>(1, gemm.m * gemm.n * gemm.batches) * (problem.dtype == DType::kFloat64 ? 8 : 4);
+}
+
+// A slice of pixels is counted in 32 bits.
+int64_t least_split(const ConvProblem& problem, const GemmExtents& gemm) {
+  return problem.pass == Pass::kWgrad ? std::max<int64_t>(1, ceil_div(gemm.depth, kMaxExtent)) : 1;
+}
+
 }  // namespace
 
 GemmExtents direct_extents(const ConvProblem& a) {
   switch (a.pass) {
-    case Pass::kFprop:
-      return {a.n * a.p() * a.q(), a.k_per_group(), a.c_per_group() * a.r * a.s, a.groups};
+    case Pass::kFprop: return {a.n * a.p() * a.q(), a.k_per_group(), a.c_per_group() * a.r * a.s, a.groups};
     case Pass::kDgrad: {
-      const ConvMap map = make_conv_map(a, false);
-      const int64_t taps_h = ceil_div(a.r, map.h.tap_step), taps_w = ceil_div(a.s, map.w.tap_step);
-      return {map.pixels, a.c_per_group(), a.k_per_group() * taps_h * taps_w,
-              a.groups * map.h.phases * map.w.phases};
+      // As make_axis() has it; depth is that of the phase with the most taps.
+      const int64_t taps_h = ceil_div(a.r, a.stride.h / std::gcd(a.stride.h, a.dilation.h));
+      const int64_t taps_w = ceil_div(a.s, a.stride.w / std::gcd(a.stride.w, a.dilation.w));
+      return {a.n * ceil_div(a.h, a.stride.h) * ceil_div(a.w, a.stride.w), a.c_per_group(),
+              a.k_per_group() * taps_h * taps_w, a.groups * std::min(a.stride.h, a.h) * std::min(a.stride.w, a.w)};
     }
-    case Pass::kWgrad:
-      return {a.c_per_group() * a.r * a.s, a.k_per_group(), a.n * a.p() * a.q(), a.groups};
+    case Pass::kWgrad: return {a.c_per_group() * a.r * a.s, a.k_per_group(), a.n * a.p() * a.q(), a.groups};
   }
   return {};
 }
@@ -92,11 +103,13 @@ const char* direct_why_not(const KernelEntry& entry, const ConvProblem& problem,
   if (!fits_int32(problem)) return "counts with 32 bits: extents, pixels of an image and taps stay below 2^29";
   const GemmExtents gemm = direct_extents(problem);
   if (tiles_per_slice(entry, gemm) > INT32_MAX / 2) return "would need more blocks than a grid has";
+  const int64_t least = least_split(problem, gemm);
+  if (least > 1 && least * slice_bytes(problem, gemm) > kMaxWorkspaceBytes) return "would need too much workspace";
   const int64_t elements = 16 / element_size(problem.dtype);
   if (entry.reads == VectorReads::kFilterVector) {
     const View w = filter(problem);
-    const bool dense = (w.w == 1 || w.strides.w == 1) && (w.h == 1 || w.strides.h == w.w) &&
-                       (w.c == 1 || w.strides.c == w.h * w.w);
+    const bool dense =
+        (w.w == 1 || w.strides.w == 1) && (w.h == 1 || w.strides.h == w.w) && (w.c == 1 || w.strides.c == w.h * w.w);
     if (direct_channels_inner(problem) || !dense || w.align < 16 || w.c * w.h * w.w % elements != 0 ||
         !multiple(w.strides.n, w.n, elements)) {
       return "reads 16 bytes of the filter at a time: it must be contiguous, aligned, C/groups*R*S in whole reads";
@@ -104,11 +117,12 @@ const char* direct_why_not(const KernelEntry& entry, const ConvProblem& problem,
   }
   if (entry.reads == VectorReads::kChannelVector) {
     const int64_t c = problem.c_per_group(), k = problem.k_per_group();
-    const bool fits = problem.pass == Pass::kFprop
-                          ? channel_vectors(input(problem), c, elements) && channel_vectors(filter(problem), c, elements)
-                      : problem.pass == Pass::kDgrad
-                          ? channel_vectors(output(problem), k, elements) && channel_vectors(filter(problem), c, elements)
-                          : channel_vectors(input(problem), c, elements) && channel_vectors(output(problem), k, elements);
+    const bool fits =
+        problem.pass == Pass::kFprop
+            ? channel_vectors(input(problem), c, elements) && channel_vectors(filter(problem), c, elements)
+        : problem.pass == Pass::kDgrad
+            ? channel_vectors(output(problem), k, elements) && channel_vectors(filter(problem), c, elements)
+            : channel_vectors(input(problem), c, elements) && channel_vectors(output(problem), k, elements);
     if (!fits) return "reads 16 bytes of channels at a time: needs channels_last operands, aligned, in whole reads";
   }
   return nullptr;
@@ -117,12 +131,11 @@ const char* direct_why_not(const KernelEntry& entry, const ConvProblem& problem,
 Plan direct_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
   const GemmExtents gemm = direct_extents(problem);
   const int64_t tiles = tiles_per_slice(entry, gemm);
-  const int64_t partial_bytes = std::max<int64_t>(1, gemm.m * gemm.n * gemm.batches) *
-                                (problem.dtype == DType::kFloat64 ? 8 : 4);
-  const int64_t wanted = ceil_div(kBlocksPerSm * device.sm_count, std::max<int64_t>(1, tiles));
+  const int64_t partial_bytes = slice_bytes(problem, gemm);
+  const int64_t threads = tile_threads(entry.tile.m, entry.tile.n, entry.thread_m, entry.thread_n);
+  const int64_t wanted = kThreadsPerSm / threads * device.sm_count / std::max<int64_t>(1, tiles);
   int64_t split = std::min({wanted, gemm.depth / kMinSliceDepth, kMaxWorkspaceBytes / partial_bytes, kMaxSplit});
-  // A slice of pixels is counted in 32 bits.
-  const int64_t least = problem.pass == Pass::kWgrad ? ceil_div(gemm.depth, kMaxExtent) : 1;
+  const int64_t least = least_split(problem, gemm);
   split = std::max({split, least, int64_t{1}});
   // Rounding slices up to whole steps can leave the last ones empty.
   const int64_t slice_depth = direct_slice_depth(problem, split);
@@ -130,7 +143,7 @@ Plan direct_plan(const KernelEntry& entry, const ConvProblem& problem, const Dev
 
   Plan plan;
   plan.kernel = &entry;
-  plan.block_threads = tile_threads(entry.tile.m, entry.tile.n, entry.thread_m, entry.thread_n);
+  plan.block_threads = static_cast<int32_t>(threads);
   plan.grid = tiles * split;
   plan.split = split;
   plan.workspace_bytes = split > 1 ? partial_bytes * split : 0;

@@ -40,8 +40,8 @@ Im2colBlocks im2col_blocks(const ConvProblem& problem) {
   blocks.column_bytes = (blocks.groups * blocks.taps * blocks.pixels * size + 255) / 256 * 256;
   const int64_t sum_bytes = blocks.keep_sums ? blocks.groups * output_block * columns.filters * 4 : 0;
   blocks.workspace_bytes = blocks.column_bytes + sum_bytes;
-  blocks.launches = ceil_div(problem.groups, blocks.groups) * ceil_div(all_taps, blocks.taps) *
-                    ceil_div(all_pixels, blocks.pixels);
+  blocks.launches =
+      ceil_div(problem.groups, blocks.groups) * ceil_div(all_taps, blocks.taps) * ceil_div(all_pixels, blocks.pixels);
   return blocks;
 }
 
@@ -64,8 +64,8 @@ Plan im2col_plan(const KernelEntry& entry, const ConvProblem& problem, const Dev
   const double column_traffic =
       static_cast<double>(blocks.column_bytes) * static_cast<double>(1 + ceil_div(columns.filters, entry.tile.n));
   const double block_us =
-      tiled_cost_us(entry, problem, device, {plan.grid, ceil_div(depth, kTileDepth), column_traffic}) +
-      kLaunchUs + column_traffic / (kBytesPerUsPerSm * device.sm_count);
+      tiled_cost_us(entry, problem, device, {plan.grid, ceil_div(depth, kTileDepth), column_traffic}) + kLaunchUs +
+      column_traffic / (kBytesPerUsPerSm * device.sm_count);
   plan.cost_us = static_cast<double>(blocks.launches) * block_us;
   return plan;
 }

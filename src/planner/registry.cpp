@@ -12,14 +12,14 @@ namespace {
 
 std::vector<KernelEntry> build_table() {
   std::vector<KernelEntry> table = {
-#define FASTCONV_KERNEL(name, pass, reads, m, n, thread_m, thread_n, dtypes)              \
-  {#name,       Pass::pass,         true,     {m, n, kTileDepth}, direct_why_not, direct_plan, \
-   VectorReads::reads, thread_m, thread_n, dtypes},
+#define FASTCONV_KERNEL(name, pass, reads, m, n, thread_m, thread_n, dtypes)      \
+  {#name,       Pass::pass,         true,     {m, n, kTileDepth}, direct_why_not, \
+   direct_plan, VectorReads::reads, thread_m, thread_n,           dtypes},
 #include "../launch/configs/direct.def"
 #undef FASTCONV_KERNEL
-#define FASTCONV_KERNEL(name, pass, reads, m, n, thread_m, thread_n, dtypes)              \
-  {#name,       Pass::pass,         true,     {m, n, kTileDepth}, im2col_why_not, im2col_plan, \
-   VectorReads::reads, thread_m, thread_n, dtypes},
+#define FASTCONV_KERNEL(name, pass, reads, m, n, thread_m, thread_n, dtypes)      \
+  {#name,       Pass::pass,         true,     {m, n, kTileDepth}, im2col_why_not, \
+   im2col_plan, VectorReads::reads, thread_m, thread_n,           dtypes},
 #include "../launch/configs/im2col.def"
 #undef FASTCONV_KERNEL
   };

@@ -128,7 +128,8 @@ def output_size(
 def products(problem: ConvProblem, method: str) -> list[tuple[int, int, int]]:
     """Every multiply-add that the index maths of conv_coords.cuh forms for output channel 0 of group 0.
 
-    As element offsets (source, filter, target), in no particular order: x, w, y for fprop and wgrad; dy, w, dx for dgrad.
+    As element offsets (source, filter, target), in no particular order: x, w, y for fprop and wgrad; dy, w, dx for
+    dgrad.
     Method: "direct", "direct_channels_inner" or "im2col".
     """
 

@@ -55,9 +55,7 @@ inline bool is_dense(std::initializer_list<std::pair<int64_t, int64_t>> extents_
 inline OutputRun direct_output_run(const ConvProblem& problem, const ConvMap& map) {
   constexpr int64_t kRun = 4;
   const bool wgrad = problem.pass == Pass::kWgrad;
-  const int32_t align = wgrad                           ? problem.w_align
-                        : problem.pass == Pass::kFprop ? problem.y_align
-                                                       : problem.x_align;
+  const int32_t align = wgrad ? problem.w_align : problem.pass == Pass::kFprop ? problem.y_align : problem.x_align;
   if (align < std::min<int64_t>(16, kRun * element_size(problem.dtype))) return OutputRun::kNone;
   auto whole = [](int64_t extent, int64_t stride) { return extent == 1 || stride % kRun == 0; };
   if (wgrad) {
@@ -66,7 +64,7 @@ inline OutputRun direct_output_run(const ConvProblem& problem, const ConvMap& ma
     const bool dense = map.channels_inner ? is_dense({{c, w.c}, {problem.s, w.w}, {problem.r, w.h}})
                                           : is_dense({{problem.s, w.w}, {problem.r, w.h}, {c, w.c}});
     return dense && c * problem.r * problem.s % kRun == 0 && whole(problem.k, w.n) ? OutputRun::kAlongM
-                                                                                  : OutputRun::kNone;
+                                                                                   : OutputRun::kNone;
   }
   const Strides& out = map.target;
   const int64_t channels = map.filters * problem.groups;
@@ -94,8 +92,8 @@ GemmBuffers<T> gemm_buffers(const ConvProblem& problem, const ConvBuffers& buffe
 }
 
 template <typename T, typename Gemm>
-void launch_reduce(const Plan& plan, const typename Gemm::Params& params, const GemmBuffers<T>& buffers, int64_t outputs,
-                   int64_t slices, cudaStream_t stream) {
+void launch_reduce(const Plan& plan, const typename Gemm::Params& params, const GemmBuffers<T>& buffers,
+                   int64_t outputs, int64_t slices, cudaStream_t stream) {
   constexpr int kThreads = 256;
   const int64_t grid = std::min<int64_t>(ceil_div(outputs, kThreads), INT32_MAX);
   launch(plan.kernel->name, reduce_splits<T, Gemm>, grid, kThreads, 0, stream, params, buffers, outputs, slices);
@@ -143,7 +141,8 @@ template <Pass kPass, typename T>
 Launcher direct_launcher(int line) {
   static constexpr Launcher kLaunchers[] = {
 #define FASTCONV_KERNEL(name, pass, reads, m, n, thread_m, thread_n, dtypes) \
-  direct_launcher_of<kPass, T, KernelLine<Pass::pass, VectorReads::reads, dtypes, TileConfig<m, n, thread_m, thread_n>>>(),
+  direct_launcher_of<kPass, T,                                               \
+                     KernelLine<Pass::pass, VectorReads::reads, dtypes, TileConfig<m, n, thread_m, thread_n>>>(),
 #include "../../../src/launch/configs/direct.def"
 #undef FASTCONV_KERNEL
   };

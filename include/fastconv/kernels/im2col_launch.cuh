@@ -79,7 +79,8 @@ template <Pass kPass, typename T>
 Launcher im2col_launcher(int line) {
   static constexpr Launcher kLaunchers[] = {
 #define FASTCONV_KERNEL(name, pass, reads, m, n, thread_m, thread_n, dtypes) \
-  im2col_launcher_of<kPass, T, KernelLine<Pass::pass, VectorReads::reads, dtypes, TileConfig<m, n, thread_m, thread_n>>>(),
+  im2col_launcher_of<kPass, T,                                               \
+                     KernelLine<Pass::pass, VectorReads::reads, dtypes, TileConfig<m, n, thread_m, thread_n>>>(),
 #include "../../../src/launch/configs/im2col.def"
 #undef FASTCONV_KERNEL
   };

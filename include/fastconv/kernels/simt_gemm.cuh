@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(Config::kThreads, kBlocksPerSm)
   OperandLoader<T, AccessA, Config::kM, Config::kDepth, Config::kThreads> loader_a(
       buffers.a + gemm.a_base(), smem.rows_a, gemm.extent_h(), gemm.extent_w());
   OperandLoader<T, AccessB, Config::kN, Config::kDepth, Config::kThreads> loader_b(buffers.b + gemm.b_base(),
-                                                                                  smem.rows_b, 0, 0);
+                                                                                   smem.rows_b, 0, 0);
   int32_t begin = smem.tile.depth_begin;
   bool accumulate = buffers.accumulate;
   do {

@@ -41,11 +41,10 @@ inline double tiled_cost_us(const KernelEntry& entry, const ConvProblem& problem
   const double lanes = problem.dtype == DType::kFloat64 ? 64 : 128;
   const double step_cycles = threads * per_depth * tile.k / lanes;
   const double tile_cycles = static_cast<double>(work.steps) * step_cycles + kTileCycles;
-  // Blocks are dealt to multiprocessors as they finish, two at least side by side: the last round is half empty on
-  // average, and a lone block is bound by latency.
-  const double rounds = static_cast<double>(work.tiles) / device.sm_count;
+  // Blocks are dealt out as multiprocessors finish; a lone block is bound by latency.
+  const auto blocks_per_sm = static_cast<double>((work.tiles + device.sm_count - 1) / device.sm_count);
   const double lone = static_cast<double>(work.steps) * std::max(step_cycles, kStepLatencyCycles) + kTileCycles;
-  const double compute = std::max(lone, (rounds + (rounds > 1 ? 0.5 : 0)) * tile_cycles) / kCyclesPerUs;
+  const double compute = std::max(lone, blocks_per_sm * tile_cycles) / kCyclesPerUs;
   return kLaunchUs + std::max(compute, work.bytes / (kBytesPerUsPerSm * device.sm_count));
 }
 

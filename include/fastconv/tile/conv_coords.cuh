@@ -174,8 +174,8 @@ struct Columns {
   }
   // Negative in the padding.
   FASTCONV_HOST_DEVICE int64_t source_element(int64_t pixel, int64_t tap) const {
-    const int64_t row = source_index(pixel / columns % rows, tap / taps_w % taps_h, stride.h, padding.h, dilation.h,
-                                     source_h);
+    const int64_t row =
+        source_index(pixel / columns % rows, tap / taps_w % taps_h, stride.h, padding.h, dilation.h, source_h);
     const int64_t column = source_index(pixel % columns, tap % taps_w, stride.w, padding.w, dilation.w, source_w);
     if (row < 0 || column < 0) return -1;
     return pixel / columns / rows * source.n + tap / taps_w / taps_h * source.c + row * source.h + column * source.w;

@@ -25,8 +25,12 @@ struct ThreadTile {
     first_m = warp / Config::kWarpsN * Config::kLanesM * Config::kThreadM + lane / Config::kLanesN * Config::kRun;
     first_n = warp % Config::kWarpsN * Config::kLanesN * Config::kThreadN + lane % Config::kLanesN * Config::kRun;
   }
-  __device__ int m(int i) const { return first_m + i / Config::kRun * Config::kLanesM * Config::kRun + i % Config::kRun; }
-  __device__ int n(int j) const { return first_n + j / Config::kRun * Config::kLanesN * Config::kRun + j % Config::kRun; }
+  __device__ int m(int i) const {
+    return first_m + i / Config::kRun * Config::kLanesM * Config::kRun + i % Config::kRun;
+  }
+  __device__ int n(int j) const {
+    return first_n + j / Config::kRun * Config::kLanesN * Config::kRun + j % Config::kRun;
+  }
 };
 
 // Adds the products of depths [begin, end) to acc. Depths beyond `end` read as zero, so there is no tail.

@@ -54,8 +54,8 @@ class OperandLoader {
     for (int i = 0; i < kLoads; ++i) {
       const Coord fixed = fixed_[i % kSlots];
       const Coord other = Access::kAlongRows ? depth[across(i)] : rows_[across(i)];
-      staged_[i] = inside(fixed, other) ? *reinterpret_cast<const Staged*>(source_ + fixed.offset + other.offset)
-                                        : Staged{};
+      staged_[i] =
+          inside(fixed, other) ? *reinterpret_cast<const Staged*>(source_ + fixed.offset + other.offset) : Staged{};
     }
   }
 
