@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from typing import Any
 
@@ -91,18 +92,22 @@ class TestKernel:
 
     def test_runs_some_named_problem(self, kernel: Kernel) -> None:
         """A kernel that refuses everything would pass the test above."""
-        ran = 0
-        for problem in CASES.values():
-            o = operands(problem, torch.float32, kernel.device)
-            with fastconv.force_kernel(kernel.name):
-                try:
-                    actual = run_pass(kernel.pass_, o, problem)
-                except RuntimeError as error:
-                    assert kernel.name in str(error)
-                    continue
-            reference.assert_right(actual, expect_pass(kernel.pass_, o, problem), kernel.name)
-            ran += 1
-        assert ran > 0
+        dtypes, layouts = (torch.float32, torch.float64), ("contiguous", "channels_last")
+        for dtype, layout in itertools.product(dtypes, layouts):
+            ran = 0
+            for problem in CASES.values():
+                o = operands(problem, dtype, kernel.device, views=(layout,) * 3)
+                with fastconv.force_kernel(kernel.name):
+                    try:
+                        actual = run_pass(kernel.pass_, o, problem)
+                    except RuntimeError as error:
+                        assert kernel.name in str(error)
+                        continue
+                reference.assert_right(actual, expect_pass(kernel.pass_, o, problem), kernel.name)
+                ran += 1
+            if ran:
+                return
+        pytest.fail("it refused every one")
 
 
 def test_forced_kernel_is_the_one_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,8 @@ def _load_cuda() -> str | None:
     try:
         torch.ops.load_library(CUDA_LIBRARY)
     except OSError as error:
-        return f"{CUDA_LIBRARY.name} could not be loaded: {error}"
+        # torch >= 2.13 wraps the loader's error in one that says only the path.
+        return f"{CUDA_LIBRARY.name} could not be loaded: {error.__cause__ or error}"
     return None
 
 

@@ -184,7 +184,9 @@ def _conv2d_fake(
         bias is None or (bias.dim() == 1 and bias.shape[0] == weight.shape[0]),
         lambda: f"fastconv: bias must be 1-D with weight.size(0) = {weight.shape[0]} elements",
     )
-    return _empty(size, is_channels_last(input) or is_channels_last(weight), input)
+    # A batch of none is contiguous, as torch's is.
+    channels_last = size[0] != 0 and (is_channels_last(input) or is_channels_last(weight))
+    return _empty(size, channels_last, input)
 
 
 @torch.library.register_fake("fastconv::conv2d_input")

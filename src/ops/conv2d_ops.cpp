@@ -3,6 +3,9 @@
 #include <cstdlib>
 #include <stdexcept>
 
+// Of torch 2.13 and newer; null before. It knows why a call failed.
+extern "C" __attribute__((weak)) const char* torch_exception_get_what_without_backtrace();
+
 namespace fastconv::ops {
 namespace {
 
@@ -31,6 +34,23 @@ DType check_dtype(const Operand& operand) {
 int32_t alignment(const void* data) {
   const auto address = reinterpret_cast<uintptr_t>(data);
   return static_cast<int32_t>(address % 128 == 0 ? 128 : address & -address);
+}
+
+Tensor allocate(int64_t dims, const int64_t* sizes, const int64_t* strides, int32_t dtype, const Tensor& like) {
+  int32_t device_type;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(like.get(), &device_type));
+  AtenTensorHandle handle;
+  if (aoti_torch_empty_strided(dims, sizes, strides, dtype, device_type, like.get_device_index(), &handle) ==
+      AOTI_TORCH_SUCCESS) {
+    return Tensor(handle);
+  }
+  std::string message = "not enough memory on " + device_name(like) + " for a tensor of size [";
+  for (int64_t dim = 0; dim < dims; ++dim) message += (dim ? ", " : "") + std::to_string(sizes[dim]);
+  message += "]";
+  if (torch_exception_get_what_without_backtrace) {
+    message += std::string(": ") + torch_exception_get_what_without_backtrace();
+  }
+  fail(message);
 }
 
 }  // namespace
@@ -107,23 +127,14 @@ Tensor empty(const Sizes& sizes, bool channels_last, bool batched, const Tensor&
   const Strides s = dense_strides(sizes, channels_last);
   const int64_t strides[] = {s.n, s.c, s.h, s.w};
   const int skipped = batched ? 0 : 1;
-  int32_t dtype, device_type;
+  int32_t dtype;
   TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(like.get(), &dtype));
-  TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(like.get(), &device_type));
-  AtenTensorHandle handle;
-  TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(4 - skipped, sizes.data() + skipped, strides + skipped, dtype,
-                                                  device_type, like.get_device_index(), &handle));
-  return Tensor(handle);
+  return allocate(4 - skipped, sizes.data() + skipped, strides + skipped, dtype, like);
 }
 
 Tensor empty_bytes(int64_t bytes, const Tensor& like) {
   const int64_t stride = 1;
-  int32_t device_type;
-  TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(like.get(), &device_type));
-  AtenTensorHandle handle;
-  TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(1, &bytes, &stride, aoti_torch_dtype_uint8(), device_type,
-                                                  like.get_device_index(), &handle));
-  return Tensor(handle);
+  return allocate(1, &bytes, &stride, aoti_torch_dtype_uint8(), like);
 }
 
 ConvGeometry make_geometry(Sizes input, Sizes weight, Ints stride, Ints padding, Ints dilation, int64_t groups) {

@@ -92,9 +92,10 @@ bool direct_channels_inner(const ConvProblem& problem) {
   return channels > 1 && source.c < source.w;
 }
 
-int32_t direct_chain(const ConvProblem& problem) {
-  if (problem.dtype != DType::kFloat32) return INT32_MAX;  // far below what the result is rounded to; or double
-  return problem.pass == Pass::kWgrad ? 1024 : 4096;
+int32_t direct_smem_bytes(const KernelEntry& entry, const ConvProblem& problem, int64_t depth) {
+  // Chains of 16-bit types err far below what the result is rounded to, double's far below all else.
+  const bool keeps_sums = problem.dtype == DType::kFloat32 && depth > kChain;
+  return simt_smem_bytes(entry.tile.m, entry.tile.n, problem.dtype == DType::kFloat64 ? 8 : 4, keeps_sums);
 }
 
 const char* direct_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
@@ -105,6 +106,7 @@ const char* direct_why_not(const KernelEntry& entry, const ConvProblem& problem,
   if (tiles_per_slice(entry, gemm) > INT32_MAX / 2) return "would need more blocks than a grid has";
   const int64_t least = least_split(problem, gemm);
   if (least > 1 && least * slice_bytes(problem, gemm) > kMaxWorkspaceBytes) return "would need too much workspace";
+  if (direct_smem_bytes(entry, problem, gemm.depth) > device.smem_optin_bytes) return "needs more shared memory";
   const int64_t elements = 16 / element_size(problem.dtype);
   if (entry.reads == VectorReads::kFilterVector) {
     const View w = filter(problem);
@@ -144,6 +146,7 @@ Plan direct_plan(const KernelEntry& entry, const ConvProblem& problem, const Dev
   Plan plan;
   plan.kernel = &entry;
   plan.block_threads = static_cast<int32_t>(threads);
+  plan.smem_bytes = direct_smem_bytes(entry, problem, slice_depth);
   plan.grid = tiles * split;
   plan.split = split;
   plan.workspace_bytes = split > 1 ? partial_bytes * split : 0;

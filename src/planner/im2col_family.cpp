@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "fastconv/planner/cost_model.h"
+#include "fastconv/planner/direct_family.h"
 #include "fastconv/tile/conv_coords.cuh"
 #include "fastconv/tile/tile_config.h"
 
@@ -11,15 +12,21 @@ namespace {
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+// wgrad has few outputs, so its reduction is sliced until a product has as many blocks as a large GPU runs at a time;
+// shorter slices than these would not pay for their sums' way through memory.
+constexpr int64_t kEnoughBlocks = 256;
+constexpr int64_t kMinSlicePixels = 1024;
+
 }  // namespace
 
-Im2colBlocks im2col_blocks(const ConvProblem& problem) {
+Im2colBlocks im2col_blocks(const KernelEntry& entry, const ConvProblem& problem) {
   const Columns columns = make_columns(problem);
   const int64_t size = element_size(problem.dtype);
   const bool wgrad = problem.pass == Pass::kWgrad;
   // Half of the workspace each for columns and sums, so that neither depends on the other.
   const int64_t elements = kMaxWorkspaceBytes / 2 / size;
-  const int64_t sums = kMaxWorkspaceBytes / 2 / 4;
+  const int64_t sum_size = problem.dtype == DType::kFloat64 ? 8 : 4;
+  const int64_t sums = kMaxWorkspaceBytes / 2 / sum_size;
   const int64_t all_taps = columns.taps(), all_pixels = std::max<int64_t>(1, columns.pixels());
 
   Im2colBlocks blocks{};
@@ -37,8 +44,17 @@ Im2colBlocks im2col_blocks(const ConvProblem& problem) {
   }
   blocks.taps = wgrad ? output_block : reduction_block;
   blocks.pixels = wgrad ? reduction_block : output_block;
+  blocks.slices = 1;
+  const int64_t block_sums = blocks.groups * output_block * columns.filters;
+  if (wgrad) {
+    const int64_t tiles =
+        ceil_div(output_block, entry.tile.m) * ceil_div(columns.filters, entry.tile.n) * blocks.groups;
+    const int64_t most = std::min(reduction_block / kMinSlicePixels, sums / block_sums);
+    blocks.slices = std::clamp<int64_t>(kEnoughBlocks / tiles, 1, std::max<int64_t>(1, most));
+    blocks.keep_sums |= blocks.slices > 1;
+  }
   blocks.column_bytes = (blocks.groups * blocks.taps * blocks.pixels * size + 255) / 256 * 256;
-  const int64_t sum_bytes = blocks.keep_sums ? blocks.groups * output_block * columns.filters * 4 : 0;
+  const int64_t sum_bytes = blocks.keep_sums ? blocks.slices * block_sums * sum_size : 0;
   blocks.workspace_bytes = blocks.column_bytes + sum_bytes;
   blocks.launches =
       ceil_div(problem.groups, blocks.groups) * ceil_div(all_taps, blocks.taps) * ceil_div(all_pixels, blocks.pixels);
@@ -51,21 +67,23 @@ const char* im2col_why_not(const KernelEntry&, const ConvProblem&, const DeviceS
 
 Plan im2col_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
   const Columns columns = make_columns(problem);
-  const Im2colBlocks blocks = im2col_blocks(problem);
+  const Im2colBlocks blocks = im2col_blocks(entry, problem);
   const bool wgrad = problem.pass == Pass::kWgrad;
   const int64_t m = wgrad ? blocks.taps : blocks.pixels, depth = wgrad ? blocks.pixels : blocks.taps;
   Plan plan;
   plan.kernel = &entry;
   plan.block_threads = tile_threads(entry.tile.m, entry.tile.n, entry.thread_m, entry.thread_n);
-  plan.grid = ceil_div(m, entry.tile.m) * ceil_div(columns.filters, entry.tile.n) * blocks.groups;
+  plan.grid = ceil_div(m, entry.tile.m) * ceil_div(columns.filters, entry.tile.n) * blocks.groups * blocks.slices;
+  plan.split = blocks.slices;
+  plan.smem_bytes = direct_smem_bytes(entry, problem, depth);
   plan.chunk = blocks.pixels;
   plan.workspace_bytes = blocks.workspace_bytes;
   // Columns are written, then read once for each tile of filters.
   const double column_traffic =
       static_cast<double>(blocks.column_bytes) * static_cast<double>(1 + ceil_div(columns.filters, entry.tile.n));
   const double block_us =
-      tiled_cost_us(entry, problem, device, {plan.grid, ceil_div(depth, kTileDepth), column_traffic}) + kLaunchUs +
-      column_traffic / (kBytesPerUsPerSm * device.sm_count);
+      tiled_cost_us(entry, problem, device, {plan.grid, ceil_div(depth, blocks.slices * kTileDepth), column_traffic}) +
+      kLaunchUs + column_traffic / (kBytesPerUsPerSm * device.sm_count);
   plan.cost_us = static_cast<double>(blocks.launches) * block_us;
   return plan;
 }

@@ -11,6 +11,7 @@ struct ColumnBlock {
   Columns columns;
   int64_t first_group, first_tap, first_pixel;
   int64_t groups, taps, pixels;
+  int64_t slices;  // of the reduction, each with sums of its own
   int64_t filter_group_stride;
 };
 
@@ -29,7 +30,7 @@ __global__ void __launch_bounds__(256)
 }
 
 struct ColumnsTile {
-  int64_t batch, first_m, first_n;
+  int64_t batch, slice, first_m, first_n;
   int32_t depth_begin, depth_end;
 };
 
@@ -47,18 +48,27 @@ struct ColumnsGemm {
   __device__ static ColumnsTile locate(const ColumnBlock& block, uint32_t index) {
     const int64_t tiles_n = (block.columns.filters + Config::kN - 1) / Config::kN;
     const int64_t tiles_m = ((kWgrad ? block.taps : block.pixels) + Config::kM - 1) / Config::kM;
-    const int64_t rest = index / tiles_n;
-    return tile_at(block, rest / tiles_m, 0, rest % tiles_m * Config::kM, index % tiles_n * Config::kN);
+    const int64_t tile_m = index / tiles_n, batch = tile_m / tiles_m;
+    return tile_at(block, batch % block.groups, batch / block.groups, tile_m % tiles_m * Config::kM,
+                   index % tiles_n * Config::kN);
   }
-  __device__ static ColumnsTile tile_at(const ColumnBlock& block, int64_t batch, int32_t, int64_t first_m,
+  __device__ static ColumnsTile tile_at(const ColumnBlock& block, int64_t batch, int64_t slice, int64_t first_m,
                                         int64_t first_n) {
-    return {batch, first_m, first_n, 0, static_cast<int32_t>(kWgrad ? block.pixels : block.taps)};
+    const int64_t depth = kWgrad ? block.pixels : block.taps;
+    const int64_t slice_depth = (depth + block.slices - 1) / block.slices;
+    const int64_t begin = min(slice * slice_depth, depth);
+    return {batch,
+            slice,
+            first_m,
+            first_n,
+            static_cast<int32_t>(begin),
+            static_cast<int32_t>(min(begin + slice_depth, depth))};
   }
 
   __device__ int64_t a_base() const { return tile.batch * block.taps * block.pixels; }
   __device__ int64_t b_base() const { return kWgrad ? target_base() : filter_base(); }
   __device__ int64_t out_base() const { return kWgrad ? filter_base() : target_base(); }
-  __device__ int64_t partial_base() const { return tile.batch * extent_n() * extent_m(); }
+  __device__ int64_t partial_base() const { return (tile.slice * block.groups + tile.batch) * extent_n() * extent_m(); }
   __device__ int64_t batches() const { return block.groups; }
   __device__ int64_t extent_m() const { return kWgrad ? block.taps : block.pixels; }
   __device__ int64_t extent_n() const { return block.columns.filters; }

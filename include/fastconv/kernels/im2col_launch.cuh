@@ -20,17 +20,20 @@ void multiply_columns(const Plan& plan, const ConvProblem& problem, const Column
   using A = OperandAccess<!kWgrad, 1, false>;
   using B = OperandAccess<false, 1, false>;
   launch(plan.kernel->name, simt_gemm<T, Config, A, B, kBlocksPerSm<T, Config>, Gemm>,
-         ceil_div(m, Config::kM) * ceil_div(filters, Config::kN) * params.groups, Config::kThreads,
-         sizeof(GemmStorage<Gemm, Config, T>), stream, params, gemm, direct_chain(problem));
-  if (gemm.partial && complete) launch_reduce<T, Gemm>(plan, params, gemm, m * filters * params.groups, 1, stream);
+         ceil_div(m, Config::kM) * ceil_div(filters, Config::kN) * params.groups * params.slices, Config::kThreads,
+         plan.smem_bytes, stream, params, gemm, chain_of<T>);
+  if (gemm.partial && complete) {
+    launch_reduce<T, Gemm>(plan, params, gemm, m * filters * params.groups, params.slices, stream);
+  }
 }
 
 template <typename T, typename Line>
 void launch_im2col(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, cudaStream_t stream) {
   constexpr bool kWgrad = Line::kPass == Pass::kWgrad;
-  const Im2colBlocks blocks = im2col_blocks(problem);
+  const Im2colBlocks blocks = im2col_blocks(*plan.kernel, problem);
   ColumnBlock params{};
   params.columns = make_columns(problem);
+  params.slices = blocks.slices;
   params.filter_group_stride = problem.k_per_group() * problem.w_strides.n;
   const int64_t all_taps = params.columns.taps(), all_pixels = params.columns.pixels();
   if (all_pixels == 0 && !kWgrad) return;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "fastconv/tile/epilogue.cuh"
 #include "fastconv/tile/mainloop_simt.cuh"
@@ -22,19 +23,48 @@ struct GemmBuffers {
   bool accumulate;  // add to what the output holds
 };
 
+// 16-bit results round off far more than a long chain does, and double has precision to spare.
+template <typename T>
+inline constexpr int32_t chain_of = std::is_same_v<T, float> ? kChain : INT32_MAX;
+
 template <typename Gemm, typename Config, typename T>
 struct GemmStorage : SimtStorage<Accumulator<T>, Config> {
   typename Gemm::Tile tile;
   OutputTable<Accumulator<T>, Config> output;
 };
 
+template <typename Config, typename Acc>
+inline constexpr int kStorageBytes = simt_storage_bytes(Config::kM, Config::kN, sizeof(Acc));
+
+// Stores a thread's sums, or adds those stored to them.
+template <typename Config, typename Acc>
+__device__ __forceinline__ void exchange_sums(Acc (&acc)[Config::kThreadM][Config::kThreadN],
+                                              Vector<Acc, Config::kRun>* sums, bool keep) {
+  constexpr int kRun = Config::kRun;
+#pragma unroll
+  for (int i = 0; i < Config::kThreadM; ++i) {
+#pragma unroll
+    for (int j = 0; j < Config::kThreadN; j += kRun) {
+      auto& place = sums[(i * Config::kThreadN + j) / kRun * Config::kThreads];
+      auto& run = *reinterpret_cast<Vector<Acc, kRun>*>(&acc[i][j]);
+      if (keep) {
+        place = run;
+      } else {
+        const Vector<Acc, kRun> earlier = place;
+#pragma unroll
+        for (int r = 0; r < kRun; ++r) run.data[r] += earlier.data[r];
+      }
+    }
+  }
+}
+
 template <typename T, typename Gemm>
 __device__ __forceinline__ Accumulator<T> bias_of(const GemmBuffers<T>& buffers, const Gemm& gemm, int column) {
   return buffers.bias ? widen(buffers.bias[gemm.bias_index(column)]) : Accumulator<T>{0};
 }
 
-// A chain of float32 additions grows its rounding error with the root of its length, so sums longer than `chain` go
-// through the output in pieces.
+// A reduction longer than `chain` is added up in chains, whose sums meet in shared memory, each thread's in places of
+// its own: registers hold one set of sums, not two.
 template <typename T, typename Config, typename AccessA, typename AccessB, int kBlocksPerSm, typename Gemm>
 __global__ void __launch_bounds__(Config::kThreads, kBlocksPerSm)
     simt_gemm(const __grid_constant__ typename Gemm::Params params, const __grid_constant__ GemmBuffers<T> buffers,
@@ -42,6 +72,7 @@ __global__ void __launch_bounds__(Config::kThreads, kBlocksPerSm)
   using Acc = Accumulator<T>;
   extern __shared__ __align__(16) unsigned char shared_bytes[];
   auto& smem = *reinterpret_cast<GemmStorage<Gemm, Config, T>*>(shared_bytes);
+  static_assert(sizeof(smem) <= kStorageBytes<Config, Acc>);
 
   if (threadIdx.x == 0) smem.tile = Gemm::template locate<Config>(params, blockIdx.x);
   __syncthreads();
@@ -64,21 +95,27 @@ __global__ void __launch_bounds__(Config::kThreads, kBlocksPerSm)
       buffers.a + gemm.a_base(), smem.rows_a, gemm.extent_h(), gemm.extent_w());
   OperandLoader<T, AccessB, Config::kN, Config::kDepth, Config::kThreads> loader_b(buffers.b + gemm.b_base(),
                                                                                    smem.rows_b, 0, 0);
-  int32_t begin = smem.tile.depth_begin;
-  bool accumulate = buffers.accumulate;
-  do {
+  auto* sums = reinterpret_cast<Vector<Acc, Config::kRun>*>(shared_bytes + kStorageBytes<Config, Acc>) + threadIdx.x;
+  Acc acc[Config::kThreadM][Config::kThreadN];
+  for (int32_t begin = smem.tile.depth_begin;;) {
     const int32_t end = smem.tile.depth_end - begin > chain ? begin + chain : smem.tile.depth_end;
-    Acc acc[Config::kThreadM][Config::kThreadN] = {};
-    mainloop<Config>(gemm, smem, loader_a, loader_b, begin, end, acc);
-    if (partial) {
-      const OutputRun run = gemm.extent_m() % Config::kRun == 0 ? OutputRun::kAlongM : OutputRun::kNone;
-      epilogue<Config>(acc, smem.output, buffers.partial + gemm.partial_base(), run, accumulate);
-    } else {
-      epilogue<Config>(acc, smem.output, buffers.out + gemm.out_base(), buffers.run, accumulate);
+#pragma unroll
+    for (auto& row : acc) {
+#pragma unroll
+      for (Acc& sum : row) sum = 0;
     }
+    mainloop<Config>(gemm, smem, loader_a, loader_b, begin, end, acc);
+    if (begin != smem.tile.depth_begin) exchange_sums<Config>(acc, sums, /*keep=*/false);
+    if (end == smem.tile.depth_end) break;
+    exchange_sums<Config>(acc, sums, /*keep=*/true);
     begin = end;
-    accumulate = true;
-  } while (begin < smem.tile.depth_end);
+  }
+  if (partial) {
+    const OutputRun run = gemm.extent_m() % Config::kRun == 0 ? OutputRun::kAlongM : OutputRun::kNone;
+    epilogue<Config>(acc, smem.output, buffers.partial + gemm.partial_base(), run, buffers.accumulate);
+  } else {
+    epilogue<Config>(acc, smem.output, buffers.out + gemm.out_base(), buffers.run, buffers.accumulate);
+  }
 }
 
 // Adds the slices of `partial` in order and writes the output. One thread an output, neighbours along m.

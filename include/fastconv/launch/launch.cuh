@@ -4,8 +4,8 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <map>
 #include <mutex>
-#include <set>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -18,18 +18,19 @@ inline void check_cuda(cudaError_t status, const char* what) {
   throw std::runtime_error(std::string("fastconv: ") + what + ": " + cudaGetErrorString(status));
 }
 
-// Blocks have at most 48 KiB of dynamic shared memory unless their kernel has asked for more, once on each device.
+// Blocks have at most 48 KiB of dynamic shared memory unless their kernel has asked for more, on each device.
 inline void allow_shared_memory(const void* kernel, int smem_bytes, const char* name) {
   constexpr int kDefaultBytes = 48 * 1024;
   if (smem_bytes <= kDefaultBytes) return;
   static std::mutex mutex;
-  static std::set<std::pair<const void*, int>> allowed;
+  static std::map<std::pair<const void*, int>, int> allowed_bytes;
   int device = 0;
   check_cuda(cudaGetDevice(&device), name);
   const std::lock_guard lock(mutex);
-  if (allowed.contains({kernel, device})) return;
+  int& allowed = allowed_bytes[{kernel, device}];
+  if (smem_bytes <= allowed) return;
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes), name);
-  allowed.insert({kernel, device});
+  allowed = smem_bytes;
 }
 
 template <typename... Params, typename... Args>

@@ -111,7 +111,7 @@ Tensor conv2d(Tensor input, Tensor weight, std::optional<Tensor> bias, Ints stri
   Backend backend(input.get_device_index());
   ConvProblem problem = make_problem(Pass::kFprop, geometry, dtype, parse_precision(precision));
   problem.has_bias = bias.has_value();
-  const bool channels_last = is_channels_last(x) || is_channels_last(w);
+  const bool channels_last = problem.n > 0 && (is_channels_last(x) || is_channels_last(w));
   Tensor output = empty({problem.n, problem.k, problem.p(), problem.q()}, channels_last, input.dim() == 4, input);
   ConvBuffers buffers{};
   set_input(problem, buffers, x);

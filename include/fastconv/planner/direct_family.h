@@ -21,9 +21,8 @@ int64_t direct_slice_depth(const ConvProblem& problem, int64_t split);
 // Whether taps run over channels fastest: where the gathered tensor's channels are closer together than its columns.
 bool direct_channels_inner(const ConvProblem& problem);
 
-// Additions in one float32 chain before the sum goes through the output: the rounding error stays below that of
-// cuDNN's float32 kernels, which chain over the whole depth. wgrad's depth, all pixels, is by far the longest.
-int32_t direct_chain(const ConvProblem& problem);
+// Shared memory of a block whose reduction is `depth` long.
+int32_t direct_smem_bytes(const KernelEntry& entry, const ConvProblem& problem, int64_t depth);
 
 const char* direct_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
 Plan direct_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);

@@ -8,16 +8,17 @@
 
 namespace fastconv {
 
-// The columns matrix is made in blocks of groups x taps x pixels. Where the reduction takes several blocks and the
-// output is too short to add up in, sums are kept beside the columns.
+// The columns matrix is made in blocks of groups x taps x pixels. Sums are kept beside the columns where the reduction
+// takes several blocks and the output is too short to add up in, or where slices of a block add up apart.
 struct Im2colBlocks {
   int64_t groups, taps, pixels;  // of a block, at most
+  int64_t slices;                // of a block's reduction
   bool keep_sums;
   int64_t column_bytes;  // the sums follow
   int64_t workspace_bytes;
   int64_t launches;  // blocks of all the work
 };
-Im2colBlocks im2col_blocks(const ConvProblem& problem);
+Im2colBlocks im2col_blocks(const KernelEntry& entry, const ConvProblem& problem);
 
 const char* im2col_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
 Plan im2col_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);

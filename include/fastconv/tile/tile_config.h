@@ -7,7 +7,21 @@ namespace fastconv {
 // channels_last operands fill their 16-byte accesses.
 inline constexpr int kTileDepth = 16;
 
+// Additions in one chain of float32: its rounding error grows with the root of its length. 128 keeps the error below
+// cuDNN's in strict float32 in every pass (bench/results), and costs little: see simt_gemm.
+inline constexpr int kChain = 128;
+
 constexpr int tile_threads(int m, int n, int thread_m, int thread_n) { return m / thread_m * (n / thread_n); }
+
+// Shared memory of a block, bytes: two stages of both operands with a padded row each, their Coords, the outputs'
+// places and bias, the tile's description. The sums of finished chains follow if there are any.
+constexpr int simt_storage_bytes(int m, int n, int sum_bytes) {
+  return 2 * kTileDepth * (sum_bytes * (m + n) + 2 * 16) + 2 * 2 * 16 * kTileDepth + (16 + 8) * (m + n) +
+         sum_bytes * n + 128;
+}
+constexpr int simt_smem_bytes(int m, int n, int sum_bytes, bool keeps_sums) {
+  return simt_storage_bytes(m, n, sum_bytes) + (keeps_sums ? sum_bytes * m * n : 0);
+}
 
 template <int kM_, int kN_, int kThreadM_, int kThreadN_>
 struct TileConfig {
