@@ -1,0 +1,64 @@
+// Consumer of the weight gradient: one warpgroup multiplies its units by 64 filters each over all pixels of its tiles.
+#pragma once
+
+#include "fastconv/ptx/wgmma_mn_major.cuh"
+#include "fastconv/tile/ring.cuh"
+#include "fastconv/tile/wgrad_params.h"
+
+namespace fastconv {
+
+template <typename T, int kChannels, int kBlocks, int kUnits>
+struct WgradMainloop {
+  static constexpr int kN = kChannels * kBlocks;
+  static constexpr int kAccumulators = kN / 2;  // of one unit, per thread
+  static constexpr ptx::Swizzle kSwizzle = kChannels == 64   ? ptx::Swizzle::k128B
+                                           : kChannels == 32 ? ptx::Swizzle::k64B
+                                                             : ptx::Swizzle::k32B;
+
+  // NOTES: accumulators are cleared by the first wgmma's scale-d: zeroing registers makes ptxas serialise the loop
+  // (C7515). A stage is released one step pair late, when the wgmmas that read it are known to be done.
+  static __device__ __forceinline__ void run(const WgradParams& params, const WgradTapGroup& group, int first_slot,
+                                             int tiles, Ring& ring, bool elected, float (&acc)[kUnits][kAccumulators]) {
+    const uint32_t x_high = ptx::descriptor_high(params.x_group_pitch, kSwizzle);
+    const uint32_t y_high = ptx::descriptor_high(params.y_group_pitch, ptx::Swizzle::k128B);
+    uint32_t x_low[kUnits], y_low[kUnits];
+#pragma unroll
+    for (int u = 0; u < kUnits; ++u) {
+      const int slot = first_slot + u, m_block = slot / params.units_per_m_block;
+      const int index = group.unit_begin + slot - m_block * params.units_per_m_block;
+      const WgradUnit& unit = params.unit[min(index, group.unit_end - 1)];  // a slot left over repeats the last unit
+      x_low[u] = ptx::descriptor_low(unit.start * 16, unit.step * 16);
+      y_low[u] = ptx::descriptor_low(params.y_offset + m_block * params.y_block_bytes);
+    }
+
+    int accumulate = 0;
+    uint32_t done = 0;  // barrier to arrive on after the next wait
+    for (int t = 0; t < tiles; ++t) {
+      ring.wait_full();
+      const uint32_t stage = (ring.stage() & 0x3ffff) >> 4;  // in a cluster, a block's rank stands above its addresses
+      for (int pair = 0; pair < params.step_pairs; ++pair) {
+        ptx::wgmma_fence();
+#pragma unroll
+        for (int k = 0; k < 2; ++k) {
+          const WgradStep step = params.step[2 * pair + k];
+          const uint32_t x = stage + step.x, y = stage + step.y;
+#pragma unroll
+          for (int u = 0; u < kUnits; ++u) {
+            ptx::WgmmaMnMajor<T, kN>::mma(acc[u], ptx::descriptor(y_low[u] + y, y_high),
+                                          ptx::descriptor(x_low[u] + x, x_high), k == 0 ? accumulate : 1);
+          }
+        }
+        ptx::wgmma_commit();
+        ptx::wgmma_wait<1>();
+        if (elected && done != 0) ptx::mbarrier_arrive(done);
+        done = 0;
+        accumulate = 1;
+      }
+      done = ring.empty();
+      ring.next();
+    }
+    ptx::wgmma_wait<0>();
+  }
+};
+
+}  // namespace fastconv
