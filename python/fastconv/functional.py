@@ -12,6 +12,8 @@ from . import ops
 from .ops import Ints, call_conv2d
 from .precision import check, effective
 
+_is_compiling = torch.compiler.is_compiling
+
 
 def conv2d(
     input: Tensor,
@@ -72,10 +74,10 @@ def conv2d(
     precision = effective() if precision is None else check(precision)
     if isinstance(padding, str):
         input, padding = _pad(input, weight, stride, padding, dilation)
-    if torch.compiler.is_compiling():
+    if _is_compiling():
         # The ops take concrete strides: a traced function is specialised for them, not for sizes.
         stride, padding, dilation = _concrete(stride), _concrete(padding), _concrete(dilation)
-        return call_conv2d(input, weight, bias, stride, padding, dilation, int(groups), precision)
+        return ops.conv2d(input, weight, bias, stride, padding, dilation, int(groups), precision=precision)
     try:
         return call_conv2d(input, weight, bias, stride, padding, dilation, groups, precision)
     except (RuntimeError, AttributeError):

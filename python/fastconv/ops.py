@@ -279,14 +279,14 @@ class _Conv2d(_SingleLevelFunction):
         groups: int,
         precision: str | None,
     ) -> Tensor:
+        with _below_autograd():  # first, because it checks the arguments
+            output = conv2d(input, weight, bias, stride, padding, dilation, groups, precision=precision)
         needs_input, needs_weight = ctx.needs_input_grad[:2]
         ctx.save_for_backward(input if needs_weight else None, weight if needs_input else None)
         ctx.geometry = stride, padding, dilation, groups
         ctx.precision = precision
         ctx.sizes = input.shape, weight.shape
         ctx.strides = input.stride(), weight.stride()
-        with _below_autograd():
-            output = conv2d(input, weight, bias, stride, padding, dilation, groups, precision=precision)
         if _forward_ad():
             ctx.save_for_forward(input, weight)
             ctx.set_materialize_grads(False)
@@ -797,7 +797,9 @@ def call_conv2d(
     precision: str | None,
 ) -> Tensor:
     """The op by the shortest way: the dispatcher's detours through Python cost more than the rest of a call."""
-    if torch.compiler.is_compiling() or _functorch_active():
+    if precision == "ieee":
+        precision = None  # the same to the ops, without half a microsecond of string conversions
+    if _functorch_active():
         return conv2d(input, weight, bias, stride, padding, dilation, groups, precision=precision)
     if not _any_autocast():
         return _eager_conv2d(input, weight, bias, stride, padding, dilation, groups, precision)
