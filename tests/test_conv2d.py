@@ -234,3 +234,27 @@ def test_the_reference_is_a_convolution() -> None:
                             ]
                             total += float(pixel) * float(w[k, c, r, s])
                 assert abs(total - float(expected.value[0, k, p, q])) < 1e-12
+
+
+def test_no_input_channels(device: str) -> None:
+    """A sum of no products is zero. (torch's own, on the CPU, has no output channels then.)"""
+    x = torch.zeros(2, 0, 9, 8, device=device, requires_grad=True)
+    w = torch.zeros(6, 0, 3, 3, device=device, requires_grad=True)
+    b = torch.randn(6, device=device, requires_grad=True)
+    poison(device, torch.empty(2, 6, 7, 6, device="meta"))
+    y = fastconv.conv2d(x, w, b)
+    assert y.shape == (2, 6, 7, 6) and (y == b[:, None, None]).all()
+    y.sum().backward()
+    assert x.grad is not None and x.grad.shape == x.shape
+    assert w.grad is not None and w.grad.shape == w.shape
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+def test_no_input_channels_have_a_plan(pass_: str) -> None:
+    assert "plan: " in fastconv.explain((2, 0, 9, 8), (6, 0, 3, 3), pass_=pass_, device="cuda", arch=90)
+
+
+def test_expanded_filter_taller_than_64_bits(device: str) -> None:
+    w = torch.randn(1, device=device).expand(1, 1, 2**34 + 1, 1)
+    with pytest.raises(RuntimeError, match="larger than the padded input"):
+        fastconv.conv2d(torch.randn(1, 1, 4, 1, device=device), w, dilation=(2**30, 1))

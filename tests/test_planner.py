@@ -284,3 +284,17 @@ def test_overflowing_sizes_are_refused_not_wrapped() -> None:
             arguments[at] = (huge, 1)
             assert native.validate(*arguments) != ""
     assert native.validate((1, 2**62, 8, 8), (4, 2**62, 3, 3), (1, 1), (0, 0), (1, 1), 4) != ""
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+@pytest.mark.parametrize("strides", [(64, 1, 0, 0), (64 * 64, 1, 64, 0)], ids=str)
+def test_vectors_of_channels_are_not_read_where_columns_lie_closer(
+    pass_: str, strides: tuple[int, int, int, int]
+) -> None:
+    """As in the gradient of a mean over pixels: the taps are then not ordered with their channels side by side."""
+    problem = Problem(8, 64, 64, 64, 64, 3, 3, padding=(1, 1))
+    expanded = native_problem(problem, pass_, channels_last=True, x_strides=strides, y_strides=strides)
+    plan = native.make_plan(expanded, GPUS[90])
+    assert not plan.kernel.endswith("_nhwc")
+    dense = native.make_plan(native_problem(problem, pass_, channels_last=True), GPUS[90])
+    assert dense.kernel.endswith("_nhwc")

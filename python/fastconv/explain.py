@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from . import _library, ops
+from .functional import _pad
 from .ops import Ints
 from .precision import check, effective
 
@@ -83,11 +84,14 @@ def explain(
     if place.type not in ("cpu", "cuda"):
         raise ValueError(f"device must be cpu or cuda, but got {place}")
     gpu = _gpu(place, arch)
-    weight_size = _size(weight)
+    input_size, weight_size = _size(input), _size(weight)
     if isinstance(padding, str):
-        padding = _string_padding(padding, weight_size, dilation)
+        padded, padding = _pad(
+            torch.empty(input_size, device="meta"), torch.empty(weight_size, device="meta"), stride, padding, dilation
+        )
+        input_size = list(padded.shape)
     return torch.ops.fastconv._explain(
-        _size(input),
+        input_size,
         weight_size,
         stride,
         padding,
@@ -107,15 +111,6 @@ def explain(
 
 def _size(operand: Tensor | Sequence[int]) -> list[int]:
     return list(operand.shape if isinstance(operand, Tensor) else operand)
-
-
-def _string_padding(padding: str, weight_size: Sequence[int], dilation: Ints) -> tuple[int, int]:
-    if padding == "valid":
-        return 0, 0
-    if padding != "same":
-        raise ValueError(f"padding must be 'same', 'valid' or numbers, but got {padding!r}")
-    steps = (dilation, dilation) if isinstance(dilation, int) else tuple(dilation)
-    return steps[0] * (weight_size[2] - 1) // 2, steps[-1] * (weight_size[3] - 1) // 2
 
 
 def _gpu(place: torch.device, arch: int | None) -> Device:

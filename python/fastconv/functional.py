@@ -72,13 +72,15 @@ def conv2d(
             precision=precision,
         )
     precision = effective() if precision is None else check(precision)
-    if isinstance(padding, str):
-        input, padding = _pad(input, weight, stride, padding, dilation)
     if _is_compiling():
+        if isinstance(padding, str):
+            input, padding = _pad(input, weight, stride, padding, dilation)
         # The ops take concrete strides: a traced function is specialised for them, not for sizes.
         stride, padding, dilation = _concrete(stride), _concrete(padding), _concrete(dilation)
         return ops.conv2d(input, weight, bias, stride, padding, dilation, int(groups), precision=precision)
     try:
+        if isinstance(padding, str):
+            input, padding = _pad(input, weight, stride, padding, dilation)
         return call_conv2d(input, weight, bias, stride, padding, dilation, groups, precision)
     except (RuntimeError, AttributeError):
         # Checked only now, so that good calls do not pay for it. Where these checks pass, the first error stands.

@@ -748,8 +748,9 @@ class _WhenImported:
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name != self.NAME:
             return None
-        sys.meta_path.remove(self)
+        sys.meta_path.remove(self)  # the finders that are left find it
         spec = importlib.util.find_spec(name)
+        sys.meta_path.insert(0, self)
         if spec is None or spec.loader is None:
             return spec
         execute = spec.loader.exec_module
@@ -757,6 +758,7 @@ class _WhenImported:
         def execute_and_register(module: ModuleType) -> None:
             execute(module)
             _register_flop_formulas(module)
+            sys.meta_path.remove(self)
 
         spec.loader.exec_module = execute_and_register  # type: ignore[method-assign]
         return spec

@@ -61,10 +61,9 @@ std::string validate(const ConvGeometry& g) {
     return sentence("weight must have a positive multiple of groups=", g.groups,
                     " filters in dimension 0, but got size ", show(g.weight));
   }
-  if (g.weight[1] * g.groups != g.input[1]) {
-    return sentence("input must have weight.size(1) * groups = ", g.weight[1], " * ", g.groups, " = ",
-                    g.weight[1] * g.groups, " channels, but got ", g.input[1], " channels: input size ", show(g.input),
-                    ", weight size ", show(g.weight));
+  if (g.input[1] % g.groups != 0 || g.input[1] / g.groups != g.weight[1]) {
+    return sentence("input must have weight.size(1) * groups = ", g.weight[1], " * ", g.groups, " channels, but got ",
+                    g.input[1], " channels: input size ", show(g.input), ", weight size ", show(g.weight));
   }
   if (g.input[2] == 0 || g.input[3] == 0) {
     return sentence("input must have at least one row and one column (only N and C may be 0), but got size ",
@@ -74,11 +73,12 @@ std::string validate(const ConvGeometry& g) {
     return sentence("weight must have at least one row and one column, but got size ", show(g.weight));
   }
   for (int dim = 0; dim < 2; ++dim) {
-    if (padded(g, dim) < reach(g, dim)) {
+    // By division: the product may not fit 64 bits where a filter is expanded.
+    if ((padded(g, dim) - 1) / g.dilation[dim] < g.weight[2 + dim] - 1) {
       return sentence("weight must not be larger than the padded input, but in dimension ", dim ? "W" : "H",
-                      " the dilated kernel spans ", reach(g, dim), " and the padded input ", padded(g, dim),
-                      ": input size ", show(g.input), ", weight size ", show(g.weight), ", padding ", show(g.padding),
-                      ", dilation ", show(g.dilation));
+                      " the dilated kernel spans more than the ", padded(g, dim), " of the padded input: input size ",
+                      show(g.input), ", weight size ", show(g.weight), ", padding ", show(g.padding), ", dilation ",
+                      show(g.dilation));
     }
   }
   return {};

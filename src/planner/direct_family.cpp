@@ -125,7 +125,10 @@ const char* direct_why_not(const KernelEntry& entry, const ConvProblem& problem,
         : problem.pass == Pass::kDgrad
             ? channel_vectors(output(problem), k, elements) && channel_vectors(filter(problem), c, elements)
             : channel_vectors(input(problem), c, elements) && channel_vectors(output(problem), k, elements);
-    if (!fits) return "reads 16 bytes of channels at a time: needs channels_last operands, aligned, in whole reads";
+    // The order of the taps is that of the strides: an image expanded along its columns has its columns closest.
+    if (!fits || !direct_channels_inner(problem)) {
+      return "reads 16 bytes of channels at a time: needs channels_last operands, aligned, in whole reads";
+    }
   }
   return nullptr;
 }

@@ -20,14 +20,15 @@ constexpr int64_t kMinSlicePixels = 1024;
 }  // namespace
 
 Im2colBlocks im2col_blocks(const KernelEntry& entry, const ConvProblem& problem) {
-  const Columns columns = make_columns(problem);
+  Columns columns = make_columns(problem);
+  columns.filters = std::max<int64_t>(1, columns.filters);
   const int64_t size = element_size(problem.dtype);
   const bool wgrad = problem.pass == Pass::kWgrad;
   // Half of the workspace each for columns and sums, so that neither depends on the other.
   const int64_t elements = kMaxWorkspaceBytes / 2 / size;
   const int64_t sum_size = problem.dtype == DType::kFloat64 ? 8 : 4;
   const int64_t sums = kMaxWorkspaceBytes / 2 / sum_size;
-  const int64_t all_taps = columns.taps(), all_pixels = std::max<int64_t>(1, columns.pixels());
+  const int64_t all_taps = std::max<int64_t>(1, columns.taps()), all_pixels = std::max<int64_t>(1, columns.pixels());
 
   Im2colBlocks blocks{};
   // Long blocks of the reduction (taps; pixels for wgrad) mean few additions in memory, so it is cut last. 64 of the

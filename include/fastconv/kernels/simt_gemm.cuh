@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(Config::kThreads, kBlocksPerSm)
   OperandLoader<T, AccessB, Config::kN, Config::kDepth, Config::kThreads> loader_b(buffers.b + gemm.b_base(),
                                                                                    smem.rows_b, 0, 0);
   auto* sums = reinterpret_cast<Vector<Acc, Config::kRun>*>(shared_bytes + kStorageBytes<Config, Acc>) + threadIdx.x;
-  Acc acc[Config::kThreadM][Config::kThreadN];
+  alignas(16) Acc acc[Config::kThreadM][Config::kThreadN];
   for (int32_t begin = smem.tile.depth_begin;;) {
     const int32_t end = smem.tile.depth_end - begin > chain ? begin + chain : smem.tile.depth_end;
 #pragma unroll

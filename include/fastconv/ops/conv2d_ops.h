@@ -82,7 +82,9 @@ inline void set_output(ConvProblem& problem, ConvBuffers& buffers, const View& y
 }
 
 template <class Backend>
-void plan_and_run(Backend& backend, const ConvProblem& problem, ConvBuffers& buffers, const Tensor& like) {
+void plan_and_run(Backend& backend, const ConvProblem& problem, ConvBuffers& buffers, const Tensor& like,
+                  const Tensor& result) {
+  if (result.numel() == 0) return;
   const Choice choice = make_plan(problem, backend.device(), forced_kernels());
   if (!choice.plan.kernel) fail(choice.reason);
   // Freed when this scope ends: torch's allocator keeps the memory for this stream, so the kernels may still use it.
@@ -118,7 +120,7 @@ Tensor conv2d(Tensor input, Tensor weight, std::optional<Tensor> bias, Ints stri
   set_weight(problem, buffers, w);
   set_output(problem, buffers, View(output));
   buffers.bias = dense_bias ? dense_bias->data_ptr() : nullptr;
-  plan_and_run(backend, problem, buffers, input);
+  plan_and_run(backend, problem, buffers, input, output);
   return output;
 }
 
@@ -142,7 +144,7 @@ Tensor conv2d_input(Ints input_size, Tensor weight, Tensor grad_output, Ints str
   set_input(problem, buffers, View(grad_input));
   set_weight(problem, buffers, w);
   set_output(problem, buffers, dy);
-  plan_and_run(backend, problem, buffers, grad_output);
+  plan_and_run(backend, problem, buffers, grad_output, grad_input);
   return grad_input;
 }
 
@@ -164,7 +166,7 @@ Tensor conv2d_weight(Tensor input, Ints weight_size, Tensor grad_output, Ints st
   set_input(problem, buffers, x);
   set_weight(problem, buffers, View(grad_weight));
   set_output(problem, buffers, dy);
-  plan_and_run(backend, problem, buffers, grad_output);
+  plan_and_run(backend, problem, buffers, grad_output, grad_weight);
   return grad_weight;
 }
 

@@ -244,7 +244,7 @@ inline ConvMap make_conv_map(const ConvProblem& problem, bool channels_inner) {
   map.pixels = problem.n * map.h.rows * map.w.rows;
   map.by_image = FastDivmod(int64_t{map.h.rows} * map.w.rows);
   map.by_row = FastDivmod(map.w.rows);
-  map.by_channels = FastDivmod(map.channels);
+  map.by_channels = FastDivmod(std::max(map.channels, 1));
   for (int full_h : {0, 1}) {
     const int32_t taps_h = map.h.taps / map.h.tap_step + (full_h && map.h.taps % map.h.tap_step != 0);
     for (int full_w : {0, 1}) {

@@ -50,7 +50,7 @@ __device__ __forceinline__ void mainloop(const Gemm& gemm, SimtStorage<Acc, Conf
   auto multiply = [&](int stage, int first, int last) {
 #pragma unroll
     for (int k = first; k < last; ++k) {
-      Acc a[Config::kThreadM], b[Config::kThreadN];
+      alignas(16) Acc a[Config::kThreadM], b[Config::kThreadN];
 #pragma unroll
       for (int i = 0; i < Config::kThreadM; i += Config::kRun) {
         *reinterpret_cast<Vector<Acc, 4>*>(a + i) =
