@@ -212,7 +212,6 @@ VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
     "misaligned_channels_last": lambda t: _misaligned(_channels_last(t)),
     "same_image": lambda t: t[:1].expand(t.shape),
     "same_columns": lambda t: t[..., :1].expand(t.shape),
-    "same_columns_channels_last": lambda t: _channels_last(t)[..., :1].expand(t.shape),
 }
 
 

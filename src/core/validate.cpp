@@ -73,12 +73,14 @@ std::string validate(const ConvGeometry& g) {
     return sentence("weight must have at least one row and one column, but got size ", show(g.weight));
   }
   for (int dim = 0; dim < 2; ++dim) {
-    // By division: the product may not fit 64 bits where a filter is expanded.
-    if ((padded(g, dim) - 1) / g.dilation[dim] < g.weight[2 + dim] - 1) {
+    // An expanded filter may be so tall that the product does not fit 64 bits.
+    int64_t span;
+    const bool overflows = __builtin_mul_overflow(g.dilation[dim], g.weight[2 + dim] - 1, &span);
+    if (overflows || span >= padded(g, dim)) {
       return sentence("weight must not be larger than the padded input, but in dimension ", dim ? "W" : "H",
-                      " the dilated kernel spans more than the ", padded(g, dim), " of the padded input: input size ",
-                      show(g.input), ", weight size ", show(g.weight), ", padding ", show(g.padding), ", dilation ",
-                      show(g.dilation));
+                      " the dilated kernel spans ", overflows ? "over 2^63" : std::to_string(span + 1),
+                      " and the padded input ", padded(g, dim), ": input size ", show(g.input), ", weight size ",
+                      show(g.weight), ", padding ", show(g.padding), ", dilation ", show(g.dilation));
     }
   }
   return {};

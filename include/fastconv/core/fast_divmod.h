@@ -17,7 +17,7 @@ struct FastDivmod {
 
   FastDivmod() = default;
   explicit FastDivmod(int64_t d) : divisor(static_cast<uint32_t>(d)) {
-    if (d == 1) return;  // div() needs no multiplication then
+    if (d == 1) return;                                          // div() needs no multiplication then
     shift = static_cast<uint32_t>(std::bit_width(divisor - 1));  // of the next power of two
     // ceil(2^(31 + shift) / d) < 2^32 because 2^(shift - 1) < d; the dividend has 31 bits, so one extra bit suffices.
     multiplier = static_cast<uint32_t>(((uint64_t{1} << (31 + shift)) + divisor - 1) / divisor);
