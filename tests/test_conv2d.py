@@ -264,7 +264,7 @@ def test_channels_last_images_expanded_along_their_columns(device: str) -> None:
     """As in the gradient of a mean over pixels: channels are contiguous, but columns lie closer still."""
     problem = Problem(2, 32, 10, 9, 16, 3, 3, padding=(1, 1))
     o = operands(problem, torch.float32, device, views=("channels_last",) * 3)
-    # One of them at a time: a product of two that repeat rounds the same way each time, which the bound does not expect.
+    # One at a time: products of two that repeat round the same way each time, which the bound does not expect.
     x, dy = (t[..., :1].expand(t.shape) for t in (o.input, o.grad_output))
     y = torch.ops.fastconv.conv2d(x, o.weight, None, *problem.geometry)
     reference.assert_right(y, reference.output(x, o.weight, None, *problem.geometry))
