@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -99,6 +100,9 @@ def cuda_extension(home: Path, version: str, stub_dir: Path) -> Extension:
     cpp_extension.CUDA_HOME = str(home)
     torch.version.cuda = version
     archs = os.environ.setdefault("TORCH_CUDA_ARCH_LIST", DEFAULT_ARCHS)
+    # A line of the ninja file. The user's own may be several words, as with ccache.
+    nvcc = os.environ.get("PYTORCH_NVCC", shlex.quote(str(home / "bin/nvcc")))
+    os.environ["PYTORCH_NVCC"] = f"sh {shlex.quote(str(ROOT / 'build_backend/strict_nvcc.sh'))} {nvcc}"
     nvcc_flags = [
         "-O3",
         "-std=c++20",

@@ -93,6 +93,9 @@ CASES = {
     "channel_multiplier": Problem(2, 7, 12, 10, 21, 3, 3, padding=(1, 1), groups=7),
     "channel_divider": Problem(2, 24, 8, 8, 6, 3, 3, groups=6),
     "batch_1": Problem(1, 64, 14, 14, 64, 3, 3, padding=(1, 1), bias=True),
+    "many_filters": Problem(2, 72, 9, 16, 136, 3, 3, padding=(1, 1), bias=True),
+    "few_channels": Problem(1, 16, 10, 24, 40, 3, 3, padding=(1, 1)),
+    "few_filters": Problem(1, 40, 10, 24, 16, 3, 3, padding=(1, 1)),
     "unbatched": Problem(None, 6, 10, 9, 8, 3, 3, padding=(1, 1), bias=True),
     "empty_batch": Problem(0, 4, 8, 8, 6, 3, 3, bias=True),
     "many_images": Problem(65, 2, 5, 5, 3, 3, 3),
@@ -172,6 +175,30 @@ def problems(
         problem = problem.with_(c=groups, k=groups)
     n = draw(st.sampled_from(list(batches)))
     return problem.with_(n=n if n is None or n * problem.products <= max_products else 1)
+
+
+@st.composite
+def wide_problems(draw: st.DrawFn, max_products: int = 20_000_000) -> Problem:
+    """As tensor cores want them: 16 channels or filters a group, mostly in whole vectors, and some more pixels."""
+    channels = st.sampled_from([3, 16, 20, 24, 32, 40, 64, 64, 67, 72, 128, 136])
+    groups = draw(st.sampled_from([1, 1, 1, 2, 3]))
+    c, k = draw(channels), draw(channels.filter(lambda channels: channels >= 16))
+    if draw(st.booleans()):
+        c, k = k, c
+
+    def axis() -> tuple[int, int, int, int, int]:
+        kernel, dilation = draw(st.sampled_from([1, 3, 3, 5, 7, 2, 4])), draw(st.sampled_from([1, 1, 1, 2, 3]))
+        stride, reach = draw(st.sampled_from([1, 1, 1, 2, 3])), dilation * (kernel - 1) + 1
+        padding = draw(st.sampled_from([0, reach // 2, reach // 2, reach]))
+        least = max(1, reach - 2 * padding)
+        size = least + draw(st.integers(0, 40))
+        return draw(st.sampled_from([size, size + -size % 2, size + -size % 8])), kernel, stride, padding, dilation
+
+    (h, r, *rows), (w, s, *columns) = axis(), axis()
+    stride, padding, dilation = zip(rows, columns, strict=True)
+    bias = draw(st.booleans())
+    problem = Problem(1, groups * c, h, w, groups * k, r, s, stride, padding, dilation, groups, bias)
+    return problem.with_(n=max(1, min(draw(st.integers(1, 5)), max_products // problem.products)))
 
 
 def _random(size: Sequence[int], dtype: torch.dtype, device: str, seed: int) -> Tensor:

@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 import fastconv
 import reference
 from check import KERNELS, Kernel, check_pass, check_problem, expect_pass, is_poisoned, poison, run_pass
-from shapes import CASES, DTYPES, PASSES, PUBLIC, VIEWS, Problem, cut, operands, problems, tensor
+from shapes import CASES, DTYPES, PASSES, PUBLIC, VIEWS, Problem, cut, operands, problems, tensor, wide_problems
 
 dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: str(d).removeprefix("torch."))
 seeds = st.integers(0, 2**31)
+HALF = [torch.float16, torch.bfloat16]
+layouts = st.sampled_from(["contiguous", "channels_last"])
 views = st.tuples(*[st.sampled_from(sorted(VIEWS))] * 3)
 
 
@@ -80,6 +82,19 @@ class TestKernel:
     def test_is_right_wherever_it_does_not_refuse(
         self, kernel: Kernel, problem: Problem, dtype: torch.dtype, seed: int, kinds: tuple[str, str, str]
     ) -> None:
+        self.check(kernel, problem, dtype, seed, kinds)
+
+    @given(problem=wide_problems(), dtype=st.sampled_from(HALF), seed=seeds, kinds=st.tuples(*[layouts] * 3))
+    @settings(max_examples=15)
+    def test_is_right_where_tensor_cores_work(
+        self, kernel: Kernel, problem: Problem, dtype: torch.dtype, seed: int, kinds: tuple[str, str, str]
+    ) -> None:
+        if kernel.device == "cuda":
+            self.check(kernel, problem, dtype, seed, kinds)
+
+    def check(
+        self, kernel: Kernel, problem: Problem, dtype: torch.dtype, seed: int, kinds: tuple[str, str, str]
+    ) -> None:
         o = operands(problem, dtype, kernel.device, seed, kinds)
         with fastconv.force_kernel(kernel.name):
             try:
@@ -92,8 +107,7 @@ class TestKernel:
 
     def test_runs_some_named_problem(self, kernel: Kernel) -> None:
         """A kernel that refuses everything would pass the test above."""
-        dtypes, layouts = (torch.float32, torch.float64), ("contiguous", "channels_last")
-        for dtype, layout in itertools.product(dtypes, layouts):
+        for dtype, layout in itertools.product(DTYPES, ("contiguous", "channels_last")):
             ran = 0
             for problem in CASES.values():
                 o = operands(problem, dtype, kernel.device, views=(layout,) * 3)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from torch import Tensor
@@ -15,6 +17,7 @@ SPLIT = {
     "long_reduction": CASES["long_reduction"],
     "many_pixels": Problem(16, 4, 40, 40, 4, 3, 3, padding=(1, 1)),
     "depthwise": Problem(16, 8, 40, 40, 8, 5, 5, padding=(2, 2), groups=8),
+    "wide": Problem(4, 64, 16, 16, 128, 3, 3, padding=(1, 1)),
     "strided": Problem(8, 16, 33, 33, 16, 3, 3, stride=(2, 2), padding=(1, 1)),
 }
 names = pytest.mark.parametrize("name", SPLIT)
@@ -41,8 +44,10 @@ def test_runs_are_bitwise_equal(device: str, dtype: torch.dtype, name: str) -> N
     "kernel", [pytest.param(k, id=k.name, marks=[pytest.mark.cuda] * (k.device == "cuda")) for k in KERNELS]
 )
 def test_each_kernel_is_bitwise_repeatable(kernel: Kernel) -> None:
-    for problem in SPLIT.values():
-        o = operands(problem, torch.float32, kernel.device)
+    for problem, dtype, layout in itertools.product(
+        SPLIT.values(), (torch.float32, torch.float16), ("contiguous", "channels_last")
+    ):
+        o = operands(problem, dtype, kernel.device, views=(layout,) * 3)
         with fastconv.force_kernel(kernel.name):
             try:
                 first = run_pass(kernel.pass_, o, problem)

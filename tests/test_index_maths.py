@@ -1,4 +1,4 @@
-"""The index maths of tile/conv_coords.cuh against loops that follow the definition of a convolution."""
+"""The index maths of tile/conv_coords.cuh and of the halo engine against loops that follow the definition."""
 
 from __future__ import annotations
 
@@ -73,6 +73,50 @@ def test_every_product_is_formed_once_and_no_other(
     assume(not native.validate(*conv))
     problem = native.ConvProblem(*conv, pass_=pass_, channels_last=channels_last)
     assert sorted(native.products(problem, method)) == sorted(products_by_definition(conv, problem, pass_))
+
+
+HOPPER = native.DeviceSpec.cuda(90, 132, 227 << 10)
+HALO_KERNELS = [kernel for kernel in native.kernel_table() if kernel.name.startswith("halo_")]
+
+
+@st.composite
+def staged_convolutions(draw: st.DrawFn, kernel: native.Kernel) -> Convolution:
+    """With an input that the kernel can stage, or output where that is the gradient's."""
+    dgrad = kernel.pass_ == "dgrad"
+    run = next((pixels for name, pixels in (("runs", 8), ("pairs", 2)) if name in kernel.name), 1)
+
+    def axis(multiple: int) -> tuple[int, int, int, int, int]:
+        taps, dilation = draw(st.integers(1, 4)), draw(st.integers(1, 4))
+        stride = draw(st.integers(1, 4)) if dgrad or run == 1 else 1
+        padding, reach = draw(st.integers(0, 4)), dilation * (taps - 1) + 1
+        staged = draw(st.integers(1, 24))
+        if dgrad:
+            staged += -staged % multiple
+            size = (staged - 1) * stride + reach - 2 * padding + draw(st.integers(0, stride - 1))
+            assume(size > 0)
+        else:
+            staged = max(staged, reach - 2 * padding)
+            size = staged + -staged % multiple
+        return size, taps, stride, padding, dilation
+
+    (h, r, *rows), (w, s, *columns) = axis(1), axis(run)
+    stride, padding, dilation = zip(rows, columns, strict=True)
+    # Only the reduced channels cost time here, so the others are as many as the kernel wants.
+    reduced, produced = draw(st.sampled_from([8, 16] if kernel.tile[2] < 64 else [24, 40])), kernel.tile[1] // 2
+    c, k = (produced, reduced) if dgrad else (reduced, produced)
+    return Convolution((draw(st.integers(1, 2)), c, h, w), (k, c, r, s), stride, padding, dilation, 1)
+
+
+@pytest.mark.parametrize("kernel", HALO_KERNELS, ids=lambda kernel: kernel.name)
+@given(data=st.data())
+@settings(max_examples=8)
+def test_halo_engine_forms_every_product_once_and_no_other(kernel: native.Kernel, data: st.DataObject) -> None:
+    conv = data.draw(staged_convolutions(kernel))
+    channels_last = "tma" in kernel.name
+    problem = native.ConvProblem(*conv, pass_=kernel.pass_, dtype="float16", channels_last=channels_last)
+    assume(kernel.why_not(problem, HOPPER) is None)
+    expected = sorted(products_by_definition(conv, problem, kernel.pass_))
+    assert sorted(native.halo_products(problem, kernel, HOPPER)) == expected
 
 
 @pytest.mark.parametrize("divisor", EDGES)

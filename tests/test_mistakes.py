@@ -293,7 +293,11 @@ def test_17_the_profile_shows_our_ops_and_no_other(device: str) -> None:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("view", ["contiguous", "channels_last"])
 def test_17_every_kernel_in_the_profile_is_ours(cuda: str, dtype: torch.dtype, view: str) -> None:
-    for problem in (Problem(4, 32, 30, 30, 64, 3, 3, padding=(1, 1)), Problem(4, 32, 30, 30, 32, 3, 3, groups=32)):
+    for problem in (
+        Problem(4, 32, 30, 30, 64, 3, 3, padding=(1, 1)),
+        Problem(8, 64, 28, 28, 128, 3, 3, stride=(2, 2), padding=(1, 1)),
+        Problem(4, 32, 30, 30, 32, 3, 3, groups=32),
+    ):
         o = operands(problem, dtype, cuda, views=(view, view, view))
         forward(o.input, o.weight, None, *problem.geometry)
         torch.cuda.synchronize()

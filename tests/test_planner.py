@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import _fastconv_native as native
 import fastconv  # noqa: F401, for torch.ops.fastconv
-from shapes import CASES, PASSES, PUBLIC, Problem, problems
+from shapes import CASES, PASSES, PUBLIC, Problem, problems, wide_problems
 
 # Compute capability: SMs and shared memory that a block may have, from the CUDA programming guide's table of them.
 GPUS = {
@@ -98,7 +98,7 @@ def check_plan(problem: native.ConvProblem, pass_: str, device: native.DeviceSpe
 
 
 @devices
-@given(problem=problems(), pass_=passes, options=options)
+@given(problem=st.one_of(problems(), wide_problems()), pass_=passes, options=options)
 @settings(max_examples=150)
 def test_every_legal_problem_has_a_plan_within_the_limits(
     name: str, problem: Problem, pass_: str, options: dict[str, object]
@@ -130,7 +130,7 @@ def test_named_and_public_problems_have_a_plan(name: str, pass_: str) -> None:
 
 
 @devices
-@given(problem=problems(), pass_=passes, options=options)
+@given(problem=st.one_of(problems(), wide_problems()), pass_=passes, options=options)
 @settings(max_examples=50)
 def test_planning_is_pure(name: str, problem: Problem, pass_: str, options: dict[str, object]) -> None:
     """The same question has the same answer, whatever was asked in between."""
@@ -144,7 +144,7 @@ def test_planning_is_pure(name: str, problem: Problem, pass_: str, options: dict
 
 
 @devices
-@given(problem=problems(), pass_=passes, options=options)
+@given(problem=st.one_of(problems(), wide_problems()), pass_=passes, options=options)
 @settings(max_examples=50)
 def test_every_other_kernel_is_dearer_or_refuses(
     name: str, problem: Problem, pass_: str, options: dict[str, object]
@@ -164,6 +164,35 @@ def test_every_other_kernel_is_dearer_or_refuses(
         else:
             assert forced.kernel == "" and kernel.name in forced.reason and refusal in forced.reason
             assert refusal in explained and len(refusal.split()) >= 3, "a refusal is a sentence"
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("pass_", ["fprop", "dgrad"])
+@pytest.mark.parametrize("name", [name for name, problem in PUBLIC.items() if problem.c >= 64 * problem.groups])
+def test_tensor_cores_take_what_is_wide_enough_on_hopper_alone(name: str, pass_: str, channels_last: bool) -> None:
+    for arch, gpu in GPUS.items():
+        for dtype in DTYPES:
+            # As many images as give each multiprocessor something to do.
+            problem = native_problem(PUBLIC[name].with_(n=64), pass_, dtype=dtype, channels_last=channels_last)
+            on_tensor_cores = native.make_plan(problem, gpu).kernel.startswith("halo_")
+            assert on_tensor_cores == (arch == 90 and dtype in ("float16", "bfloat16")), (arch, dtype)
+
+
+@pytest.mark.parametrize("pass_", ["fprop", "dgrad"])
+def test_halo_engine_counts_tiles_with_32_bits_and_elements_with_64(pass_: str) -> None:
+    large = [PUBLIC["seed_3x3"].with_(n=17, c=64, k=64), Problem(64, 64, 2**13, 2**13, 64, 1, 1, padding=(0, 1))]
+    too_large = [
+        Problem(1, 64, 2**29, 1, 64, 1, 1),
+        Problem(2**29, 64, 1, 1, 64, 1, 1),
+        Problem(1, 64, 2**20, 64, 64, 3, 3, stride=(2**12, 1)),
+    ]
+    kernels = [kernel for kernel in KERNELS.values() if kernel.name.startswith(f"halo_{pass_}")]
+    for channels_last in (False, True):
+        options = {"dtype": "float16", "channels_last": channels_last}
+        for problem in large:
+            assert native.make_plan(native_problem(problem, pass_, **options), GPUS[90]).kernel.startswith("halo_")
+        for problem in too_large:
+            assert all(kernel.why_not(native_problem(problem, pass_, **options), GPUS[90]) for kernel in kernels)
 
 
 def test_unknown_kernels_are_refused() -> None:

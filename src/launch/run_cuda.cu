@@ -13,37 +13,60 @@
 namespace fastconv {
 namespace {
 
-#define FASTCONV_KERNEL(...) +1
-constexpr int kDirectLines = 0
-#include "configs/direct.def"
-    ;
-constexpr int kIm2colLines = 0
-#include "configs/im2col.def"
-    ;
-#undef FASTCONV_KERNEL
-
 template <Pass kPass, typename T>
-Launcher launcher_of(int line) {
-  if (line < kDirectLines) return direct_launcher<kPass, T>(line);
-  return line < kDirectLines + kIm2colLines ? im2col_launcher<kPass, T>(line - kDirectLines) : nullptr;
+Launcher simt_launcher(const KernelEntry& kernel) {
+  return kernel.family == KernelFamily::kDirect ? direct_launcher<kPass, T>(kernel.line)
+                                                : im2col_launcher<kPass, T>(kernel.line);
 }
 
-template <Pass kPass>
-Launcher launcher_of(DType dtype, int line) {
-  switch (dtype) {
-    case DType::kFloat32: return launcher_of<kPass, float>(line);
-    case DType::kFloat64: return launcher_of<kPass, double>(line);
-    case DType::kFloat16: return launcher_of<kPass, __half>(line);
-    case DType::kBFloat16: return launcher_of<kPass, __nv_bfloat16>(line);
+template <typename T>
+Launcher simt_launcher(const KernelEntry& kernel) {
+  switch (kernel.pass) {
+    case Pass::kFprop: return simt_launcher<Pass::kFprop, T>(kernel);
+    case Pass::kDgrad: return simt_launcher<Pass::kDgrad, T>(kernel);
+    case Pass::kWgrad: return simt_launcher<Pass::kWgrad, T>(kernel);
   }
   return nullptr;
 }
 
-Launcher launcher_of(Pass pass, DType dtype, int line) {
-  switch (pass) {
-    case Pass::kFprop: return launcher_of<Pass::kFprop>(dtype, line);
-    case Pass::kDgrad: return launcher_of<Pass::kDgrad>(dtype, line);
-    case Pass::kWgrad: return launcher_of<Pass::kWgrad>(dtype, line);
+template <typename T>
+Launcher halo_launcher_for(const KernelEntry& kernel) {
+  switch (kernel.halo.staging) {
+    case HaloStaging::kTma:
+      return kernel.halo.filter == FilterTile::kNMajor
+                 ? halo_launcher<HaloStaging::kTma, FilterTile::kNMajor, T>(kernel.line)
+                 : halo_launcher<HaloStaging::kTma, FilterTile::kKMajor, T>(kernel.line);
+    case HaloStaging::kRuns: return halo_launcher<HaloStaging::kRuns, FilterTile::kKMajor, T>(kernel.line);
+    case HaloStaging::kPairs: return halo_launcher<HaloStaging::kPairs, FilterTile::kKMajor, T>(kernel.line);
+    case HaloStaging::kPixels: return halo_launcher<HaloStaging::kPixels, FilterTile::kKMajor, T>(kernel.line);
+  }
+  return nullptr;
+}
+
+// Families for tensor cores are compiled for the 16-bit types alone.
+template <typename T>
+Launcher half_launcher(const KernelEntry& kernel) {
+  switch (kernel.family) {
+    case KernelFamily::kHalo: return halo_launcher_for<T>(kernel);
+    case KernelFamily::kWgrad:
+      switch (kernel.wgrad.staging) {
+        case WgradStaging::kTma: return wgrad_launcher<WgradStaging::kTma, T>(kernel.line);
+        case WgradStaging::kTmaPixels: return wgrad_launcher<WgradStaging::kTmaPixels, T>(kernel.line);
+        case WgradStaging::kWarps: return wgrad_launcher<WgradStaging::kWarps, T>(kernel.line);
+        case WgradStaging::kWarpsX: return wgrad_launcher<WgradStaging::kWarpsX, T>(kernel.line);
+      }
+      return nullptr;
+    default: return simt_launcher<T>(kernel);
+  }
+}
+
+Launcher launcher_of(const KernelEntry& kernel, DType dtype) {
+  if ((kernel.dtypes & dtype_bit(dtype)) == 0) return nullptr;
+  switch (dtype) {
+    case DType::kFloat32: return simt_launcher<float>(kernel);
+    case DType::kFloat64: return simt_launcher<double>(kernel);
+    case DType::kFloat16: return half_launcher<__half>(kernel);
+    case DType::kBFloat16: return half_launcher<__nv_bfloat16>(kernel);
   }
   return nullptr;
 }
@@ -65,8 +88,7 @@ DeviceSpec query_device(int device_index) {
 }  // namespace
 
 void run_cuda(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, void* stream) {
-  const auto line = static_cast<int>(plan.kernel - kernel_table().data());
-  const Launcher launcher = launcher_of(plan.kernel->pass, problem.dtype, line);
+  const Launcher launcher = launcher_of(*plan.kernel, problem.dtype);
   if (launcher == nullptr) {
     throw std::runtime_error(std::string("fastconv: ") + plan.kernel->name + " is no CUDA kernel for " +
                              to_string(problem.dtype));

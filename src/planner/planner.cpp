@@ -54,6 +54,26 @@ std::string unknown_name(std::string_view force) {
   return {};
 }
 
+std::ostream& operator<<(std::ostream& out, const HaloTiling& tiling) {
+  constexpr const char* kSplits[] = {"together", "by row", "one by one"};
+  if (tiling.linear) {
+    out << "linear";
+  } else {
+    out << tiling.tile_p << "x" << tiling.tile_q << " pixels";
+  }
+  return out << (tiling.turns ? " in turns" : "") << ", taps " << kSplits[static_cast<int>(tiling.split)] << ", stages "
+             << tiling.halo_stages << "+" << tiling.filter_stages << (tiling.filter_resident ? " resident" : "");
+}
+
+std::ostream& operator<<(std::ostream& out, const WgradTiling& tiling) {
+  constexpr const char* kBoxes[] = {"a box", "a box a row", "a box each"};
+  out << (tiling.linear ? "linear " : "");
+  if (tiling.tile_n > 1) out << tiling.tile_n << " images of ";
+  return out << tiling.tile_p << "x" << tiling.tile_q << " pixels, taps in "
+             << kBoxes[static_cast<int>(tiling.box_taps)] << ", filters " << 64 * tiling.m_blocks << ", cluster "
+             << static_cast<int>(tiling.cluster);
+}
+
 }  // namespace
 
 std::ostream& operator<<(std::ostream& out, const Plan& plan) {
@@ -64,6 +84,8 @@ std::ostream& operator<<(std::ostream& out, const Plan& plan) {
     out << " tile " << tile.m << "x" << tile.n << "x" << tile.k << " grid " << plan.grid << " block "
         << plan.block_threads;
   }
+  if (plan.kernel->family == KernelFamily::kHalo) out << " " << plan.halo;
+  if (plan.kernel->family == KernelFamily::kWgrad) out << " " << plan.wgrad;
   if (plan.split > 1) out << " split " << plan.split;
   if (plan.chunk > 0) out << " chunk " << plan.chunk;
   return out << " workspace_bytes " << plan.workspace_bytes << " cost_us " << plan.cost_us;

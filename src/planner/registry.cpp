@@ -4,25 +4,83 @@
 
 #include "fastconv/planner/cpu_family.h"
 #include "fastconv/planner/direct_family.h"
+#include "fastconv/planner/halo_family.h"
 #include "fastconv/planner/im2col_family.h"
+#include "fastconv/planner/wgrad_family.h"
 #include "fastconv/tile/tile_config.h"
 
 namespace fastconv {
 namespace {
 
 std::vector<KernelEntry> build_table() {
-  std::vector<KernelEntry> table = {
-#define FASTCONV_KERNEL(name, pass, reads, m, n, thread_m, thread_n, dtypes)      \
-  {#name,       Pass::pass,         true,     {m, n, kTileDepth}, direct_why_not, \
-   direct_plan, VectorReads::reads, thread_m, thread_n,           dtypes},
+  std::vector<KernelEntry> table;
+  int line = 0;
+#define FASTCONV_KERNEL(name, pass, reads, m, n, thread_m, thread_n, dtypes) \
+  table.push_back({#name,                                                    \
+                   Pass::pass,                                               \
+                   true,                                                     \
+                   {m, n, kTileDepth},                                       \
+                   direct_why_not,                                           \
+                   direct_plan,                                              \
+                   VectorReads::reads,                                       \
+                   thread_m,                                                 \
+                   thread_n,                                                 \
+                   dtypes,                                                   \
+                   KernelFamily::kDirect,                                    \
+                   line++});
 #include "../launch/configs/direct.def"
 #undef FASTCONV_KERNEL
-#define FASTCONV_KERNEL(name, pass, reads, m, n, thread_m, thread_n, dtypes)      \
-  {#name,       Pass::pass,         true,     {m, n, kTileDepth}, im2col_why_not, \
-   im2col_plan, VectorReads::reads, thread_m, thread_n,           dtypes},
+  line = 0;
+#define FASTCONV_KERNEL(name, pass, reads, m, n, thread_m, thread_n, dtypes) \
+  table.push_back({#name,                                                    \
+                   Pass::pass,                                               \
+                   true,                                                     \
+                   {m, n, kTileDepth},                                       \
+                   im2col_why_not,                                           \
+                   im2col_plan,                                              \
+                   VectorReads::reads,                                       \
+                   thread_m,                                                 \
+                   thread_n,                                                 \
+                   dtypes,                                                   \
+                   KernelFamily::kIm2col,                                    \
+                   line++});
 #include "../launch/configs/im2col.def"
 #undef FASTCONV_KERNEL
+  line = 0;
+  auto add_halo = [&](const char* name, Pass pass, HaloConfig config) {
+    table.push_back({name,
+                     pass,
+                     true,
+                     {128 * config.m_blocks, config.block_k, config.channels},
+                     halo_why_not,
+                     halo_plan,
+                     VectorReads::kScalar,
+                     0,
+                     0,
+                     kHalf,
+                     KernelFamily::kHalo,
+                     line,
+                     config});
   };
+#define HALO_KERNEL(name, k, m, c, staging, filter)                                                 \
+  add_halo("halo_fprop_" #name, Pass::kFprop, {k, m, c, HaloStaging::staging, FilterTile::filter}); \
+  HALO_DGRAD_KERNEL(name, k, m, c, staging, filter)
+#define HALO_DGRAD_KERNEL(name, k, m, c, staging, filter)                                           \
+  add_halo("halo_dgrad_" #name, Pass::kDgrad, {k, m, c, HaloStaging::staging, FilterTile::filter}); \
+  ++line;
+#include "../launch/configs/halo.def"
+#undef HALO_DGRAD_KERNEL
+#undef HALO_KERNEL
+  line = 0;
+  auto add_wgrad = [&](const char* name, WgradConfig config) {
+    KernelEntry entry{name, Pass::kWgrad, true, {64 * config.slots(), config.n(), 16}, wgrad_why_not, wgrad_plan};
+    entry.dtypes = kHalf, entry.family = KernelFamily::kWgrad, entry.line = line++, entry.wgrad = config;
+    table.push_back(entry);
+  };
+#define WGRAD_KERNEL(name, channels, blocks, units, warpgroups, staging) \
+  add_wgrad("sm90_wgrad_" #name, {channels, blocks, units, warpgroups, WgradStaging::staging});
+#include "../launch/configs/wgrad.def"
+#undef WGRAD_KERNEL
   const std::span<const KernelEntry> cpu = cpu_kernels();
   table.insert(table.end(), cpu.begin(), cpu.end());
   return table;

@@ -133,6 +133,12 @@ def products(problem: ConvProblem, method: str) -> list[tuple[int, int, int]]:
     Method: "direct", "direct_channels_inner" or "im2col".
     """
 
+def halo_products(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> list[tuple[int, int, int]]:
+    """As products(), by the plan of a kernel of the halo engine. Raises ValueError if the kernel refuses."""
+
+def wgrad_products(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> list[tuple[int, int, int]]:
+    """As products(), by the plan of a kernel of the sm_90a weight gradient. Raises ValueError if it refuses."""
+
 def make_plan(problem: ConvProblem, device: DeviceSpec, force: str = "") -> Plan: ...
 def explain(problem: ConvProblem, device: DeviceSpec, force: str = "") -> str: ...
 def kernel_table() -> list[Kernel]: ...

@@ -12,9 +12,12 @@
 #include "fastconv/core/problem.h"
 #include "fastconv/core/validate.h"
 #include "fastconv/planner/device_spec.h"
+#include "fastconv/planner/halo_family.h"
 #include "fastconv/planner/planner.h"
 #include "fastconv/planner/registry.h"
+#include "fastconv/planner/wgrad_family.h"
 #include "fastconv/tile/conv_coords.cuh"
+#include "fastconv/tile/scheduler.cuh"
 
 namespace py = pybind11;
 using namespace pybind11::literals;
@@ -231,6 +234,115 @@ Products im2col_products(const ConvProblem& problem) {
   return products;
 }
 
+// As the halo engine forms them: rows of matrix operands are pixels of a staged halo, shifted by the tap.
+Products halo_products(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device) {
+  const HaloParams params = halo_launch(kernel.plan(kernel, problem, device), problem).params;
+  const Strides& w = problem.w_strides;
+  const int64_t filter_c = problem.pass == Pass::kDgrad ? w.n : w.c;
+  const int32_t pixel_bytes = 2 * kernel.halo.channels;
+  Products products;
+  for (int32_t index = 0; index < params.tiles; ++index) {
+    const Tile tile(params, index);
+    if (tile.group != 0 || tile.k_tile != 0) continue;
+    const OutputPhase& phase = params.phase[tile.phase];
+    for (int32_t m = 0; m < params.tile_pixels; ++m) {
+      const int32_t block = m / 64, row = m % 64;
+      const OutputPixel out = output_pixel(params, tile, block, row);
+      if (out.n >= params.n || out.p >= phase.p || out.q >= phase.q) continue;
+      const int64_t target = out.n * params.out_n + out.p * params.out_h + out.q * params.out_w +
+                             phase.h * params.out_phase_h + phase.w * params.out_phase_w;
+      const int32_t first =
+          block_offset(params, tile, block, pixel_bytes) + row / 8 * params.group_pitch + row % 8 * pixel_bytes;
+      for (int32_t g = phase.group_begin; g < phase.group_end; ++g) {
+        const TapGroup& taps = params.group[g];
+        for (int32_t tap = 0; tap < taps.rows * taps.cols; ++tap) {
+          const int32_t i = tap / taps.cols, j = tap % taps.cols;
+          const int32_t pixel = (first + i * taps.row_step + j * taps.col_step) / pixel_bytes;
+          if (pixel >= params.halo_rows * params.halo_pitch) throw py::index_error("beyond the halo");
+          const HaloRow at = halo_row(params, tile, taps, pixel / params.halo_pitch);
+          const int32_t column = halo_col(params, tile, taps) + pixel % params.halo_pitch * params.in_step_w;
+          if (at.n >= params.n || at.h < 0 || at.h >= params.height || column < 0 || column >= params.width) continue;
+          const int64_t source = at.n * params.in_n + at.h * params.in_h + column * params.in_w;
+          const int64_t filter = (taps.r0 + i * taps.dr) * w.h + (taps.s0 + j * taps.ds) * w.w;
+          for (int32_t c = 0; c < params.c; ++c) {
+            products.emplace_back(source + c * params.in_c, filter + c * filter_c, target);
+          }
+        }
+      }
+    }
+  }
+  return products;
+}
+
+// Where a staged box has the pixel that lies so many bytes from its start; row -1: in the zeros behind the box.
+struct BoxPixel {
+  int32_t row, column;
+};
+BoxPixel box_pixel(const WgradOperand& from, bool pixel_rows, int64_t bytes, int64_t channels) {
+  const int64_t image_row = from.pitch * channels * 2;
+  const int64_t row = bytes / image_row, column = bytes % image_row / 2;
+  return {row < from.box_rows ? static_cast<int32_t>(row) : -1,
+          static_cast<int32_t>(pixel_rows ? column : column / channels)};
+}
+
+// As the sm_90a weight gradient forms them: both operands' pixels by their place in a stage.
+Products wgrad_products(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device) {
+  const WgradParams params = wgrad_launch(kernel.plan(kernel, problem, device), problem).params;
+  const WgradOperand &x = params.x, &y = params.y;
+  const int64_t channels = kernel.wgrad.channels;
+  const bool x_pixels = x_has_pixel_rows(kernel.wgrad.staging), y_pixels = y_has_pixel_rows(kernel.wgrad.staging);
+  Products products;
+  auto multiply = [&](const WgradTapGroup& group, int64_t first_c, int32_t tile, const WgradStep& step, int32_t i) {
+    // A step is two groups of eight rows, or 16 pixels of one row.
+    const int64_t x_bytes = step.x * 16 + (x_pixels ? 2 * i : i / 8 * params.x_group_pitch + i % 8 * channels * 2);
+    const int64_t y_bytes = step.y * 16 + (y_pixels ? 2 * i : i / 8 * params.y_group_pitch + i % 8 * 128);
+    int32_t n, p, q, y_image, y_row;
+    params.tiles_q.divmod(tile, p, q);
+    params.tiles_p.divmod(p, n, p);
+    n *= params.tile_n, p *= params.tile_p, q *= params.tile_q;
+    const BoxPixel out = box_pixel(y, y_pixels, y_bytes, 64);
+    if (out.row < 0) return;
+    y.box_h.divmod(out.row, y_image, y_row);
+    if (n + y_image >= y.n || p + y_row >= y.h || q + out.column >= y.w) return;
+    const int64_t target = (n + y_image) * y.n_stride + (p + y_row) * y.h_stride + (q + out.column) * y.w_stride;
+    for (int u = group.unit_begin; u < group.unit_end; ++u) {
+      const WgradUnit& unit = params.unit[u];
+      for (int b = 0; b < kMaxWgradBlocks; ++b) {
+        if (unit.c_block[b] < 0) continue;
+        const int64_t at = (unit.start + b * unit.step) * 16;
+        const WgradPart& part = params.part[group.part_begin + at / params.x_part_bytes];
+        const int64_t in_part = at % params.x_part_bytes + x_bytes;
+        if (in_part >= params.x_part_bytes || part.c_block != unit.c_block[b]) throw py::index_error("another part");
+        const BoxPixel in = box_pixel(x, x_pixels, in_part, channels);
+        if (in.row < 0) continue;
+        int32_t x_image, x_row;
+        x.box_h.divmod(in.row, x_image, x_row);
+        const int64_t h = p * params.stride_h + part.dh + x_row * x.step_h;
+        const int64_t w = q * params.stride_w + part.dw + in.column * x.step_w;
+        if (n + x_image >= x.n || h < 0 || h >= x.h || w < 0 || w >= x.w) continue;
+        const int64_t source = (n + x_image) * x.n_stride + h * x.h_stride + w * x.w_stride;
+        const int64_t begin = first_c + unit.c_block[b] * channels;
+        for (int64_t c = begin; c < std::min<int64_t>(begin + channels, params.c); ++c) {
+          const int64_t filter = c * params.w_c + unit.r[b] * params.w_r + unit.s[b] * params.w_s;
+          products.emplace_back(source + c * x.c_stride, filter, target);
+        }
+      }
+    }
+  };
+  for (uint32_t c_job = 0; c_job < params.c_jobs.divisor; ++c_job) {
+    for (uint32_t g = 0; g < params.tap_groups.divisor; ++g) {
+      for (int32_t tile = 0; tile < params.tiles; ++tile) {
+        for (int32_t step = 0; step < 2 * params.step_pairs; ++step) {
+          for (int32_t i = 0; i < 16; ++i) {
+            multiply(params.tap_group[g], c_job * params.c_blocks_per_job * channels, tile, params.step[step], i);
+          }
+        }
+      }
+    }
+  }
+  return products;
+}
+
 void bind_index_maths(py::module_& m) {
   m.def(
       "products",
@@ -242,6 +354,20 @@ void bind_index_maths(py::module_& m) {
         throw py::value_error("unknown method: " + method);
       },
       "problem"_a, "method"_a);
+  m.def(
+      "halo_products",
+      [](const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device) {
+        if (const char* reason = kernel.why_not(kernel, problem, device)) throw py::value_error(reason);
+        return halo_products(problem, kernel, device);
+      },
+      "problem"_a, "kernel"_a, "device"_a);
+  m.def(
+      "wgrad_products",
+      [](const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device) {
+        if (const char* reason = kernel.why_not(kernel, problem, device)) throw py::value_error(reason);
+        return wgrad_products(problem, kernel, device);
+      },
+      "problem"_a, "kernel"_a, "device"_a);
   py::class_<FastDivmod>(m, "FastDivmod")
       .def(py::init<int64_t>(), "divisor"_a)
       .def("div", &FastDivmod::div, "dividend"_a)

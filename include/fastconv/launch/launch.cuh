@@ -33,17 +33,42 @@ inline void allow_shared_memory(const void* kernel, int smem_bytes, const char* 
   allowed = smem_bytes;
 }
 
+struct LaunchShape {
+  int64_t grid;
+  int threads;
+  int smem_bytes = 0;
+  // Starts as soon as the kernel before it allows; it waits for that kernel's results itself (griddepcontrol).
+  bool early = false;
+  unsigned cluster = 1;  // blocks
+};
+
+template <typename... Params, typename... Args>
+void launch(const char* name, void (*kernel)(Params...), const LaunchShape& shape, cudaStream_t stream,
+            Args&&... args) {
+  allow_shared_memory(reinterpret_cast<const void*>(kernel), shape.smem_bytes, name);
+  cudaLaunchAttribute attributes[2];
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(shape.grid));
+  config.blockDim = dim3(static_cast<unsigned>(shape.threads));
+  config.dynamicSmemBytes = static_cast<size_t>(shape.smem_bytes);
+  config.stream = stream;
+  config.attrs = attributes;
+  if (shape.early) {
+    attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (shape.cluster > 1) {
+    attributes[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
+    attributes[config.numAttrs++].val.clusterDim = {shape.cluster, 1, 1};
+  }
+  check_cuda(cudaLaunchKernelEx(&config, kernel, std::forward<Args>(args)...), name);
+  check_cuda(cudaGetLastError(), name);
+}
+
 template <typename... Params, typename... Args>
 void launch(const char* name, void (*kernel)(Params...), int64_t grid, int threads, int smem_bytes, cudaStream_t stream,
             Args&&... args) {
-  allow_shared_memory(reinterpret_cast<const void*>(kernel), smem_bytes, name);
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(grid));
-  config.blockDim = dim3(static_cast<unsigned>(threads));
-  config.dynamicSmemBytes = static_cast<size_t>(smem_bytes);
-  config.stream = stream;
-  check_cuda(cudaLaunchKernelEx(&config, kernel, std::forward<Args>(args)...), name);
-  check_cuda(cudaGetLastError(), name);
+  launch(name, kernel, LaunchShape{grid, threads, smem_bytes}, stream, std::forward<Args>(args)...);
 }
 
 }  // namespace fastconv

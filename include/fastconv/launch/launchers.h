@@ -11,11 +11,15 @@ namespace fastconv {
 
 using Launcher = void (*)(const Plan&, const ConvProblem&, const ConvBuffers&, cudaStream_t);
 
-// The launcher of a family's line, null where the line is not compiled for the element type T. Each pair of pass and
-// element type is instantiated in a file of its own under src/instances, so that they compile in parallel.
+// The launcher of a family's line, null where the line is not compiled for the element type T. Each choice of
+// template arguments is instantiated in a file of its own under src/instances, so that they compile in parallel.
 template <Pass kPass, typename T>
 Launcher direct_launcher(int line);
 template <Pass kPass, typename T>
 Launcher im2col_launcher(int line);
+template <HaloStaging kStaging, FilterTile kFilter, typename T>
+Launcher halo_launcher(int line);
+template <WgradStaging kStaging, typename T>
+Launcher wgrad_launcher(int line);
 
 }  // namespace fastconv

@@ -9,6 +9,8 @@
 
 #include "fastconv/core/problem.h"
 #include "fastconv/planner/device_spec.h"
+#include "fastconv/tile/halo_config.h"
+#include "fastconv/tile/wgrad_config.h"
 
 namespace fastconv {
 
@@ -22,6 +24,8 @@ struct Plan {
   int64_t split = 1;            // parts a reduction is cut into, added in fixed order
   int64_t chunk = 0;            // im2col: columns (pixels) materialised at a time
   int64_t workspace_bytes = 0;  // at most kMaxWorkspaceBytes
+  HaloTiling halo{};            // halo engine
+  WgradTiling wgrad{};          // its weight gradient
   double cost_us = 0;           // model's estimate; compared between kernels only
 };
 std::ostream& operator<<(std::ostream& out, const Plan& plan);

@@ -8,6 +8,8 @@
 #include "fastconv/core/problem.h"
 #include "fastconv/planner/device_spec.h"
 #include "fastconv/planner/planner.h"
+#include "fastconv/tile/halo_config.h"
+#include "fastconv/tile/wgrad_config.h"
 
 namespace fastconv {
 
@@ -22,6 +24,9 @@ enum class VectorReads : int8_t {
   kFilterVector,   // the filter, along its taps
   kChannelVector,  // both operands, along their channels
 };
+
+// A family is one template: its kernels share a planner and a launcher. Names in planner/*_family.h.
+enum class KernelFamily : int8_t { kDirect, kIm2col, kHalo, kWgrad, kCpu };
 
 // Bits of KernelEntry::dtypes.
 inline constexpr unsigned dtype_bit(DType dtype) { return 1u << static_cast<int>(dtype); }
@@ -42,9 +47,12 @@ struct KernelEntry {
   VectorReads reads = VectorReads::kScalar;
   int thread_m = 0, thread_n = 0;  // outputs per thread
   unsigned dtypes = 0;             // element types it is compiled for
+  KernelFamily family = KernelFamily::kCpu;
+  int line = 0;         // of the family's .def; kernels of several passes share theirs
+  HaloConfig halo{};    // of the halo engine
+  WgradConfig wgrad{};  // of its weight gradient
 };
 
-// The CUDA families in the order of their .def lines, direct before im2col; then the CPU kernels.
 std::span<const KernelEntry> kernel_table();
 const KernelEntry* find_kernel(std::string_view name);  // null if there is none
 

@@ -1,0 +1,151 @@
+// The halo-resident convolution kernel for sm_90a, 16-bit operands, fp32 accumulation: forward, and input gradient as a
+// convolution over dy. Geometry is run-time data; see halo_params.h.
+#pragma once
+
+#include "fastconv/ptx/warpgroup.cuh"
+#include "fastconv/tile/epilogue_sm90.cuh"
+#include "fastconv/tile/mainloop_sm90.cuh"
+#include "fastconv/tile/stage_halo.cuh"
+
+namespace fastconv {
+
+// Named barriers; 0 is __syncthreads. One of each a consumer warpgroup.
+enum BlockBarrier : int { kEpilogueBarrier = 1, kTurnBarrier = 3 };
+
+template <HaloStaging kStaging>
+struct HaloThreads {
+  static constexpr int kProducerWarpgroups = kStaging == HaloStaging::kTma ? 1 : 2;
+  static constexpr int kConsumerWarpgroups = 2;
+  static constexpr int kThreads = (kProducerWarpgroups + kConsumerWarpgroups) * 128;
+  static_assert(kThreads == halo_threads(kStaging));
+  static constexpr int kStagingWarps = kStaging == HaloStaging::kTma ? 1 : 4 * kProducerWarpgroups - 1;
+  // NOTES: setmaxnreg moves registers within the block's allotment: 168 x 384 threads or 128 x 512.
+  static constexpr int kProducerRegisters = kStaging == HaloStaging::kTma ? 40 : 80;
+  static constexpr int kConsumerRegisters = kStaging == HaloStaging::kTma ? 232 : 176;
+};
+
+__device__ __forceinline__ void arrive_block_barrier(int barrier) {
+  asm volatile("bar.arrive %0, 256;" ::"r"(barrier) : "memory");
+}
+
+// For outputs that no tap reaches.
+template <int kRows, int kCols>
+__device__ __forceinline__ void clear(float (&acc)[kRows][kCols]) {
+#pragma unroll
+  for (int i = 0; i < kRows * kCols; ++i) acc[i / kCols][i % kCols] = 0.f;
+}
+
+// Filter steps of all the block's tiles, in the order of use; or of all phases once, if they stay. One thread.
+template <int kBlockK, int kChannels, bool kNMajor>
+__device__ __forceinline__ void produce_filter(const HaloParams& params, const CUtensorMap* map, Ring& ring) {
+  constexpr int kStepBytes = kBlockK * kChannels * 2;
+  if (!params.filter_direct) ptx::wait_for_previous_kernel();  // which packs the filter
+  for (int t = blockIdx.x; t < params.tiles; t += gridDim.x) {
+    Tile tile(params, t);
+    if (params.filter_direct) {
+      const int phases = params.filter_resident ? params.phase_count : 1;
+      for (int i = 0; i < phases; ++i) {
+        if (params.filter_resident) tile.phase = i;
+        stage_filter_direct<kBlockK, kChannels, kNMajor>(params, tile, map, ring);
+      }
+    } else {
+      const OutputPhase& phase = params.phase[tile.phase];
+      const int64_t filter_tile = int64_t{tile.group} * params.k_tiles.divisor + tile.k_tile;
+      const int first = params.filter_resident ? 0 : phase.first_step;
+      const int steps = params.filter_resident ? params.steps_per_filter_tile : phase.taps * params.c_blocks;
+      stage_filter<kStepBytes>(params, filter_tile * params.steps_per_filter_tile + first, steps, ring);
+    }
+    if (params.filter_resident) break;
+  }
+  // A block may have no tile that reads the last resident steps; it must not leave before they have landed.
+  if (params.filter_resident) {
+    for (int i = 0; i < params.b_stages; ++i) ptx::mbarrier_wait(ring.barriers + 16 * i, 0);
+  }
+}
+
+template <typename T, int kBlockK, int kMBlocks, int kChannels, HaloStaging kStaging, FilterTile kFilter>
+__global__ __launch_bounds__(HaloThreads<kStaging>::kThreads,
+                             1) void conv_fprop_sm90(const __grid_constant__ HaloParams params,
+                                                     const __grid_constant__ CUtensorMap in_map,
+                                                     const __grid_constant__ CUtensorMap filter_map) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  using Threads = HaloThreads<kStaging>;
+  constexpr int kStepBytes = kBlockK * kChannels * 2;
+  constexpr bool kNMajor = kFilter == FilterTile::kNMajor;
+
+  extern __shared__ uint8_t smem_raw[];
+  const uint32_t smem = (ptx::smem_address(smem_raw) + kHaloAlignment - 1) &
+                        ~(kHaloAlignment - 1u);  // swizzling goes by absolute address
+  Ring halo, filter;
+  halo.data = smem, halo.stage_bytes = params.a_stage_bytes, halo.stages = params.a_stages;
+  filter.data = halo.data + params.a_stages * params.a_stage_bytes;
+  filter.stage_bytes = kStepBytes, filter.stages = params.b_stages;
+  const uint32_t epilogue = filter.data + params.b_stages * kStepBytes;
+  halo.barriers = epilogue + Threads::kConsumerWarpgroups * kEpilogueBytes;
+  filter.barriers = halo.barriers + 16 * params.a_stages;
+
+  const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
+  if (threadIdx.x == 0) {
+    const int consumer_warps = 4 * params.warpgroups_per_tile;
+    halo.init(kStaging == HaloStaging::kTma ? 1 : 32 * Threads::kStagingWarps, consumer_warps);
+    filter.init(1, consumer_warps);
+    ptx::mbarrier_init_fence();
+    if constexpr (kStaging == HaloStaging::kTma) ptx::tma_prefetch(&in_map);
+    if (params.filter_direct) ptx::tma_prefetch(&filter_map);
+  }
+  __syncthreads();
+
+  const int grid = gridDim.x;
+  if (warp < 4 * Threads::kProducerWarpgroups) {
+    ptx::release_registers<Threads::kProducerRegisters>();
+    if (warp == 0) {
+      if (lane == 0) {
+        produce_filter<kBlockK, kChannels, kNMajor>(params, &filter_map, filter);
+      }
+    } else if (warp <= Threads::kStagingWarps) {
+      for (int t = blockIdx.x; t < params.tiles; t += grid) {
+        const Tile tile(params, t);
+        if constexpr (kStaging == HaloStaging::kTma) {
+          stage_halo_tma<kChannels>(params, tile, &in_map, halo, lane);
+        } else {
+          stage_halo_warps<kChannels, kStaging>(params, tile, halo, warp - 1, Threads::kStagingWarps, lane);
+        }
+      }
+    }
+  } else {
+    ptx::acquire_registers<Threads::kConsumerRegisters>();
+    const int warpgroup = warp / 4 - Threads::kProducerWarpgroups;
+    // NOTES: a warpgroup that takes turns skips the other's stages, and a barrier's parity tells only two rounds apart;
+    // so it waits for its turn, which begins when the other has waited for all stages of its tile.
+    const bool turns = params.warpgroups_per_tile == 1;
+    const int my_turn = kTurnBarrier + warpgroup, next_turn = kTurnBarrier + 1 - warpgroup;
+    if (turns && warpgroup == 1) arrive_block_barrier(next_turn);
+    const int first_block = turns ? 0 : warpgroup * kMBlocks;
+    for (int t = blockIdx.x, turn = 0; t < params.tiles; t += grid, ++turn) {
+      const Tile tile(params, t);
+      if (turns && (turn & 1) != warpgroup) {
+        const OutputPhase& phase = params.phase[tile.phase];
+        halo.skip((phase.group_end - phase.group_begin) * params.c_blocks);
+        filter.skip(phase.taps * params.c_blocks);
+        continue;
+      }
+      if (params.filter_resident) {
+        filter.index = params.phase[tile.phase].first_step;
+        filter.parity = 0;
+      }
+      float acc[kMBlocks][kBlockK / 2];
+      if (turns) ptx::barrier_sync(my_turn, 256);
+      Mainloop<T, kBlockK, kMBlocks, kChannels, kNMajor>::run(params, tile, first_block, halo, filter,
+                                                              !params.filter_resident, lane == 0, acc, [&] {
+                                                                if (turns) arrive_block_barrier(next_turn);
+                                                              });
+      if (params.phase[tile.phase].taps == 0) clear(acc);
+      Epilogue<T, kBlockK, kMBlocks>(params, tile, threadIdx.x % 128, epilogue + warpgroup * kEpilogueBytes,
+                                     kEpilogueBarrier + warpgroup)
+          .store(acc, first_block);
+    }
+  }
+#endif
+}
+
+}  // namespace fastconv

@@ -1,0 +1,76 @@
+// Host side of the halo engine: from a plan to a launch.
+#pragma once
+
+#include "fastconv/kernels/conv_fprop_sm90.cuh"
+#include "fastconv/launch/launch.cuh"
+#include "fastconv/launch/launchers.h"
+#include "fastconv/launch/pack_filter.h"
+#include "fastconv/launch/tensor_map.h"
+#include "fastconv/planner/halo_family.h"
+
+namespace fastconv {
+
+inline PackParams pack_params(const HaloParams& params, const HaloConfig& config, const ConvProblem& problem,
+                              const void* filter, void* packed) {
+  const Strides& w = problem.w_strides;
+  PackParams pack{};
+  pack.filter = filter, pack.packed = packed;
+  pack.row = w.n, pack.col = w.c, pack.r = w.h, pack.s = w.w;
+  if (problem.pass == Pass::kDgrad) std::swap(pack.row, pack.col);
+  pack.group = problem.k_per_group() * w.n;
+  pack.rows = params.k, pack.cols = params.c;
+  pack.filter_h = static_cast<int32_t>(problem.r), pack.filter_w = static_cast<int32_t>(problem.s);
+  pack.block_k = config.block_k;
+  return pack;
+}
+
+template <typename T, int kBlockK, int kMBlocks, int kChannels, HaloStaging kStaging, FilterTile kFilter>
+void launch_halo(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, cudaStream_t stream) {
+  if (plan.grid == 0) return;
+  const bool dgrad = problem.pass == Pass::kDgrad;
+  HaloLaunch halo = halo_launch(plan, problem);
+  HaloParams& params = halo.params;
+  params.in = dgrad ? buffers.y : buffers.x;
+  params.out = dgrad ? buffers.x : buffers.y;
+  params.bias = dgrad ? nullptr : buffers.bias;
+  params.packed_filter = buffers.workspace;
+
+  CUtensorMap in_map{}, filter_map{};
+  if (kStaging == HaloStaging::kTma) in_map = encode_tensor_map(halo.in_map, problem.dtype, params.in);
+  if (params.filter_direct) {
+    filter_map = encode_tensor_map(halo.filter_map, problem.dtype, buffers.w);
+  } else {
+    launch_pack_filter(plan.kernel->name, params,
+                       pack_params(params, plan.kernel->halo, problem, buffers.w, buffers.workspace), kChannels,
+                       problem.groups * params.k_tiles.divisor, stream);
+  }
+  LaunchShape shape{plan.grid, HaloThreads<kStaging>::kThreads, plan.smem_bytes};
+  shape.early = !params.filter_direct;  // the filter is packed while this kernel sets up and stages its first halo
+  launch(plan.kernel->name, conv_fprop_sm90<T, kBlockK, kMBlocks, kChannels, kStaging, kFilter>, shape, stream, params,
+         in_map, filter_map);
+}
+
+// One line of the .def, compiled where staging and filter tile are those of the file.
+template <HaloStaging kStaging, FilterTile kFilter, typename T, int kBlockK, int kMBlocks, int kChannels,
+          HaloStaging kLineStaging, FilterTile kLineFilter>
+constexpr Launcher halo_launcher_of() {
+  if constexpr (kLineStaging == kStaging && kLineFilter == kFilter) {
+    return launch_halo<T, kBlockK, kMBlocks, kChannels, kStaging, kFilter>;
+  }
+  return nullptr;
+}
+
+template <HaloStaging kStaging, FilterTile kFilter, typename T>
+Launcher halo_launcher(int line) {
+  static constexpr Launcher kLaunchers[] = {
+#define HALO_KERNEL(name, block_k, m_blocks, channels, staging, filter) \
+  halo_launcher_of<kStaging, kFilter, T, block_k, m_blocks, channels, HaloStaging::staging, FilterTile::filter>(),
+#define HALO_DGRAD_KERNEL HALO_KERNEL
+#include "../../../src/launch/configs/halo.def"
+#undef HALO_DGRAD_KERNEL
+#undef HALO_KERNEL
+  };
+  return kLaunchers[line];
+}
+
+}  // namespace fastconv

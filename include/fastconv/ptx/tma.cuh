@@ -1,0 +1,34 @@
+// The bulk copy engine (PTX ISA, "cp.async.bulk") and the fence that goes with it.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+namespace fastconv::ptx {
+
+// A box of a tensor of rank 5; coordinates from the innermost dimension, outside means zero.
+__device__ __forceinline__ void tma_load(uint32_t smem, const CUtensorMap* map, int32_t i0, int32_t i1, int32_t i2,
+                                         int32_t i3, int32_t i4, uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6, %7}], "
+      "[%2];" ::"r"(smem),
+      "l"(map), "r"(barrier), "r"(i0), "r"(i1), "r"(i2), "r"(i3), "r"(i4)
+      : "memory");
+}
+
+// Contiguous bytes; both addresses and the size are multiples of 16.
+__device__ __forceinline__ void bulk_load(uint32_t smem, const void* global, uint32_t bytes, uint32_t barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(smem),
+               "l"(global), "r"(bytes), "r"(barrier)
+               : "memory");
+}
+
+__device__ __forceinline__ void tma_prefetch(const CUtensorMap* map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
+// Orders this thread's ordinary writes to shared memory before later reads by wgmma or the copy engine.
+__device__ __forceinline__ void async_proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+}  // namespace fastconv::ptx

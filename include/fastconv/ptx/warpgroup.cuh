@@ -1,0 +1,27 @@
+// What warp-specialised kernels need of each other: registers, barriers of some warps, the next kernel (PTX ISA,
+// "setmaxnreg", "barrier", "griddepcontrol").
+#pragma once
+
+namespace fastconv::ptx {
+
+// Registers per thread, of all warps of a warpgroup together. NOTES: they come from a pool: what some give back must
+// cover what others ask for, or those wait forever.
+template <int kRegisters>
+__device__ __forceinline__ void release_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters>
+__device__ __forceinline__ void acquire_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+// `threads` of the block, whole warps, that name the same barrier of 0 to 15; __syncthreads() is 0.
+__device__ __forceinline__ void barrier_sync(int barrier, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
+// Programmatic dependent launch: the wait returns when the kernels before this one have finished and flushed.
+__device__ __forceinline__ void wait_for_previous_kernel() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ __forceinline__ void allow_next_kernel() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+
+}  // namespace fastconv::ptx

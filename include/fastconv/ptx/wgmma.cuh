@@ -1,0 +1,119 @@
+// Asynchronous warpgroup matrix multiply, sm_90a (PTX ISA, "wgmma"): D[64][N] (+)= A[64][16] * B[16][N], 16-bit
+// operands in shared memory, fp32 accumulators.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+#include <type_traits>
+
+namespace fastconv::ptx {
+
+// Swizzle of a row of the operand tile, as the matrix descriptor encodes it (bits 62-63).
+enum class Swizzle : uint32_t { k128B = 1, k64B = 2, k32B = 3 };
+// By the bytes of a row.
+__host__ __device__ constexpr Swizzle swizzle_of(int row_bytes) {
+  return row_bytes == 128 ? Swizzle::k128B : row_bytes == 64 ? Swizzle::k64B : Swizzle::k32B;
+}
+
+// What runs along the rows of an operand's tile: the product's K, or its M (of A) or N (of B).
+enum class Major : int { kK, kMn };
+
+// A matrix descriptor in two halves, so that the loops add to the low one in 32 bits. Addresses in units of 16 bytes.
+// The start address may be any whole row of the tile and the group pitch any multiple of 16 bytes: the hardware
+// swizzles by absolute address bits, base_offset stays 0 (measured on an H200).
+// `group_pitch_bytes`: between groups of 8 rows.
+__device__ __forceinline__ uint32_t descriptor_high(uint32_t group_pitch_bytes, Swizzle swizzle) {
+  return (group_pitch_bytes >> 4) | (static_cast<uint32_t>(swizzle) << 30);
+}
+// `block_pitch_bytes`: between the blocks, one row wide, of an MN-major operand; K-major ones ignore it. NOTES: 18 bits
+// of the address are kept: in a cluster, a block's rank stands above them and would fall into the pitch.
+__device__ __forceinline__ uint32_t descriptor_low(uint32_t smem_bytes, uint32_t block_pitch_bytes = 16) {
+  return ((smem_bytes & 0x3ffff) >> 4) | ((block_pitch_bytes >> 4) << 16);
+}
+__device__ __forceinline__ uint64_t descriptor(uint32_t low, uint32_t high) {
+  return (static_cast<uint64_t>(high) << 32) | low;
+}
+
+__device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int kPending>
+__device__ __forceinline__ void wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+
+// NOTES: ptxas wants every accumulator named in one instruction, hence the lists.
+#define FASTCONV_REGISTERS_8 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define FASTCONV_REGISTERS_16 \
+  FASTCONV_REGISTERS_8        \
+  ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define FASTCONV_REGISTERS_24 \
+  FASTCONV_REGISTERS_16       \
+  ", %16, %17, %18, %19, %20, %21, %22, %23"
+#define FASTCONV_REGISTERS_32 \
+  FASTCONV_REGISTERS_24       \
+  ", %24, %25, %26, %27, %28, %29, %30, %31"
+#define FASTCONV_REGISTERS_48 \
+  FASTCONV_REGISTERS_32       \
+  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define FASTCONV_REGISTERS_64 \
+  FASTCONV_REGISTERS_48       \
+  ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define FASTCONV_REGISTERS_96                                                        \
+  FASTCONV_REGISTERS_64                                                              \
+  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79" \
+  ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define FASTCONV_REGISTERS_128                                                                   \
+  FASTCONV_REGISTERS_96                                                                          \
+  ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111" \
+  ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define FASTCONV_SUMS_8(i)                                                                                    \
+  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), \
+      "+f"(d[i + 7])
+#define FASTCONV_SUMS_16(i) FASTCONV_SUMS_8(i), FASTCONV_SUMS_8(i + 8)
+#define FASTCONV_SUMS_24(i) FASTCONV_SUMS_16(i), FASTCONV_SUMS_8(i + 16)
+#define FASTCONV_SUMS_32(i) FASTCONV_SUMS_16(i), FASTCONV_SUMS_16(i + 16)
+#define FASTCONV_SUMS_48(i) FASTCONV_SUMS_32(i), FASTCONV_SUMS_16(i + 32)
+#define FASTCONV_SUMS_64(i) FASTCONV_SUMS_32(i), FASTCONV_SUMS_32(i + 32)
+#define FASTCONV_SUMS_96(i) FASTCONV_SUMS_64(i), FASTCONV_SUMS_32(i + 64)
+#define FASTCONV_SUMS_128(i) FASTCONV_SUMS_64(i), FASTCONV_SUMS_64(i + 64)
+#define FASTCONV_WGMMA_TYPED(type, n, sums, a_at, b_at, accumulate_at, a_major_at, b_major_at)                \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #accumulate_at                                            \
+               ", 0;\n"                                                                                       \
+               "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" FASTCONV_REGISTERS_##sums \
+               "}, %" #a_at ", %" #b_at ", p, 1, 1, %" #a_major_at ", %" #b_major_at ";\n}"                   \
+               : FASTCONV_SUMS_##sums(0)                                                                      \
+               : "l"(a), "l"(b), "r"(accumulate), "n"(static_cast<int>(kA)), "n"(static_cast<int>(kB)))
+#define FASTCONV_WGMMA(...)                   \
+  if constexpr (std::is_same_v<T, __half>)    \
+    FASTCONV_WGMMA_TYPED("f16", __VA_ARGS__); \
+  else                                        \
+    FASTCONV_WGMMA_TYPED("bf16", __VA_ARGS__)
+
+// d = a * b, plus d unless `accumulate` is 0.
+template <typename T, Major kA, Major kB, int kSums>
+__device__ __forceinline__ void wgmma(float (&d)[kSums], uint64_t a, uint64_t b, int accumulate) {
+  constexpr int kN = 2 * kSums;
+  if constexpr (kN == 16) {
+    FASTCONV_WGMMA(16, 8, 8, 9, 10, 11, 12);
+  } else if constexpr (kN == 32) {
+    FASTCONV_WGMMA(32, 16, 16, 17, 18, 19, 20);
+  } else if constexpr (kN == 48) {
+    FASTCONV_WGMMA(48, 24, 24, 25, 26, 27, 28);
+  } else if constexpr (kN == 64) {
+    FASTCONV_WGMMA(64, 32, 32, 33, 34, 35, 36);
+  } else if constexpr (kN == 96) {
+    FASTCONV_WGMMA(96, 48, 48, 49, 50, 51, 52);
+  } else if constexpr (kN == 128) {
+    FASTCONV_WGMMA(128, 64, 64, 65, 66, 67, 68);
+  } else if constexpr (kN == 192) {
+    FASTCONV_WGMMA(192, 96, 96, 97, 98, 99, 100);
+  } else if constexpr (kN == 256) {
+    FASTCONV_WGMMA(256, 128, 128, 129, 130, 131, 132);
+  } else {
+    static_assert(kN == 0, "no such N");
+  }
+}
+
+}  // namespace fastconv::ptx

@@ -1,0 +1,236 @@
+// Accumulators of one warpgroup to memory: bias, rounding, and a turn through shared memory so that whole 16-byte runs
+// are written where the output's layout has any.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "fastconv/ptx/mbarrier.cuh"
+#include "fastconv/tile/scheduler.cuh"
+
+namespace fastconv {
+
+template <typename T>
+__device__ __forceinline__ uint32_t pack2(float low, float high);
+template <>
+__device__ __forceinline__ uint32_t pack2<__half>(float low, float high) {
+  const __half2 value = __floats2half2_rn(low, high);
+  return *reinterpret_cast<const uint32_t*>(&value);
+}
+template <>
+__device__ __forceinline__ uint32_t pack2<__nv_bfloat16>(float low, float high) {
+  const __nv_bfloat162 value = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<const uint32_t*>(&value);
+}
+
+template <bool kTranspose>
+__device__ __forceinline__ void stmatrix4(uint32_t address, const uint32_t (&v)[4]) {
+  if constexpr (kTranspose) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(v[0]),
+                 "r"(v[1]), "r"(v[2]), "r"(v[3])
+                 : "memory");
+  } else {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(v[0]),
+                 "r"(v[1]), "r"(v[2]), "r"(v[3])
+                 : "memory");
+  }
+}
+__device__ __forceinline__ uint4 load_shared16(uint32_t address) {
+  uint4 v;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(address)
+               : "memory");
+  return v;
+}
+__device__ __forceinline__ uint32_t load_shared4(uint32_t address) {
+  uint32_t v;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
+  return v;
+}
+__device__ __forceinline__ uint16_t load_shared2(uint32_t address) {
+  uint16_t v;
+  asm volatile("ld.shared.b16 %0, [%1];" : "=h"(v) : "r"(address) : "memory");
+  return v;
+}
+
+template <typename T, int kBlockK, int kMBlocks>
+struct Epilogue {
+  static constexpr int kAccumulators = kBlockK / 2;
+  static constexpr int kChunk = kBlockK < 64 ? kBlockK : 64;  // channels that pass through shared memory together
+  static constexpr int64_t kOutside = -1;
+
+  const HaloParams& params;
+  const Tile& tile;
+  int warp, lane;           // warp of the warpgroup
+  uint32_t smem;            // kEpilogueBytes
+  int barrier;              // named barrier of the warpgroup
+  int32_t k_base, k_limit;  // first channel of the tile in the tensor; channels that exist
+
+  __device__ Epilogue(const HaloParams& params, const Tile& tile, int thread, uint32_t smem, int barrier)
+      : params(params),
+        tile(tile),
+        warp(thread / 32),
+        lane(thread % 32),
+        smem(smem),
+        barrier(barrier),
+        k_base(tile.group * params.k + tile.k_tile * kBlockK),
+        k_limit(params.k - tile.k_tile * kBlockK) {}
+
+  // `room`: pixels of the output row from this one on.
+  __device__ __forceinline__ int64_t offset(int block, int m, int& room) const {
+    const OutputPixel at = output_pixel(params, tile, block, m);
+    const OutputPhase& phase = params.phase[tile.phase];
+    room = phase.q - at.q;
+    if (at.n >= params.n || at.p >= phase.p || at.q >= phase.q) return kOutside;
+    return at.n * params.out_n + at.p * params.out_h + at.q * params.out_w + phase.h * params.out_phase_h +
+           phase.w * params.out_phase_w;
+  }
+
+  __device__ __forceinline__ void add_bias(float (&acc)[kMBlocks][kAccumulators]) const {
+    const T* bias = static_cast<const T*>(params.bias) + k_base;
+#pragma unroll
+    for (int j = 0; j < kBlockK / 8; ++j) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int k = j * 8 + lane % 4 * 2 + i;
+        const float value = k < k_limit ? static_cast<float>(bias[k]) : 0.f;
+#pragma unroll
+        for (int m = 0; m < kMBlocks; ++m) acc[m][j * 4 + i] += value, acc[m][j * 4 + 2 + i] += value;
+      }
+    }
+  }
+
+  // 16 pixels x 16 channels from channel c of the warp's rows, as four 8x8 matrices: pixels first.
+  static __device__ __forceinline__ void fragment(const float (&acc)[kAccumulators], int c, uint32_t (&v)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) v[i] = pack2<T>(acc[c / 2 + 2 * i], acc[c / 2 + 2 * i + 1]);
+  }
+
+  __device__ __forceinline__ void store(float (&acc)[kMBlocks][kAccumulators], int first_block) const {
+    if (params.bias != nullptr) add_bias(acc);
+#pragma unroll
+    for (int m = 0; m < kMBlocks; ++m) {
+      if (params.store == StoreMode::kChannels) {
+        store_channels(acc[m], first_block + m);
+      } else if (params.store == StoreMode::kPixels) {
+        store_pixels(acc[m], first_block + m);
+      } else {
+        store_elements(acc[m], first_block + m);
+      }
+    }
+  }
+
+  // Out[pixel][channel]: each warp turns its own 16 pixels round.
+  __device__ __forceinline__ void store_channels(const float (&acc)[kAccumulators], int block) const {
+    constexpr int kRuns = kChunk / 8, kRows = 32 / kRuns, kStores = 16 / kRows;
+    int room;
+    const int64_t mine = offset(block, warp * 16 + lane % 16, room);
+    const int run = lane % kRuns;
+    T* out = static_cast<T*>(params.out) + k_base + run * 8;
+    T* at[kStores];  // null: outside
+#pragma unroll
+    for (int i = 0; i < kStores; ++i) {
+      const int64_t row_offset = __shfl_sync(~0u, mine, i * kRows + lane / kRuns);
+      at[i] = row_offset == kOutside ? nullptr : out + row_offset;
+    }
+    const uint32_t buffer = smem + warp * 2048;
+    const int write_row = lane % 16, read_row = lane / kRuns;
+#pragma unroll
+    for (int chunk = 0; chunk < kBlockK; chunk += kChunk) {
+      const bool exists = chunk + run * 8 < k_limit;
+      __syncwarp();
+#pragma unroll
+      for (int c = 0; c < kChunk; c += 16) {
+        uint32_t v[4];
+        fragment(acc, chunk + c, v);
+        stmatrix4<false>(buffer + write_row * 128 + (((c / 8 + lane / 16) ^ (write_row & 7)) << 4), v);
+      }
+      __syncwarp();
+#pragma unroll
+      for (int i = 0; i < kStores; ++i) {
+        const int row = i * kRows + read_row;
+        const uint4 v = load_shared16(buffer + row * 128 + ((run ^ (row & 7)) << 4));
+        if (at[i] != nullptr && exists) *reinterpret_cast<uint4*>(at[i] + chunk) = v;
+      }
+    }
+  }
+
+  // Out[channel][pixel]: the warpgroup turns its 64 pixels round together, then each warp stores rows of pixels,
+  // kVector a lane at a time (one: a lane takes pixel m and m + 32).
+  __device__ __forceinline__ void store_pixels(const float (&acc)[kAccumulators], int block) const {
+    if (params.pixel_vector == 8) {
+      store_pixel_runs<8>(acc, block);
+    } else if (params.pixel_vector == 2) {
+      store_pixel_runs<2>(acc, block);
+    } else {
+      store_pixel_runs<1>(acc, block);
+    }
+  }
+
+  template <int kVector>
+  __device__ __forceinline__ void store_pixel_runs(const float (&acc)[kAccumulators], int block) const {
+    constexpr int kLanes = kVector == 8 ? 8 : 32;  // that share a channel
+    constexpr int kStep = 4 * 32 / kLanes;         // channels that the warpgroup stores at a time
+    constexpr int kParts = kVector == 1 ? 2 : 1;
+    const int run = lane % kLanes;
+    int room[kParts];
+    int64_t at[kParts];
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) at[i] = offset(block, run * kVector + 32 * i, room[i]);
+    auto* out = static_cast<uint16_t*>(params.out) + k_base * params.out_k;
+#pragma unroll
+    for (int chunk = 0; chunk < kBlockK; chunk += kChunk) {
+      asm volatile("bar.sync %0, 128;" ::"r"(barrier) : "memory");
+#pragma unroll
+      for (int c = 0; c < kChunk; c += 16) {
+        uint32_t v[4];
+        fragment(acc, chunk + c, v);
+        const int k = c + lane / 16 * 8 + lane % 8, pixels = warp * 2 + lane / 8 % 2;
+        stmatrix4<true>(smem + k * 128 + ((pixels ^ (k & 7)) << 4), v);
+      }
+      asm volatile("bar.sync %0, 128;" ::"r"(barrier) : "memory");
+#pragma unroll 4
+      for (int k = warp * (32 / kLanes) + lane / kLanes; k < kChunk; k += kStep) {
+        if (chunk + k >= k_limit) break;
+        uint16_t* plane = out + (chunk + k) * params.out_k;
+        const uint32_t row = smem + k * 128;
+        auto address = [&](int m) { return row + (((m >> 3) ^ (k & 7)) << 4) + (m & 7) * 2; };
+#pragma unroll
+        for (int i = 0; i < kParts; ++i) {
+          if (at[i] == kOutside) continue;
+          if constexpr (kVector == 1) {
+            plane[at[i]] = load_shared2(address(run + 32 * i));
+          } else if (room[i] >= kVector) {
+            if constexpr (kVector == 8) {
+              *reinterpret_cast<uint4*>(plane + at[i]) = load_shared16(address(run * 8));
+            } else {
+              *reinterpret_cast<uint32_t*>(plane + at[i]) = load_shared4(address(run * 2));
+            }
+          } else {
+            for (int e = 0; e < room[i]; ++e) plane[at[i] + e] = load_shared2(address(run * kVector + e));
+          }
+        }
+      }
+    }
+  }
+
+  __device__ __forceinline__ void store_elements(const float (&acc)[kAccumulators], int block) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      int room;
+      const int64_t at = offset(block, warp * 16 + lane / 4 + 8 * half, room);
+      if (at == kOutside) continue;
+      uint16_t* out = static_cast<uint16_t*>(params.out) + at + (k_base + lane % 4 * 2) * params.out_k;
+      const int limit = k_limit - lane % 4 * 2;
+#pragma unroll
+      for (int j = 0; j < kBlockK / 8; ++j, out += 8 * params.out_k) {
+        const uint32_t v = pack2<T>(acc[j * 4 + 2 * half], acc[j * 4 + 2 * half + 1]);
+        if (j * 8 < limit) out[0] = static_cast<uint16_t>(v);
+        if (j * 8 + 1 < limit) out[params.out_k] = static_cast<uint16_t>(v >> 16);
+      }
+    }
+  }
+};
+
+}  // namespace fastconv

@@ -1,0 +1,40 @@
+// What of the halo engine is fixed when a kernel is compiled, and what is chosen for each problem.
+#pragma once
+
+#include <cstdint>
+
+namespace fastconv {
+
+// How the halo reaches shared memory: by the copy engine, or through the registers of producer warps, whose threads
+// load runs of 8 pixels, pairs or single pixels of a channel at once.
+enum class HaloStaging : int8_t { kTma, kRuns, kPairs, kPixels };
+
+// A filter tile of one step in shared memory: [filters][channels], or [channels][filters] as dgrad finds it in KRSC.
+enum class FilterTile : int8_t { kKMajor, kNMajor };
+
+struct HaloConfig {
+  int32_t block_k;   // filters a tile
+  int32_t m_blocks;  // blocks of 64 pixels a consumer warpgroup
+  int32_t channels;  // of a staged halo: 64, 32 or 16
+  HaloStaging staging;
+  FilterTile filter;
+};
+
+// Which taps are served from one halo: all that the stride leaves together, those of a filter row, or one.
+enum class TapSplit : int8_t { kNone, kRows, kTaps };
+
+// How a problem's output is cut into tiles, and shared memory into stages.
+//   rectangular  tile_p x tile_q pixels of one image; the halo is the rectangle that they read;
+//   linear       runs of positions in the order (image, row, column) of rows padded to some width and images to some
+//                height: just enough padding that a tap is the same shift for every position. It wastes the padding
+//                however small the map is, and a tile may span images.
+struct HaloTiling {
+  TapSplit split;
+  bool linear;
+  bool turns;            // consumer warpgroups take tiles in turns instead of sharing each
+  bool filter_resident;  // all filter taps stay in shared memory
+  int16_t tile_p, tile_q, block_w_log2;
+  int16_t halo_stages, filter_stages;
+};
+
+}  // namespace fastconv

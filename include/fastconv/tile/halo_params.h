@@ -1,0 +1,93 @@
+// What the halo engine's kernels are told. Plain data, filled by planner/halo_family without a GPU; forward and input
+// gradient are the same computation by the time they are written here: "in" is x or dy, "out" is y or dx.
+#pragma once
+
+#include <cstdint>
+
+#include "fastconv/core/fast_divmod.h"
+#include "fastconv/tile/halo_config.h"
+
+namespace fastconv {
+
+inline constexpr int kMaxTapGroups = 64;
+inline constexpr int kMaxPhases = 16;
+
+// Taps that are served from one staged halo: tap (i, j) is the halo shifted by i * row_step + j * col_step bytes.
+struct TapGroup {
+  int32_t dh, dw;      // input pixel of the halo's first pixel, minus in_step times the tile's first output pixel
+  int32_t rows, cols;  // taps
+  int32_t row_step, col_step;
+  int32_t r0, s0, dr, ds;  // tap (i, j) is filter element (r0 + i * dr, s0 + j * ds)
+};
+
+// Outputs (h + i * out_step_h, w + j * out_step_w) with i < p, j < q. Forward has one phase, dgrad one per stride
+// offset.
+struct OutputPhase {
+  int32_t group_begin, group_end;
+  int32_t h, w, p, q;
+  int32_t taps;
+  int32_t first_step;  // of this phase in a packed filter tile; a step is one tap of one channel block
+};
+
+FASTCONV_HOST_DEVICE constexpr int staging_pixels(HaloStaging staging) {
+  return staging == HaloStaging::kRuns ? 8 : staging == HaloStaging::kPairs ? 2 : 1;
+}
+
+// A block: producer warps, one warpgroup or two of them, and two consumer warpgroups.
+constexpr int halo_threads(HaloStaging staging) { return staging == HaloStaging::kTma ? 384 : 512; }
+
+// Shared memory: halo stages, filter stages, then the epilogue's buffer for each consumer warpgroup and the barriers;
+// all from an address that swizzling needs.
+inline constexpr int kHaloAlignment = 1024;
+inline constexpr int kMaxHaloStages = 64;    // halo and filter together: two barriers of 8 bytes each
+inline constexpr int kEpilogueBytes = 8192;  // of one warpgroup
+inline constexpr int kHaloFixedBytes = kHaloAlignment + 2 * kEpilogueBytes + 16 * kMaxHaloStages;
+
+// How a warp's results reach memory.
+enum class StoreMode : int32_t {
+  kChannels,  // 16-byte runs of channels
+  kPixels,    // runs of pixels, one channel at a time
+  kElements   // any strides
+};
+
+struct HaloParams {
+  const void* in;
+  const void* packed_filter;
+  void* out;
+  const void* bias;  // null if there is none
+
+  int64_t in_n, in_c, in_h, in_w;      // strides, elements
+  int64_t out_n, out_k, out_h, out_w;  // out_h and out_w include the phase step
+  int64_t out_phase_h, out_phase_w;    // stride of a phase's offset
+  int32_t n, c, k, height, width;      // c and k per convolution group; height, width of the input
+  int32_t in_step_h, in_step_w;
+
+  int32_t tiles;
+  FastDivmod k_tiles, tiles_q, tiles_pq, tiles_npq, phases;  // tile index = (((group * phases + phase) * n + ..) ..
+  int32_t tile_p, tile_q;                                    // rectangular tiles
+  int32_t block_w_log2;   // an M-block is 64 >> block_w_log2 rows of 1 << block_w_log2 pixels
+  int32_t blocks_q_log2;  // M-blocks side by side in a tile
+  bool linear;            // tiles are runs of the padded pixel order instead, see halo_config.h
+  FastDivmod linear_w, linear_h;
+  int32_t tile_pixels;
+  int32_t warpgroups_per_tile;  // 2: both consumer warpgroups share a tile; 1: they take turns
+
+  int32_t halo_rows, halo_pitch;  // pixels
+  int32_t loads, load_rows;       // copies per halo and rows in each
+  int32_t group_pitch;            // bytes between the 8-pixel groups of an M-block
+  int32_t c_blocks;
+  FastDivmod stage_row_units;  // loads of a staging thread that cover a halo row
+
+  int32_t a_stages, a_stage_bytes, b_stages, steps_per_filter_tile;
+  bool filter_resident;
+  bool filter_direct;  // filter tiles come from the filter itself, by its own tensor map; nothing is packed
+
+  StoreMode store;
+  int32_t pixel_vector;  // StoreMode::kPixels: pixels a store
+
+  int32_t phase_count;
+  OutputPhase phase[kMaxPhases];
+  TapGroup group[kMaxTapGroups];
+};
+
+}  // namespace fastconv

@@ -1,0 +1,66 @@
+// Consumer of the weight gradient: one warpgroup multiplies its units by 64 filters each over all pixels of its tiles.
+#pragma once
+
+#include "fastconv/ptx/wgmma.cuh"
+#include "fastconv/tile/ring.cuh"
+#include "fastconv/tile/wgrad_params.h"
+
+namespace fastconv {
+
+template <typename T, int kChannels, int kBlocks, int kUnits, WgradStaging kStaging>
+struct WgradMainloop {
+  static constexpr int kN = kChannels * kBlocks;
+  static constexpr int kAccumulators = kN / 2;  // of one unit, per thread
+  static constexpr bool kXPixelRows = x_has_pixel_rows(kStaging), kYPixelRows = y_has_pixel_rows(kStaging);
+  static constexpr ptx::Major kXMajor = kXPixelRows ? ptx::Major::kK : ptx::Major::kMn;
+  static constexpr ptx::Major kYMajor = kYPixelRows ? ptx::Major::kK : ptx::Major::kMn;
+
+  // NOTES: accumulators are cleared by the first wgmma's scale-d: zeroing registers makes ptxas serialise the loop
+  // (C7515). A stage is released one step pair late, when the wgmmas that read it are known to be done.
+  static __device__ __forceinline__ void run(const WgradParams& params, const WgradTapGroup& group, int first_slot,
+                                             int tiles, Ring& ring, bool elected, float (&acc)[kUnits][kAccumulators]) {
+    const int x_row_bytes = 2 * (kXPixelRows ? params.tile_q : kChannels);
+    const int y_row_bytes = 2 * (kYPixelRows ? params.tile_q : 64);
+    const uint32_t x_high = ptx::descriptor_high(params.x_group_pitch, ptx::swizzle_of(x_row_bytes));
+    const uint32_t y_high = ptx::descriptor_high(params.y_group_pitch, ptx::swizzle_of(y_row_bytes));
+    uint32_t x_low[kUnits], y_low[kUnits];
+#pragma unroll
+    for (int u = 0; u < kUnits; ++u) {
+      const int slot = first_slot + u, m_block = slot / params.units_per_m_block;
+      const int index = group.unit_begin + slot - m_block * params.units_per_m_block;
+      const WgradUnit& unit = params.unit[min(index, group.unit_end - 1)];  // a slot left over repeats the last unit
+      x_low[u] = ptx::descriptor_low(unit.start * 16, unit.step * 16);
+      y_low[u] = ptx::descriptor_low(params.y_offset + m_block * params.y_block_bytes, 0);
+    }
+
+    int accumulate = 0;
+    uint32_t done = 0;  // barrier to arrive on after the next wait
+    for (int t = 0; t < tiles; ++t) {
+      ring.wait_full();
+      const uint32_t stage = ptx::descriptor_low(ring.stage(), 0);
+      for (int pair = 0; pair < params.step_pairs; ++pair) {
+        ptx::wgmma_fence();
+#pragma unroll
+        for (int k = 0; k < 2; ++k) {
+          const WgradStep step = params.step[2 * pair + k];
+          const uint32_t x = stage + step.x, y = stage + step.y;
+#pragma unroll
+          for (int u = 0; u < kUnits; ++u) {
+            ptx::wgmma<T, kYMajor, kXMajor>(acc[u], ptx::descriptor(y_low[u] + y, y_high),
+                                            ptx::descriptor(x_low[u] + x, x_high), k == 0 ? accumulate : 1);
+          }
+        }
+        ptx::wgmma_commit();
+        ptx::wgmma_wait<1>();
+        if (elected && done != 0) ptx::mbarrier_arrive(done);
+        done = 0;
+        accumulate = 1;
+      }
+      done = ring.empty();
+      ring.next();
+    }
+    ptx::wgmma_wait<0>();
+  }
+};
+
+}  // namespace fastconv

@@ -1,0 +1,42 @@
+// A ring of shared-memory stages between producers and consumers. Each stage has a barrier for "full" and one for
+// "empty"; both sides walk it in the same order.
+#pragma once
+
+#include "fastconv/ptx/mbarrier.cuh"
+
+namespace fastconv {
+
+struct Ring {
+  uint32_t barriers, data;  // shared-memory addresses
+  int32_t stage_bytes, stages;
+  int32_t index = 0;
+  uint32_t parity = 0;
+
+  __device__ uint32_t full() const { return barriers + 16 * index; }
+  __device__ uint32_t empty() const { return barriers + 16 * index + 8; }
+  __device__ uint32_t stage() const { return data + index * stage_bytes; }
+
+  __device__ void init(int full_arrivals, int empty_arrivals) const {
+    for (int i = 0; i < stages; ++i) {
+      ptx::mbarrier_init(barriers + 16 * i, full_arrivals);
+      ptx::mbarrier_init(barriers + 16 * i + 8, empty_arrivals);
+    }
+  }
+  __device__ void wait_full() const { ptx::mbarrier_wait(full(), parity); }
+  __device__ void wait_empty() const {
+    ptx::mbarrier_wait(empty(), parity ^ 1);
+  }  // passes at once the first time round
+  __device__ void next() {
+    if (++index == stages) {
+      index = 0;
+      parity ^= 1;
+    }
+  }
+  __device__ void skip(int count) {
+    const int position = index + count;
+    parity ^= (position / stages) & 1;
+    index = position % stages;
+  }
+};
+
+}  // namespace fastconv

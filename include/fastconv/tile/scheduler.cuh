@@ -1,0 +1,83 @@
+// Which outputs a tile index means, and which inputs they read. Filter tiles run fastest, so that blocks at work
+// together share their input in L2. Plain C++ as well as CUDA: the tests run it against brute force.
+#pragma once
+
+#include "fastconv/tile/halo_params.h"
+
+namespace fastconv {
+
+struct Tile {
+  int32_t k_tile, group, phase;
+  int32_t n, p, q;   // rectangular: image and first output pixel of the phase
+  int32_t linear;    // linear: first position
+  int32_t row, col;  // linear: the same as row of all images and column
+
+  FASTCONV_HOST_DEVICE Tile(const HaloParams& params, int32_t index) {
+    int32_t rest, phase_group;
+    params.k_tiles.divmod(index, rest, k_tile);
+    params.tiles_npq.divmod(rest, phase_group, rest);
+    params.phases.divmod(phase_group, group, phase);
+    if (params.linear) {
+      linear = rest * params.tile_pixels;
+      params.linear_w.divmod(linear, row, col);
+      n = p = q = 0;
+    } else {
+      params.tiles_pq.divmod(rest, n, rest);
+      params.tiles_q.divmod(rest, p, q);
+      p *= params.tile_p;
+      q *= params.tile_q;
+      linear = row = col = 0;
+    }
+  }
+};
+
+struct OutputPixel {
+  int32_t n, p, q;
+};
+
+// Pixel m (of 64) of an M-block.
+FASTCONV_HOST_DEVICE OutputPixel output_pixel(const HaloParams& params, const Tile& tile, int block, int m) {
+  OutputPixel out;
+  if (params.linear) {
+    int32_t row;
+    params.linear_w.divmod(tile.linear + block * 64 + m, row, out.q);
+    params.linear_h.divmod(row, out.n, out.p);
+  } else {
+    const int w_log2 = params.block_w_log2;
+    const int block_p = block >> params.blocks_q_log2, block_q = block & ((1 << params.blocks_q_log2) - 1);
+    out.n = tile.n;
+    out.p = tile.p + (block_p << (6 - w_log2)) + (m >> w_log2);
+    out.q = tile.q + (block_q << w_log2) + (m & ((1 << w_log2) - 1));
+  }
+  return out;
+}
+
+// Bytes from the start of the staged halo to an M-block's first pixel, for the group's first tap.
+FASTCONV_HOST_DEVICE int32_t block_offset(const HaloParams& params, const Tile& tile, int block, int32_t pixel_bytes) {
+  if (params.linear) return (tile.col + block * 64) * pixel_bytes;
+  const int block_p = block >> params.blocks_q_log2, block_q = block & ((1 << params.blocks_q_log2) - 1);
+  const int row = block_p << (6 - params.block_w_log2), col = block_q << params.block_w_log2;
+  return (row * params.halo_pitch + col) * pixel_bytes;
+}
+
+// Input row of halo row i: its image and its row there, which may lie outside.
+struct HaloRow {
+  int32_t n, h;
+};
+FASTCONV_HOST_DEVICE HaloRow halo_row(const HaloParams& params, const Tile& tile, const TapGroup& group, int i) {
+  HaloRow row;
+  int32_t p;
+  if (params.linear) {
+    params.linear_h.divmod(tile.row + i, row.n, p);
+  } else {
+    row.n = tile.n;
+    p = tile.p + i;
+  }
+  row.h = p * params.in_step_h + group.dh;
+  return row;
+}
+FASTCONV_HOST_DEVICE int32_t halo_col(const HaloParams& params, const Tile& tile, const TapGroup& group) {
+  return tile.q * params.in_step_w + group.dw;
+}
+
+}  // namespace fastconv

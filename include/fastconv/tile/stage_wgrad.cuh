@@ -1,0 +1,231 @@
+// Producer of the weight gradient: the boxes of x and dy that a tile needs, one swizzled row of channels a pixel.
+#pragma once
+
+#include <cuda.h>
+
+#include "fastconv/ptx/tma.cuh"
+#include "fastconv/tile/ring.cuh"
+#include "fastconv/tile/wgrad_params.h"
+
+namespace fastconv {
+
+// The part of dW that a block works on.
+struct WgradJob {
+  int32_t tap_group, c_job, k_job, group;
+
+  __device__ WgradJob(const WgradParams& params, int32_t index) {
+    params.tap_groups.divmod(index, c_job, tap_group);
+    params.c_jobs.divmod(c_job, k_job, c_job);
+    params.k_jobs.divmod(k_job, group, k_job);
+  }
+};
+
+// First output pixel of a tile.
+struct WgradTile {
+  int32_t n, p, q;
+
+  __device__ WgradTile(const WgradParams& params, int32_t index) {
+    params.tiles_q.divmod(index, p, q);
+    params.tiles_p.divmod(p, n, p);
+    n *= params.tile_n, p *= params.tile_p, q *= params.tile_q;
+  }
+};
+
+template <bool kPixelRows>
+__device__ __forceinline__ void copy_box(uint32_t to, const CUtensorMap* map, int32_t channel, int32_t group, int32_t w,
+                                         int32_t h, int32_t n, uint32_t barrier) {
+  if constexpr (kPixelRows) {
+    ptx::tma_load(to, map, w, channel, group, h, n, barrier);
+  } else {
+    ptx::tma_load(to, map, channel, group, w, h, n, barrier);
+  }
+}
+
+// One thread. The copy engine fills in zeros for padding, for channels beyond C or K and for pixels beyond the image: a
+// product with such a pixel of dy adds nothing, whatever x holds there.
+template <int kChannels, WgradStaging kStaging>
+__device__ __forceinline__ void stage_wgrad_tma(const WgradParams& params, const WgradJob& job, int32_t split,
+                                                const CUtensorMap* x_map, const CUtensorMap* y_map, Ring& ring) {
+  const WgradTapGroup& group = params.tap_group[job.tap_group];
+  const int32_t c_block = job.c_job * params.c_blocks_per_job, k_block = job.k_job * params.m_blocks;
+  const int32_t bytes = (group.part_end - group.part_begin) * params.x_box_bytes + params.m_blocks * params.y_box_bytes;
+
+  for (int t = split; t < params.tiles; t += params.splits) {
+    const WgradTile tile(params, t);
+    ring.wait_empty();
+    ptx::mbarrier_arrive_expect(ring.full(), bytes);
+    uint32_t to = ring.stage();
+    for (int i = group.part_begin; i < group.part_end; ++i, to += params.x_part_bytes) {
+      const WgradPart& part = params.part[i];
+      copy_box<x_has_pixel_rows(kStaging)>(to, x_map, (c_block + part.c_block) * kChannels, job.group,
+                                           tile.q * params.stride_w + part.dw, tile.p * params.stride_h + part.dh,
+                                           tile.n, ring.full());
+    }
+    to = ring.stage() + params.y_offset;
+    for (int m = 0; m < params.m_blocks; ++m, to += params.y_block_bytes) {
+      copy_box<y_has_pixel_rows(kStaging)>(to, y_map, (k_block + m) * 64, job.group, tile.q, tile.p, tile.n,
+                                           ring.full());
+    }
+    ring.next();
+  }
+}
+
+// A box of any layout, by the staging warps together: a thread gathers 8 channels of kVector neighbouring pixels in
+// registers and writes each pixel's as one 16-byte chunk.
+template <int kChannels, int kVector>
+struct BoxStager {
+  static constexpr int kChunks = kChannels / 8;
+  static constexpr int kWords = kVector == 8 ? 4 : kVector == 4 ? 2 : 1;  // 32-bit registers a load
+  static constexpr WgradSharing kSharing{kVector, kChunks};
+  static constexpr int kBatch = kSharing.batch, kLaneUnits = kSharing.lane_units;
+  static constexpr bool kSpread = kSharing.spread;
+
+  static __device__ __forceinline__ void load(const uint16_t* source, uint32_t (&value)[kWords]) {
+    if constexpr (kVector == 8) {
+      const uint4 v = __ldg(reinterpret_cast<const uint4*>(source));
+      value[0] = v.x, value[1] = v.y, value[2] = v.z, value[3] = v.w;
+    } else if constexpr (kVector == 4) {
+      const uint2 v = __ldg(reinterpret_cast<const uint2*>(source));
+      value[0] = v.x, value[1] = v.y;
+    } else if constexpr (kVector == 2) {
+      value[0] = __ldg(reinterpret_cast<const uint32_t*>(source));
+    } else {
+      value[0] = __ldg(source);
+    }
+  }
+
+  static __device__ __forceinline__ void write(uint32_t box, int pixel, int chunk, const uint32_t (&value)[8][kWords],
+                                               int word, bool high) {
+    const uint32_t offset = pixel * (kChannels * 2) + chunk * 16, select = high ? 0x7632 : 0x5410;
+    const uint32_t address = box + (offset ^ (((offset >> 7) & (kChunks - 1)) << 4));
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address),
+                 "r"(__byte_perm(value[0][word], value[1][word], select)),
+                 "r"(__byte_perm(value[2][word], value[3][word], select)),
+                 "r"(__byte_perm(value[4][word], value[5][word], select)),
+                 "r"(__byte_perm(value[6][word], value[7][word], select))
+                 : "memory");
+  }
+
+  static __device__ __forceinline__ void stage(const WgradOperand& from, int group, int c0, int n0, int h0, int w0,
+                                               uint32_t to, int warp, int lane) {
+    const int units = from.box_rows * static_cast<int>(from.row_units.divisor);
+    const int count = (units + kLaneUnits - 1) / kLaneUnits * (kSpread ? 1 : kChunks);
+    const auto* in = static_cast<const uint16_t*>(from.data) + (int64_t{group} * from.c + c0) * from.c_stride;
+    for (int first = warp; first < count; first += kWgradStagingWarps * kBatch) {
+      uint32_t value[kBatch][8][kWords];
+      int at[kBatch];    // pixel of the first value
+      int span[kBatch];  // which of the values belong to the box: from low byte up to high
+#pragma unroll
+      for (int u = 0; u < kBatch; ++u) {
+        const int index = first + u * kWgradStagingWarps;
+        const int chunk = kSpread ? lane % kChunks : index % kChunks;
+        const int unit = (kSpread ? index : index / kChunks) * kLaneUnits + (kSpread ? lane / kChunks : lane);
+        int row, col, n, h;
+        from.row_units.divmod(unit, row, col);
+        from.box_h.divmod(row, n, h);
+        n += n0, h = h0 + h * from.step_h;
+        const int w = kVector == 1 ? w0 + col * from.step_w : (w0 & -kVector) + col * kVector;
+        const int j = kVector == 1 ? col : w - w0;
+        const bool live = unit < units && index < count && j < from.pitch;
+        at[u] = row * from.pitch + j;
+        span[u] = live ? max(0, -j) | min(kVector, from.pitch - j) << 8 : 0;
+        const bool inside = live && n < from.n && h >= 0 && h < from.h && w >= 0 && w < from.w;
+        const int channels = inside ? from.c - c0 - chunk * 8 : 0;
+        const uint16_t* source =
+            in + n * from.n_stride + h * from.h_stride + w * from.w_stride + chunk * 8 * from.c_stride;
+#pragma unroll
+        for (int c = 0; c < 8; ++c, source += from.c_stride) {
+#pragma unroll
+          for (int i = 0; i < kWords; ++i) value[u][c][i] = 0;
+          if (c < channels) load(source, value[u][c]);
+        }
+      }
+#pragma unroll
+      for (int u = 0; u < kBatch; ++u) {
+        const int chunk = kSpread ? lane % kChunks : (first + u * kWgradStagingWarps) % kChunks;
+        const int begin = span[u] & 255, end = span[u] >> 8;
+#pragma unroll
+        for (int i = 0; i < kVector; ++i) {
+          // Pairs: every other group of four lanes starts with its second pixel, for the banks' sake.
+          const int pixel = kVector == 2 ? i ^ ((lane >> 2) & 1) : i;
+          if (pixel >= begin && pixel < end) {
+            write(to, at[u] + pixel, chunk, value[u], kVector == 2 ? 0 : i / 2, pixel % 2 != 0);
+          }
+        }
+      }
+    }
+  }
+};
+
+template <int kChannels>
+__device__ __forceinline__ void stage_operand(const WgradOperand& from, int group, int c0, int n0, int h0, int w0,
+                                              uint32_t to, int warp, int lane) {
+  switch (from.vector) {
+    case 8: return BoxStager<kChannels, 8>::stage(from, group, c0, n0, h0, w0, to, warp, lane);
+    case 4: return BoxStager<kChannels, 4>::stage(from, group, c0, n0, h0, w0, to, warp, lane);
+    case 2: return BoxStager<kChannels, 2>::stage(from, group, c0, n0, h0, w0, to, warp, lane);
+    default: return BoxStager<kChannels, 1>::stage(from, group, c0, n0, h0, w0, to, warp, lane);
+  }
+}
+
+// The staging warps; the ring's full barrier expects all their threads. What the copy engine can read, thread 0 leaves
+// to it.
+template <int kChannels, WgradStaging kStaging>
+__device__ __forceinline__ void stage_wgrad_warps(const WgradParams& params, const WgradJob& job, int32_t split,
+                                                  const CUtensorMap* x_map, const CUtensorMap* y_map, Ring& ring,
+                                                  int warp, int lane) {
+  const WgradTapGroup& group = params.tap_group[job.tap_group];
+  const int32_t c_block = job.c_job * params.c_blocks_per_job, k_block = job.k_job * params.m_blocks;
+  constexpr bool kYPixelRows = y_has_pixel_rows(kStaging);
+  const bool copies = warp == 0 && lane == 0;
+  const int32_t bytes = (params.x_copied ? (group.part_end - group.part_begin) * params.x_box_bytes : 0) +
+                        (params.y_copied ? params.m_blocks * params.y_box_bytes : 0);
+  for (int t = split; t < params.tiles; t += params.splits) {
+    const WgradTile tile(params, t);
+    ring.wait_empty();
+    if (copies && bytes > 0) ptx::mbarrier_expect(ring.full(), bytes);
+    uint32_t to = ring.stage();
+    for (int i = group.part_begin; i < group.part_end; ++i, to += params.x_part_bytes) {
+      const WgradPart& part = params.part[i];
+      const int32_t c = (c_block + part.c_block) * kChannels;
+      const int32_t w = tile.q * params.stride_w + part.dw, h = tile.p * params.stride_h + part.dh;
+      if (!params.x_copied) {
+        stage_operand<kChannels>(params.x, job.group, c, tile.n, h, w, to, warp, lane);
+      } else if (copies) {
+        copy_box<false>(to, x_map, c, job.group, w, h, tile.n, ring.full());
+      }
+    }
+    to = ring.stage() + params.y_offset;
+    for (int m = 0; m < params.m_blocks; ++m, to += params.y_block_bytes) {
+      const int32_t k = (k_block + m) * 64;
+      if (!kYPixelRows && !params.y_copied) {
+        stage_operand<64>(params.y, job.group, k, tile.n, tile.p, tile.q, to, warp, lane);
+      } else if (copies) {
+        copy_box<kYPixelRows>(to, y_map, k, job.group, tile.q, tile.p, tile.n, ring.full());
+      }
+    }
+    ptx::async_proxy_fence();
+    ptx::mbarrier_arrive(ring.full());
+    ring.next();
+  }
+}
+
+// The rows of a stage that no copy writes but a step may read: beyond the last pixel of a tile. All threads.
+__device__ __forceinline__ void clear_wgrad_tails(const WgradParams& params, uint32_t data, int parts) {
+  const int boxes = parts + params.m_blocks;
+  for (int i = 0; i < params.stages * boxes; ++i) {
+    const int stage = i / boxes, box = i - stage * boxes;
+    const uint32_t base = data + stage * params.stage_bytes;
+    const bool is_x = box < parts;
+    const uint32_t start =
+        is_x ? base + box * params.x_part_bytes : base + params.y_offset + (box - parts) * params.y_block_bytes;
+    const int begin = is_x ? params.x_box_bytes : params.y_box_bytes;
+    const int end = is_x ? params.x_part_bytes : params.y_block_bytes;
+    for (int at = begin + threadIdx.x * 16; at < end; at += blockDim.x * 16) {
+      asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(start + at), "r"(0) : "memory");
+    }
+  }
+  ptx::async_proxy_fence();
+}
+
+}  // namespace fastconv

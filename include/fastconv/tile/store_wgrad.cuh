@@ -1,0 +1,45 @@
+// Where sums of the weight gradient go in dW, in the weight's own strides.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "fastconv/tile/stage_wgrad.cuh"
+
+namespace fastconv {
+
+// Quad i of a unit: accumulators 4(i / 128) .. + 3 of thread i % 128, two columns of two rows, 8 rows apart (PTX ISA,
+// "wgmma D fragment").
+template <typename T, int kChannels>
+__device__ __forceinline__ void store_quad(const WgradParams& params, const WgradJob& job, int slot, int quad,
+                                           float4 sum) {
+  const WgradTapGroup& group = params.tap_group[job.tap_group];
+  const int m_block = slot / params.units_per_m_block;
+  const int index = group.unit_begin + slot - m_block * params.units_per_m_block;
+  if (index >= group.unit_end) return;  // a slot left over
+
+  const int thread = quad % 128, col = quad / 128 * 8 + thread % 4 * 2;
+  const int block = col / kChannels;
+  const WgradUnit& unit = params.unit[index];
+  if (unit.c_block[block] < 0) return;
+  const int c = (job.c_job * params.c_blocks_per_job + unit.c_block[block]) * kChannels + col % kChannels;
+  const int k = (job.k_job * params.m_blocks + m_block) * 64 + thread / 32 * 16 + thread % 32 / 4;
+  T* w = static_cast<T*>(params.w) + job.group * params.w_group + c * params.w_c + unit.r[block] * params.w_r +
+         unit.s[block] * params.w_s;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = k + 8 * half;
+    const float first = half ? sum.z : sum.x, second = half ? sum.w : sum.y;
+    if (row >= params.k || c >= params.c) continue;
+    T* out = w + row * params.w_k;
+    if (params.w_pairs) {
+      const T pair[2] = {static_cast<T>(first), static_cast<T>(second)};
+      *reinterpret_cast<uint32_t*>(out) = *reinterpret_cast<const uint32_t*>(pair);
+    } else {
+      out[0] = static_cast<T>(first);
+      if (c + 1 < params.c) out[params.w_c] = static_cast<T>(second);
+    }
+  }
+}
+
+}  // namespace fastconv

@@ -1,0 +1,17 @@
+// A tensor and the box of it that one bulk copy moves, as plain data: filled without CUDA, encoded by
+// launch/tensor_map.h.
+#pragma once
+
+#include <cstdint>
+
+namespace fastconv {
+
+// Dimensions from the innermost one, which is contiguous. Strides in bytes, of dimensions 1 to 4, multiples of 16; of a
+// dimension of size 1 any such. A box takes every step-th element.
+struct TensorMapSpec {
+  uint64_t size[5], stride[4];
+  uint32_t box[5], step[5];
+  int32_t swizzle_bytes;  // 128, 64, 32, the most that a row of the box may have; or 0: rows as they are
+};
+
+}  // namespace fastconv

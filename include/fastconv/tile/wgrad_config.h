@@ -1,0 +1,55 @@
+// What of the sm_90a weight gradient is fixed when a kernel is compiled, and what is chosen for each problem.
+#pragma once
+
+#include <cstdint>
+
+#include "fastconv/core/problem.h"
+
+namespace fastconv {
+
+// How x and dy reach shared memory, and what runs along the rows of their tiles there:
+//   kTma        channels, copied from channels_last;
+//   kTmaPixels  pixels, copied from NCHW: pointwise alone, since a filter tap can only shift by whole rows;
+//   kWarps      channels, from any layout: what cannot be copied goes through the registers of producer warps;
+//   kWarpsX     x as kWarps, dy as kTmaPixels: no tap shifts dy.
+enum class WgradStaging : int8_t { kTma, kTmaPixels, kWarps, kWarpsX };
+
+FASTCONV_HOST_DEVICE constexpr bool x_has_pixel_rows(WgradStaging staging) {
+  return staging == WgradStaging::kTmaPixels;
+}
+FASTCONV_HOST_DEVICE constexpr bool y_has_pixel_rows(WgradStaging staging) {
+  return staging == WgradStaging::kTmaPixels || staging == WgradStaging::kWarpsX;
+}
+FASTCONV_HOST_DEVICE constexpr bool has_staging_warps(WgradStaging staging) {
+  return staging == WgradStaging::kWarps || staging == WgradStaging::kWarpsX;
+}
+
+struct WgradConfig {
+  int32_t channels;    // of a box of x: 64, 32 or 16
+  int32_t blocks;      // of channels or taps in a unit, that is, in one instruction
+  int32_t units;       // a consumer warpgroup
+  int32_t warpgroups;  // of consumers
+  WgradStaging staging;
+
+  constexpr int32_t slots() const { return units * warpgroups; }
+  constexpr int32_t n() const { return channels * blocks; }               // of the instruction
+  constexpr int32_t job_bytes() const { return slots() * 64 * n() * 4; }  // the sums of a block
+};
+
+// Which filter taps a staged box of x serves.
+enum class BoxTaps : int8_t { kAll, kRow, kOne };
+
+// A job is the part of dW that a block accumulates in registers: m_blocks x 64 filters times some taps and channels.
+// Its pixels, the reduction, are staged in tiles and taken 16 at a time:
+//   rectangular  tile_p x tile_q output pixels of one image, x as the rectangle that they read;
+//   linear       whole rows, of several images if they are small, in one order of rows padded just so much that a tap
+//                is the same shift for every pixel: less waste where rows are short and no multiple of 8.
+struct WgradTiling {
+  BoxTaps box_taps;
+  bool linear;
+  int8_t m_blocks;
+  int8_t cluster;  // blocks that add up their sums in shared memory
+  int16_t tile_n, tile_p, tile_q;
+};
+
+}  // namespace fastconv

@@ -1,0 +1,112 @@
+// What the weight-gradient kernels for sm_90a are told. Plain data, filled by planner/wgrad_family without a GPU.
+//
+// A job (see wgrad_config.h) is m_blocks x 64 filters times some units, a unit being a few blocks of channels, each of
+// one filter tap. Splits share out a job's pixels.
+#pragma once
+
+#include <cstdint>
+
+#include "fastconv/core/fast_divmod.h"
+#include "fastconv/tile/wgrad_config.h"
+
+namespace fastconv {
+
+inline constexpr int kMaxWgradUnits = 64;
+inline constexpr int kMaxWgradParts = 64;
+inline constexpr int kMaxWgradTapGroups = 32;
+inline constexpr int kMaxWgradBlocks = 4;
+inline constexpr int kMaxWgradCluster = 4;
+inline constexpr int kMaxWgradStages = 8;
+inline constexpr int kMaxWgradSteps = 32;  // of 16 pixels a tile
+
+// A box of x in the stage: channels from c_block on, first pixel stride * (first output pixel) + (dh, dw).
+struct WgradPart {
+  int32_t dh, dw;
+  int32_t c_block;
+};
+
+// Block b of a unit lies at start + b * step in the stage, in units of 16 bytes; it holds filter tap (r, s)[b] of
+// channels from c_block[b] on. c_block < 0: computed, but nobody's result.
+struct WgradUnit {
+  uint16_t start, step;
+  int16_t r[kMaxWgradBlocks], s[kMaxWgradBlocks], c_block[kMaxWgradBlocks];
+};
+
+// Jobs of one tap group differ in their channels and filters only.
+struct WgradTapGroup {
+  int16_t part_begin, part_end, unit_begin, unit_end;
+};
+
+// 16 pixels of a tile: where they start in a part of x and in dy, in units of 16 bytes.
+struct WgradStep {
+  uint16_t x, y;
+};
+
+// An operand that producer warps read, in boxes of rows x pitch pixels.
+struct WgradOperand {
+  const void* data;
+  int64_t n_stride, c_stride, h_stride, w_stride;  // elements
+  int32_t n, c, h, w;                              // c of a convolution group
+  int32_t step_h, step_w;
+  FastDivmod box_h;      // rows of a box in each image
+  FastDivmod row_units;  // loads of a row
+  int32_t box_rows, pitch;
+  int32_t vector;  // pixels a load: 8, 4, 2 or 1
+};
+
+// How producer warps share out a box's loads of `vector` pixels x 8 channels, host and device alike. NOTES: lanes side
+// by side take the chunks of one pixel where loads are whole sectors, else neighbouring pixels: either way eight lanes
+// store to different banks.
+inline constexpr int kWgradStagingWarps = 4;
+struct WgradSharing {
+  int batch;  // loads of a lane in flight together, what registers allow
+  bool spread;
+  int lane_units;
+
+  constexpr WgradSharing(int vector, int chunks)
+      : batch(vector == 8   ? 2
+              : vector == 4 ? 3
+                            : 6),
+        spread(vector >= 4),
+        lane_units(spread ? 32 / chunks : 32) {}
+};
+
+struct WgradParams {
+  WgradOperand x, y;
+  void* w;
+  float* partial;
+
+  // job = ((group * k_jobs + k) * c_jobs + c) * tap_groups + tap group. The blocks of a cluster are splits of one job
+  // and add up what they have: block = (partial * jobs + job) * cluster + rank, split = partial * cluster + rank.
+  FastDivmod jobs, tap_groups, c_jobs, k_jobs, cluster;
+  int32_t splits;
+  int32_t partials;  // splits / cluster; if 1, dW is written at once
+  int32_t tiles;
+  FastDivmod tiles_q, tiles_p;  // tile = (n * tiles_p + p) * tiles_q + q
+  int32_t tile_n, tile_p, tile_q;
+  int32_t stride_h, stride_w;
+
+  int32_t m_blocks;           // of 64 filters
+  int32_t units_per_m_block;  // slots of units; slot = m_block * units_per_m_block + unit
+  int32_t c_blocks_per_job;
+  int32_t stages, stage_bytes;
+  int32_t data_bytes;                 // of shared memory: the stages or, afterwards, all sums of the job
+  int32_t x_part_bytes, x_box_bytes;  // a part's room and what is copied into it; the rest stays zero
+  int32_t y_block_bytes, y_box_bytes;
+  int32_t y_offset;                      // of dy in a stage
+  int32_t x_group_pitch, y_group_pitch;  // bytes between the groups of 8 rows of an operand
+  int32_t step_pairs;
+  bool x_copied, y_copied;  // by the copy engine; otherwise by producer warps
+
+  int32_t c, k;                         // of a convolution group
+  int64_t w_k, w_c, w_r, w_s, w_group;  // strides, elements
+  bool w_pairs;                         // two neighbouring channels can be stored at once
+
+  WgradStep step[kMaxWgradSteps];
+  WgradTapGroup tap_group[kMaxWgradTapGroups];
+  WgradPart part[kMaxWgradParts];
+  WgradUnit unit[kMaxWgradUnits];
+};
+static_assert(sizeof(WgradParams) + 2 * 128 <= 4096 + 128, "kernel parameters");
+
+}  // namespace fastconv

@@ -1,0 +1,54 @@
+#include "fastconv/launch/tensor_map.h"
+
+#include <cuda_runtime_api.h>
+
+#include <stdexcept>
+#include <string>
+
+#include "fastconv/launch/launch.cuh"
+
+namespace fastconv {
+namespace {
+
+using EncodeTiled = decltype(&cuTensorMapEncodeTiled);
+
+// Found at run time: linking libcuda would keep the library from loading on machines without a driver.
+EncodeTiled encode_tiled() {
+  static const EncodeTiled function = [] {
+    constexpr const char* kName = "cuTensorMapEncodeTiled";
+    void* address = nullptr;
+    cudaDriverEntryPointQueryResult found;
+    check_cuda(cudaGetDriverEntryPointByVersion(kName, &address, 12000, cudaEnableDefault, &found), kName);
+    if (found != cudaDriverEntryPointSuccess) throw std::runtime_error(std::string("fastconv: no ") + kName);
+    return reinterpret_cast<EncodeTiled>(address);
+  }();
+  return function;
+}
+
+CUtensorMapSwizzle swizzle_of(int32_t bytes) {
+  switch (bytes) {
+    case 128: return CU_TENSOR_MAP_SWIZZLE_128B;
+    case 64: return CU_TENSOR_MAP_SWIZZLE_64B;
+    case 32: return CU_TENSOR_MAP_SWIZZLE_32B;
+    default: return CU_TENSOR_MAP_SWIZZLE_NONE;
+  }
+}
+
+}  // namespace
+
+CUtensorMap encode_tensor_map(const TensorMapSpec& spec, DType dtype, const void* address) {
+  CUtensorMap map;
+  cuuint64_t size[5], stride[4];
+  for (int i = 0; i < 5; ++i) size[i] = spec.size[i];
+  for (int i = 0; i < 4; ++i) stride[i] = spec.stride[i];
+  const CUresult result = encode_tiled()(
+      &map, dtype == DType::kFloat16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 5,
+      const_cast<void*>(address), size, stride, spec.box, spec.step, CU_TENSOR_MAP_INTERLEAVE_NONE,
+      swizzle_of(spec.swizzle_bytes), CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result != CUDA_SUCCESS) {
+    throw std::runtime_error("fastconv: cuTensorMapEncodeTiled: error " + std::to_string(result));
+  }
+  return map;
+}
+
+}  // namespace fastconv

@@ -1,0 +1,618 @@
+#include "fastconv/planner/halo_family.h"
+
+#include <algorithm>
+#include <initializer_list>
+#include <limits>
+#include <numeric>
+
+#include "fastconv/planner/cost_model.h"
+
+namespace fastconv {
+namespace {
+
+constexpr int64_t kInt32Max = std::numeric_limits<int32_t>::max();
+constexpr int64_t kMaxExtent = 1 << 29;  // sums of coordinates stay within 32 bits
+constexpr int64_t kMaxStride = 1 << 12;  // and so do the coordinates of a tile that begins inside and ends outside
+constexpr int64_t kMaxHaloPixels = 1 << 20;
+constexpr int64_t kBlock = 64;  // pixels of an M-block
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
+
+// One of the two tensors as the engine sees it; c is a group's channels.
+struct Side {
+  int64_t n, c, h, w;
+  Strides stride;
+  int32_t align;
+};
+
+// Taps along one dimension that read inputs in_step * output + d + i * in_step * step, i < count.
+struct Run {
+  int64_t d, count, step, tap0, dtap;
+};
+
+// The runs of each output phase along one dimension.
+struct Axis {
+  int phases;
+  int end[kMaxPhases];
+  Run run[kMaxTapGroups];
+
+  int begin(int phase) const { return phase == 0 ? 0 : end[phase - 1]; }
+  int runs() const { return end[phases - 1]; }
+  int64_t taps() const {
+    return std::accumulate(run, run + runs(), int64_t{0}, [](int64_t sum, const Run& r) { return sum + r.count; });
+  }
+};
+
+bool fprop_axis(int64_t taps, int64_t pad, int64_t dilation, int64_t stride, Axis& axis) {
+  const int64_t common = std::gcd(dilation, stride), period = stride / common;
+  const int64_t runs = std::min(period, taps);
+  if (runs > kMaxTapGroups) return false;
+  for (int64_t r = 0; r < runs; ++r) {
+    axis.run[r] = {r * dilation - pad, ceil_div(taps - r, period), dilation / common, r, period};
+  }
+  axis.phases = 1;
+  axis.end[0] = static_cast<int>(runs);
+  return true;
+}
+
+// Output row stride * i + phase of dx receives dy row i + (phase + pad - r * dilation) / stride where that is whole.
+bool dgrad_axis(int64_t taps, int64_t pad, int64_t dilation, int64_t stride, int64_t outputs, Axis& axis) {
+  const int64_t common = std::gcd(dilation, stride), period = stride / common;
+  const int64_t phases = std::min(stride, outputs);
+  if (phases > kMaxPhases) return false;
+  int runs = 0;
+  for (int64_t phase = 0; phase < phases; ++phase) {
+    for (int64_t r = 0; r < std::min(period, taps); ++r) {
+      if ((phase + pad - r * dilation) % stride != 0) continue;
+      const int64_t count = ceil_div(taps - r, period), last = r + (count - 1) * period;
+      axis.run[runs++] = {(phase + pad - last * dilation) / stride, count, dilation / common, last, -period};
+      break;
+    }
+    axis.end[phase] = runs;
+  }
+  axis.phases = static_cast<int>(phases);
+  return true;
+}
+
+// What is computed, freed of its pass.
+struct Work {
+  Side in, out;
+  Pair in_step, out_step;
+  int64_t groups;
+  Axis h, w;
+  int64_t taps;        // of all phases
+  int64_t rows, cols;  // of the largest phase
+
+  int phases() const { return h.phases * w.phases; }
+};
+
+void sides(const ConvProblem& p, Side& in, Side& out) {
+  in = {p.n, p.c_per_group(), p.h, p.w, p.x_strides, p.x_align};
+  out = {p.n, p.k_per_group(), p.p(), p.q(), p.y_strides, p.y_align};
+  if (p.pass == Pass::kDgrad) std::swap(in, out);
+}
+
+// A pointwise convolution is a matrix product: pixels that lie in one row, however the tensor calls them, are one row.
+void flatten(Side& in, Side& out) {
+  auto one_row = [](const Side& s) { return s.h == 1 || s.stride.h == s.w * s.stride.w; };
+  auto one_image = [](const Side& s) { return s.n == 1 || s.stride.n == s.w * s.stride.w; };
+  if (!one_row(in) || !one_row(out) || in.h * in.w >= kMaxExtent) return;
+  for (Side* side : {&in, &out}) side->w *= side->h, side->h = 1;
+  if (!one_image(in) || !one_image(out) || in.n * in.w >= kMaxExtent) return;
+  for (Side* side : {&in, &out}) side->w *= side->n, side->n = 1;
+}
+
+// False if there are more phases or planes than the kernels' tables have room for.
+bool make_work(const ConvProblem& p, Work& work) {
+  sides(p, work.in, work.out);
+  work.groups = p.groups;
+  if (p.pass == Pass::kFprop) {
+    work.in_step = p.stride, work.out_step = {1, 1};
+    if (!fprop_axis(p.r, p.padding.h, p.dilation.h, p.stride.h, work.h) ||
+        !fprop_axis(p.s, p.padding.w, p.dilation.w, p.stride.w, work.w)) {
+      return false;
+    }
+  } else {
+    work.in_step = {1, 1}, work.out_step = p.stride;
+    if (!dgrad_axis(p.r, p.padding.h, p.dilation.h, p.stride.h, p.h, work.h) ||
+        !dgrad_axis(p.s, p.padding.w, p.dilation.w, p.stride.w, p.w, work.w)) {
+      return false;
+    }
+  }
+  if (p.r == 1 && p.s == 1 && p.stride.h == 1 && p.stride.w == 1 && p.padding.h == 0 && p.padding.w == 0) {
+    flatten(work.in, work.out);
+  }
+  work.taps = work.h.taps() * work.w.taps();
+  work.rows = ceil_div(work.out.h, work.out_step.h), work.cols = ceil_div(work.out.w, work.out_step.w);
+  return work.phases() <= kMaxPhases;
+}
+
+// Strides that a dimension of one element never uses need not be multiples of anything.
+bool pixels_divisible(const Side& side, int64_t by) {
+  return (side.n == 1 || side.stride.n % by == 0) && (side.h == 1 || side.stride.h % by == 0) &&
+         (side.w == 1 || side.stride.w % by == 0);
+}
+bool planes_divisible(const Side& side, int64_t groups, int64_t by) {
+  return (side.n == 1 || side.stride.n % by == 0) && (side.h == 1 || side.stride.h % by == 0) &&
+         (side.c * groups == 1 || side.stride.c % by == 0);
+}
+
+// The copy engine wants strides of 1 to 2^40 bytes.
+bool copies(int64_t size, int64_t stride) {
+  return size == 1 || (stride > 0 && stride % 8 == 0 && stride < int64_t{1} << 39);
+}
+uint64_t stride_bytes(int64_t size, int64_t stride) { return static_cast<uint64_t>(size == 1 ? 16 : stride * 2); }
+
+bool tma_can_stage(const Side& in, int64_t groups, Pair in_step) {
+  return in.stride.c == 1 && in.align >= 16 && copies(in.n, in.stride.n) && copies(in.h, in.stride.h) &&
+         copies(in.w, in.stride.w) && (groups == 1 || in.c % 8 == 0) && in_step.h <= 8 && in_step.w <= 8;
+}
+
+// A filter with contiguous channels needs no packing.
+bool tma_can_load_filter(const ConvProblem& p) {
+  const Strides& w = p.w_strides;
+  return w.c == 1 && p.w_align >= 16 && copies(p.k, w.n) && copies(p.r, w.h) && copies(p.s, w.w);
+}
+
+HaloStaging widest_staging(const Side& in, int64_t groups, Pair in_step) {
+  if (tma_can_stage(in, groups, in_step)) return HaloStaging::kTma;
+  // Runs of pixels that never straddle the end of a row, aligned.
+  auto runs_of = [&](int64_t pixels) {
+    return in.stride.w == 1 && in_step.w == 1 && in.w % pixels == 0 && in.align >= pixels * 2 &&
+           planes_divisible(in, groups, pixels);
+  };
+  return runs_of(8) ? HaloStaging::kRuns : runs_of(2) ? HaloStaging::kPairs : HaloStaging::kPixels;
+}
+
+// Along one dimension, under a split of its taps.
+struct Reach {
+  int64_t groups;  // over all phases
+  int64_t extent;  // positions that a halo has beyond the outputs
+  int64_t linear;  // positions a row (or image) must have so that a shift by `extent` off its end meets padding: its
+                   // own, or the zeros that the next row starts with
+};
+
+Reach reach(const Axis& axis, bool split, int64_t outputs, int64_t inputs, int64_t in_step) {
+  Reach out{0, 0, outputs};
+  for (int i = 0; i < axis.runs(); ++i) {
+    const Run& run = axis.run[i];
+    out.groups += split ? run.count : 1;
+    if (split) continue;
+    const int64_t extent = (run.count - 1) * run.step;
+    const int64_t lead = run.d >= 0 ? 0 : ceil_div(-run.d, in_step);
+    const int64_t inputs_end = ceil_div(inputs - run.d, in_step);
+    const int64_t linear =
+        run.d >= 0 ? outputs + extent : std::min(outputs + extent, std::max(outputs + extent - lead, inputs_end));
+    out.extent = std::max(out.extent, extent);
+    out.linear = std::max(out.linear, linear);
+  }
+  return out;
+}
+
+struct Reaches {
+  Reach h, w;
+  int64_t groups() const { return h.groups * w.groups; }
+};
+
+Reaches reaches(const Work& work, TapSplit split) {
+  return {reach(work.h, split != TapSplit::kNone, work.rows, work.in.h, work.in_step.h),
+          reach(work.w, split == TapSplit::kTaps, work.cols, work.in.w, work.in_step.w)};
+}
+
+// A tiling's consequences for a problem.
+struct Tiles {
+  int64_t pixels;      // of a tile
+  int64_t per_filter;  // tiles of one phase, group and filter tile
+  int64_t filters;     // filter tiles of a group
+  int64_t count;
+  int64_t linear_h, linear_w;
+  int64_t halo_rows, halo_pitch;
+  int64_t c_blocks;
+  int64_t steps;  // of all phases: a step is one tap of one channel block
+  int64_t pixel_bytes, step_bytes, halo_bytes, halo_stage_bytes;
+};
+
+// False if something is too large for the kernel's counters or the copy engine.
+bool make_tiles(const Work& work, const HaloConfig& config, const HaloTiling& tiling, const Reaches& reaches,
+                Tiles& out) {
+  if (reaches.groups() > kMaxTapGroups) return false;
+  const Side& in = work.in;
+  out.pixel_bytes = config.channels * 2;
+  out.pixels = kBlock * config.m_blocks * (tiling.turns ? 1 : 2);
+  out.linear_h = out.linear_w = 1;
+  if (tiling.linear) {
+    out.linear_h = reaches.h.linear;
+    out.linear_w = round_up(reaches.w.linear, 128 / out.pixel_bytes);  // rows start at multiples of 128 bytes
+    const double positions =
+        static_cast<double>(in.n) * static_cast<double>(out.linear_h) * static_cast<double>(out.linear_w);
+    if (positions + static_cast<double>(out.pixels) > kInt32Max) return false;
+    out.per_filter =
+        in.n == 0 ? 0 : ceil_div(((in.n - 1) * out.linear_h + work.rows - 1) * out.linear_w + work.cols, out.pixels);
+    out.halo_pitch = out.linear_w;
+    out.halo_rows =
+        (out.linear_w - 1 + out.pixels - 1 + reaches.h.extent * out.linear_w + reaches.w.extent) / out.linear_w + 1;
+  } else {
+    out.per_filter = in.n * ceil_div(work.rows, tiling.tile_p) * ceil_div(work.cols, tiling.tile_q);
+    out.halo_pitch = tiling.tile_q + reaches.w.extent;
+    out.halo_rows = tiling.tile_p + reaches.h.extent;
+  }
+  if (out.halo_rows * out.halo_pitch > kMaxHaloPixels) return false;
+  if (config.staging == HaloStaging::kTma) {
+    constexpr int64_t kMaxBox = 256;
+    const int64_t load_rows = tiling.linear ? 1 : out.halo_rows;
+    if ((out.halo_pitch - 1) * work.in_step.w >= kMaxBox || (load_rows - 1) * work.in_step.h >= kMaxBox) return false;
+  }
+  out.filters = ceil_div(work.out.c, config.block_k);
+  out.count = out.per_filter;
+  for (const int64_t factor : {out.filters, int64_t{work.phases()}, work.groups}) {
+    if (out.count > kInt32Max) return false;
+    out.count *= factor;
+  }
+  out.c_blocks = ceil_div(in.c, config.channels);
+  out.steps = work.taps * out.c_blocks;
+  if (out.count > kInt32Max || out.steps > kInt32Max) return false;
+  out.step_bytes = config.block_k * out.pixel_bytes;
+  out.halo_bytes = out.halo_rows * out.halo_pitch * out.pixel_bytes;
+  out.halo_stage_bytes = round_up(out.halo_bytes, kHaloAlignment);
+  return true;
+}
+
+// False if no stages fit.
+bool choose_stages(const Work& work, const HaloConfig& config, const Tiles& tiles, int64_t smem_bytes,
+                   HaloTiling& tiling) {
+  const int64_t room = smem_bytes - kHaloFixedBytes;
+  const int64_t halo = tiles.halo_stage_bytes, step = tiles.step_bytes;
+  tiling.filter_resident = tiles.filters == 1 && work.groups == 1 && tiles.steps > 0 &&
+                           tiles.steps + 8 <= kMaxHaloStages && tiles.steps * step + 2 * halo <= room;
+  int64_t halo_stages, filter_stages;
+  if (tiling.filter_resident) {
+    filter_stages = tiles.steps;
+    halo_stages = std::min<int64_t>(4, (room - tiles.steps * step) / halo);
+  } else {
+    // Enough filter stages to cover the latency of L2 come first, a third halo stage after that.
+    const int64_t want = std::max<int64_t>(4, ceil_div(49152, step));
+    halo_stages = std::clamp<int64_t>((room - want * step) / halo, 2, 4);
+    filter_stages = std::min<int64_t>(24, (room - halo_stages * halo) / step);
+    if (filter_stages < 3) return false;
+  }
+  tiling.halo_stages = static_cast<int16_t>(halo_stages), tiling.filter_stages = static_cast<int16_t>(filter_stages);
+  // In turns, filters come from L2 twice as often.
+  return !tiling.turns || tiling.filter_resident || config.block_k <= 64;
+}
+
+int64_t packed_filter_bytes(const Work& work, const Tiles& tiles) {
+  const double bytes = static_cast<double>(work.groups * tiles.filters) * static_cast<double>(tiles.steps) *
+                       static_cast<double>(tiles.step_bytes);
+  return bytes > 1e15 ? int64_t{1} << 50 : static_cast<int64_t>(bytes);  // 2^50 of them are exact in a double
+}
+
+bool reads_filter_directly(const HaloConfig& config, const ConvProblem& problem) {
+  return (config.filter == FilterTile::kNMajor || problem.pass == Pass::kFprop) && tma_can_load_filter(problem);
+}
+
+struct Store {
+  StoreMode mode;
+  int pixel_vector;
+};
+
+Store store_mode(const Work& work, bool linear) {
+  const Side& out = work.out;
+  if (out.stride.c == 1 && out.align >= 16 && out.c % 8 == 0 && pixels_divisible(out, 8))
+    return {StoreMode::kChannels, 1};
+  if (out.stride.w != 1) return {StoreMode::kElements, 1};
+  for (const int vector : {8, 2}) {
+    if (!linear && work.out_step.w == 1 && out.align >= 2 * vector && planes_divisible(out, work.groups, vector)) {
+      return {StoreMode::kPixels, vector};
+    }
+  }
+  return {StoreMode::kPixels, 1};
+}
+
+// Loads of a staging thread that cover a halo row.
+int64_t stage_row_units(HaloStaging staging, int64_t halo_pitch) {
+  const int64_t pixels = staging_pixels(staging);
+  return pixels == 1 ? halo_pitch : (halo_pitch + pixels - 2) / pixels + 1;
+}
+
+// Whether the ring of filter stages is too short to cover the latency of L2 at all times.
+bool short_of_filters(const HaloTiling& tiling, const Tiles& tiles) {
+  return !tiling.filter_resident && tiling.filter_stages * tiles.step_bytes <= 65536;
+}
+
+// Clocks of an average tile, times tiles of the busiest multiprocessor. Rates measured on an H200.
+double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& tiling, const Tiles& tiles,
+               const Reaches& reaches, Store store, int64_t packed_bytes, double bytes, int sm_count) {
+  constexpr double kClocksPerUs = 1755;
+  constexpr double kLoadBytesPerClock = 40;
+  constexpr double kStagedBytesPerClock[] = {40, 6.5, 4.6, 4};  // by HaloStaging
+  constexpr double kFixedClocks = 6000;                         // launch, first loads, last store
+  constexpr double kPackUs = 4, kPackBytesPerUs = 1.3e6;
+  const double phases = work.phases();
+  const double steps = static_cast<double>(tiles.steps) / phases;
+  const double halos = static_cast<double>(reaches.groups()) / phases * static_cast<double>(tiles.c_blocks);
+  const double wgmmas = steps * (config.channels / 16) * config.m_blocks * (tiling.turns ? 1 : 2);
+  const double halo_load = halos * static_cast<double>(tiles.halo_bytes);
+  const double filter_load = tiling.filter_resident ? 0. : steps * static_cast<double>(tiles.step_bytes);
+  const double out_bytes = 2. * static_cast<double>(tiles.pixels * config.block_k);
+  const double mma = wgmmas * config.block_k / 2. / .95;
+  const double smem = (wgmmas * (64 + config.block_k) * 32 + halo_load + filter_load + 2 * out_bytes) / 128;
+  const bool tma = config.staging == HaloStaging::kTma;
+  const double staged = tma ? halo_load  // else whole runs, though the halo has only parts of some
+                            : halos * static_cast<double>(tiles.halo_rows * tiles.pixel_bytes *
+                                                          stage_row_units(config.staging, tiles.halo_pitch) *
+                                                          staging_pixels(config.staging));
+  const double load = std::max((halo_load + filter_load) / kLoadBytesPerClock,
+                               staged / kStagedBytesPerClock[static_cast<int>(config.staging)]);
+  double store_bytes_per_clock = store.mode == StoreMode::kElements   ? 5
+                                 : store.mode == StoreMode::kChannels ? 40
+                                 : store.pixel_vector == 8            ? 30
+                                 : store.pixel_vector == 2            ? 16
+                                                                      : 8;
+  const bool short_runs = store.mode == StoreMode::kPixels && !tiling.linear && tiling.block_w_log2 == 3;
+  if (short_runs) store_bytes_per_clock /= 1.5;
+  const double epilogue = out_bytes / store_bytes_per_clock + 300;
+  const double body = std::max({mma, smem, load});
+  const double tile = tiling.turns ? std::max(body + 100, (body + epilogue + 500) / 2) : body + epilogue;
+  const auto waves = static_cast<double>(ceil_div(tiles.count, sm_count));
+  // What the model does not see, measured: short rings, linear tiles and long runs of pixels each lose a little,
+  // filters that do not exist as well; staging warps lose more where they cannot run ahead.
+  const double idle = 1 - static_cast<double>(work.out.c) / static_cast<double>(tiles.filters * config.block_k);
+  const double rough = tma ? 1 + .02 * (tiling.halo_stages == 2) + .02 * short_of_filters(tiling, tiles) +
+                                 .01 * tiling.linear + .01 * (!tiling.linear && tiling.block_w_log2 == 6) + .02 * idle
+                           : 1 + .06 * (4 - tiling.halo_stages) + .1 * idle;
+  const double pack = packed_bytes > 0 ? kPackUs + 2 * static_cast<double>(packed_bytes) / kPackBytesPerUs : 0;
+  const double clocks = waves * tile * rough + kFixedClocks + (tiling.turns ? epilogue : 0);
+  const double compute_us = clocks / kClocksPerUs, memory_us = bytes / (kBytesPerUsPerSm * sm_count);
+  return pack + std::max(compute_us, memory_us) + .1 * std::min(compute_us, memory_us);  // they overlap, not entirely
+}
+
+// Calls f(tiling) for each tiling worth a look, stages not yet chosen, until it returns true.
+template <typename F>
+void for_each_tiling(const Work& work, const HaloConfig& config, TapSplit split, F f) {
+  for (const bool turns : {false, true}) {
+    HaloTiling tiling{};
+    tiling.split = split, tiling.turns = turns;
+    const int blocks = config.m_blocks * (turns ? 1 : 2);
+    for (const int block_w_log2 : {3, 6}) {
+      const int block_w = 1 << block_w_log2, block_h = 64 >> block_w_log2;
+      for (int across = 1; across <= blocks; across *= 2) {
+        tiling.tile_p = static_cast<int16_t>(block_h * (blocks / across));
+        tiling.tile_q = static_cast<int16_t>(block_w * across);
+        tiling.block_w_log2 = static_cast<int16_t>(block_w_log2);
+        // A tile of which more than half lies outside: linear ones do better.
+        if (tiling.tile_p >= 2 * work.rows || (tiling.tile_q >= 2 * work.cols && tiling.tile_q > 64)) continue;
+        if (f(tiling)) return;
+      }
+    }
+    tiling.linear = true;
+    tiling.tile_p = tiling.tile_q = tiling.block_w_log2 = 0;
+    if (f(tiling)) return;
+  }
+}
+
+struct Best {
+  HaloTiling tiling;
+  Tiles tiles;
+  int64_t packed_bytes;
+  double cost_us = std::numeric_limits<double>::infinity();  // if nothing fits
+};
+
+// The cheapest tiling, or with `any` the first that fits.
+Best best_tiling(const Work& work, const HaloConfig& config, const ConvProblem& problem, const DeviceSpec& device,
+                 bool any) {
+  Best best;
+  const bool direct = reads_filter_directly(config, problem);
+  const double bytes = compulsory_bytes(problem);
+  const Store store[] = {store_mode(work, false), store_mode(work, true)};
+  const bool rows_apart = work.h.runs() > work.h.phases || work.h.run[0].step > 1;
+  const bool cols_apart = work.w.runs() > work.w.phases || work.w.run[0].step > 1;
+  for (const TapSplit split : {TapSplit::kNone, TapSplit::kRows, TapSplit::kTaps}) {
+    // Halos of fewer taps pay where taps lie apart, or where large halos leave too little room for stages.
+    const bool pays = split == TapSplit::kNone || (work.h.taps() > work.h.runs() && rows_apart) ||
+                      (work.w.taps() > work.w.runs() && cols_apart);
+    const bool roomy = best.cost_us < std::numeric_limits<double>::infinity() && best.tiling.halo_stages > 2 &&
+                       !short_of_filters(best.tiling, best.tiles);
+    if (!pays && roomy) continue;
+    const Reaches reaches = fastconv::reaches(work, split);
+    for_each_tiling(work, config, split, [&](HaloTiling& tiling) {
+      Tiles tiles;
+      if (!make_tiles(work, config, tiling, reaches, tiles)) return false;
+      if (!choose_stages(work, config, tiles, device.smem_optin_bytes, tiling)) return false;
+      const int64_t packed_bytes = direct ? 0 : packed_filter_bytes(work, tiles);
+      if (packed_bytes > kMaxWorkspaceBytes) return false;
+      const double cost = any ? 0
+                              : cost_us(work, config, tiling, tiles, reaches, store[tiling.linear], packed_bytes, bytes,
+                                        device.sm_count);
+      if (cost < best.cost_us) best = {tiling, tiles, packed_bytes, cost};
+      return any;
+    });
+    if (any && best.cost_us == 0) break;
+  }
+  return best;
+}
+
+bool fits_int32(const ConvProblem& p) {
+  for (const int64_t extent : {p.n, p.c, p.k, p.h + 2 * p.padding.h, p.w + 2 * p.padding.w}) {
+    if (extent >= kMaxExtent) return false;
+  }
+  return p.stride.h < kMaxStride && p.stride.w < kMaxStride;
+}
+
+void fill_taps(const Work& work, TapSplit split, const Tiles& tiles, HaloParams& params) {
+  int groups = 0, steps = 0;
+  const int64_t row_bytes = tiles.halo_pitch * tiles.pixel_bytes;
+  params.phase_count = 0;
+  for (int h = 0; h < work.h.phases; ++h) {
+    for (int w = 0; w < work.w.phases; ++w) {
+      OutputPhase& phase = params.phase[params.phase_count++];
+      phase.h = h, phase.w = w;
+      phase.p = static_cast<int32_t>(ceil_div(work.out.h - h, work.out_step.h));
+      phase.q = static_cast<int32_t>(ceil_div(work.out.w - w, work.out_step.w));
+      phase.group_begin = groups, phase.taps = 0, phase.first_step = steps;
+      for (int y = work.h.begin(h); y < work.h.end[h]; ++y) {
+        for (int x = work.w.begin(w); x < work.w.end[w]; ++x) {
+          const Run &row = work.h.run[y], &col = work.w.run[x];
+          const int64_t row_parts = split == TapSplit::kNone ? 1 : row.count;
+          const int64_t col_parts = split == TapSplit::kTaps ? col.count : 1;
+          for (int64_t i = 0; i < row_parts; ++i) {
+            for (int64_t j = 0; j < col_parts; ++j) {
+              TapGroup& group = params.group[groups++];
+              group.rows = static_cast<int32_t>(row.count / row_parts);
+              group.cols = static_cast<int32_t>(col.count / col_parts);
+              group.dh = static_cast<int32_t>(row.d + i * row.step * work.in_step.h);
+              group.dw = static_cast<int32_t>(col.d + j * col.step * work.in_step.w);
+              group.row_step = group.rows == 1 ? 0 : static_cast<int32_t>(row.step * row_bytes);
+              group.col_step = group.cols == 1 ? 0 : static_cast<int32_t>(col.step * tiles.pixel_bytes);
+              group.r0 = static_cast<int32_t>(row.tap0 + i * row.dtap);
+              group.s0 = static_cast<int32_t>(col.tap0 + j * col.dtap);
+              group.dr = static_cast<int32_t>(row.dtap), group.ds = static_cast<int32_t>(col.dtap);
+              phase.taps += group.rows * group.cols;
+            }
+          }
+        }
+      }
+      phase.group_end = groups;
+      steps += phase.taps * params.c_blocks;
+    }
+  }
+  params.steps_per_filter_tile = steps;
+}
+
+TensorMapSpec in_map(const Work& work, const HaloConfig& config, const HaloParams& params) {
+  const Side& in = work.in;
+  return {
+      {static_cast<uint64_t>(in.c), static_cast<uint64_t>(work.groups), static_cast<uint64_t>(in.w),
+       static_cast<uint64_t>(in.h), static_cast<uint64_t>(in.n)},
+      {stride_bytes(work.groups, in.c), stride_bytes(in.w, in.stride.w), stride_bytes(in.h, in.stride.h),
+       stride_bytes(in.n, in.stride.n)},
+      {static_cast<uint32_t>(config.channels), 1, static_cast<uint32_t>((params.halo_pitch - 1) * work.in_step.w + 1),
+       static_cast<uint32_t>((params.load_rows - 1) * work.in_step.h + 1), 1},
+      {1, 1, static_cast<uint32_t>(work.in_step.w), static_cast<uint32_t>(work.in_step.h), 1},
+      config.channels * 2};
+}
+
+TensorMapSpec filter_map(const ConvProblem& problem, const HaloConfig& config) {
+  const Strides& w = problem.w_strides;
+  const int64_t k = problem.k_per_group();
+  const bool n_major = config.filter == FilterTile::kNMajor;
+  const auto channels = static_cast<uint32_t>(config.channels);
+  return {{static_cast<uint64_t>(problem.c_per_group()), static_cast<uint64_t>(problem.s),
+           static_cast<uint64_t>(problem.r), static_cast<uint64_t>(k), static_cast<uint64_t>(problem.groups)},
+          {stride_bytes(problem.s, w.w), stride_bytes(problem.r, w.h), stride_bytes(k, w.n),
+           stride_bytes(problem.groups, k * w.n)},
+          {n_major ? 64 : channels, 1, 1, n_major ? channels : static_cast<uint32_t>(config.block_k), 1},
+          {1, 1, 1, 1, 1},
+          n_major ? 128 : config.channels * 2};
+}
+
+}  // namespace
+
+const char* halo_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
+  const HaloConfig& config = entry.halo;
+  if (device.arch != 90) return "needs compute capability 9.0";
+  if (!(entry.dtypes & dtype_bit(problem.dtype))) return "needs float16 or bfloat16";
+  if (std::min(problem.c_per_group(), problem.k_per_group()) < 1 ||
+      std::max(problem.c_per_group(), problem.k_per_group()) < 16) {
+    return "multiplies 16 channels at a time: needs groups of 16 channels or filters";
+  }
+  if (!fits_int32(problem)) return "counts with 32 bits: padded extents stay below 2^29, strides below 2^12";
+  Side in, out;
+  sides(problem, in, out);
+  if (config.block_k >= 4 * std::max<int64_t>(out.c, 17)) return "has tiles of too many filters";
+  if (config.channels >= 4 * std::max<int64_t>(in.c, 9)) return "has stages of too many channels";
+  if (config.channels * 2 < std::min<int64_t>(in.c, 33)) return "has stages of too few channels";
+  const Pair in_step = problem.pass == Pass::kFprop ? problem.stride : Pair{1, 1};
+  const HaloStaging widest = widest_staging(in, problem.groups, in_step);
+  if (config.staging < widest) {
+    return config.staging == HaloStaging::kTma
+               ? "needs contiguous channels, 16-byte strides and addresses, strides of the convolution up to 8"
+               : "needs contiguous rows of whole, aligned vectors of pixels, stride 1";
+  }
+  const bool close =
+      config.staging == widest || (widest != HaloStaging::kTma && config.staging <= HaloStaging::kPixels &&
+                                   static_cast<int>(config.staging) == static_cast<int>(widest) + 1);
+  if (!close) return "reads the input in smaller pieces than it allows";
+  if (config.filter == FilterTile::kNMajor && !tma_can_load_filter(problem)) {
+    return "needs a channels_last filter, 16-byte strides and address";
+  }
+  Work work;
+  if (!make_work(problem, work)) return "has room for 16 phases and 64 halos of a tile";
+  if (best_tiling(work, config, problem, device, /*any=*/true).cost_us > 0) {
+    return "finds no tile that fits shared memory, the copy engine's boxes and the workspace";
+  }
+  return nullptr;
+}
+
+Plan halo_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
+  Work work;
+  make_work(problem, work);
+  const Best best = best_tiling(work, entry.halo, problem, device, /*any=*/false);
+  const Tiles& tiles = best.tiles;
+  Plan plan;
+  plan.kernel = &entry;
+  plan.grid = std::min<int64_t>(tiles.count, device.sm_count);
+  plan.block_threads = halo_threads(entry.halo.staging);
+  plan.smem_bytes = static_cast<int32_t>(kHaloFixedBytes + best.tiling.halo_stages * tiles.halo_stage_bytes +
+                                         best.tiling.filter_stages * tiles.step_bytes);
+  plan.workspace_bytes = best.packed_bytes;
+  plan.halo = best.tiling;
+  plan.cost_us = best.cost_us;
+  return plan;
+}
+
+HaloLaunch halo_launch(const Plan& plan, const ConvProblem& problem) {
+  const HaloConfig& config = plan.kernel->halo;
+  const HaloTiling& tiling = plan.halo;
+  Work work;
+  make_work(problem, work);
+  const Reaches reaches = fastconv::reaches(work, tiling.split);
+  Tiles tiles;
+  make_tiles(work, config, tiling, reaches, tiles);
+
+  HaloLaunch launch{};
+  HaloParams& params = launch.params;
+  const Side &in = work.in, &out = work.out;
+  params.in_n = in.stride.n, params.in_c = in.stride.c, params.in_h = in.stride.h, params.in_w = in.stride.w;
+  params.out_n = out.stride.n, params.out_k = out.stride.c;
+  params.out_phase_h = out.stride.h, params.out_phase_w = out.stride.w;
+  params.out_h = out.stride.h * work.out_step.h, params.out_w = out.stride.w * work.out_step.w;
+  params.n = static_cast<int32_t>(in.n);
+  params.c = static_cast<int32_t>(in.c), params.k = static_cast<int32_t>(out.c);
+  params.height = static_cast<int32_t>(in.h), params.width = static_cast<int32_t>(in.w);
+  params.in_step_h = static_cast<int32_t>(work.in_step.h), params.in_step_w = static_cast<int32_t>(work.in_step.w);
+
+  params.tiles = static_cast<int32_t>(tiles.count);
+  params.k_tiles = FastDivmod(tiles.filters), params.phases = FastDivmod(work.phases());
+  params.tiles_npq = FastDivmod(tiles.per_filter);
+  params.linear = tiling.linear;
+  params.linear_w = FastDivmod(tiles.linear_w), params.linear_h = FastDivmod(tiles.linear_h);
+  params.tile_pixels = static_cast<int32_t>(tiles.pixels);
+  params.warpgroups_per_tile = tiling.turns ? 1 : 2;
+  params.halo_rows = static_cast<int32_t>(tiles.halo_rows), params.halo_pitch = static_cast<int32_t>(tiles.halo_pitch);
+  params.group_pitch = static_cast<int32_t>(8 * tiles.pixel_bytes);
+  if (tiling.linear) {
+    params.loads = params.halo_rows, params.load_rows = 1;
+  } else {
+    params.tile_p = tiling.tile_p, params.tile_q = tiling.tile_q, params.block_w_log2 = tiling.block_w_log2;
+    while (tiling.tile_q >> (tiling.block_w_log2 + params.blocks_q_log2) > 1) ++params.blocks_q_log2;
+    const int64_t tiles_q = ceil_div(work.cols, tiling.tile_q);
+    params.tiles_q = FastDivmod(tiles_q), params.tiles_pq = FastDivmod(ceil_div(work.rows, tiling.tile_p) * tiles_q);
+    params.loads = 1, params.load_rows = params.halo_rows;
+    if (tiling.block_w_log2 == 3) params.group_pitch = static_cast<int32_t>(tiles.halo_pitch * tiles.pixel_bytes);
+  }
+  params.c_blocks = static_cast<int32_t>(tiles.c_blocks);
+  params.stage_row_units = FastDivmod(stage_row_units(config.staging, tiles.halo_pitch));
+  params.a_stages = tiling.halo_stages, params.a_stage_bytes = static_cast<int32_t>(tiles.halo_stage_bytes);
+  params.b_stages = tiling.filter_stages;
+  params.filter_resident = tiling.filter_resident;
+  params.filter_direct = reads_filter_directly(config, problem);
+  const Store store = store_mode(work, tiling.linear);
+  params.store = store.mode, params.pixel_vector = store.pixel_vector;
+  fill_taps(work, tiling.split, tiles, params);
+  if (config.staging == HaloStaging::kTma) launch.in_map = in_map(work, config, params);
+  if (params.filter_direct) launch.filter_map = filter_map(problem, config);
+  return launch;
+}
+
+}  // namespace fastconv

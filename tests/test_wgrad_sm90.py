@@ -1,0 +1,74 @@
+"""How the sm_90a weight gradient tiles a problem, without a GPU: its plans against the definition of a convolution."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import _fastconv_native as native
+from shapes import PUBLIC
+from test_index_maths import Convolution, products_by_definition
+
+HOPPER = native.DeviceSpec.cuda(90, 132, 227 << 10)
+KERNELS = [kernel for kernel in native.kernel_table() if kernel.name.startswith("sm90_wgrad_")]
+PAIR = st.tuples(st.integers(1, 3), st.integers(1, 3))
+SIZES = st.tuples(st.integers(1, 15), st.integers(1, 33))
+TAPS = st.tuples(st.integers(1, 5), st.integers(1, 5))
+PADDING = st.tuples(st.integers(0, 3), st.integers(0, 3))
+
+
+@st.composite
+def stageable(draw: st.DrawFn, kernel: native.Kernel) -> Convolution:
+    """With as many channels as the kernel stages at a time, or twice that, few pixels, and rows that it can copy."""
+    width = int(kernel.name.split("_")[2].split("x")[0])
+    channels = draw(st.sampled_from([width, 2 * width] if width == 64 else [width, width - 8]))
+    if kernel.name.endswith("warps"):
+        channels -= draw(st.integers(0, 3))
+    h, w = draw(SIZES)
+    taps, stride, padding, dilation = draw(TAPS), draw(PAIR), draw(PADDING), draw(PAIR)
+    if kernel.name.endswith("pixels"):
+        taps, stride, padding, w = (1, 1), (1, 1), (0, 0), w + -w % 8
+    elif kernel.name.endswith("warps_x"):
+        stride, columns = (stride[0], 1), w + -w % 8
+        w = max(1, columns - 2 * padding[1] + dilation[1] * (taps[1] - 1))
+    elif draw(st.integers(0, 3)) == 0:
+        taps = (1, 1)
+    filters = draw(st.sampled_from([8, 72]))
+    return Convolution(
+        (draw(st.integers(1, 5)), channels, h, w), (filters, channels, *taps), stride, padding, dilation, groups=1
+    )
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+@given(data=st.data())
+@settings(max_examples=8)
+def test_every_product_is_formed_once_and_no_other(kernel: native.Kernel, data: st.DataObject) -> None:
+    conv = data.draw(stageable(kernel))
+    assume(not native.validate(*conv))
+    channels_last = "tma" in kernel.name
+    problem = native.ConvProblem(*conv, pass_="wgrad", dtype="float16", channels_last=channels_last)
+    assume(kernel.why_not(problem, HOPPER) is None)
+    expected = sorted(products_by_definition(conv, problem, "wgrad"))
+    assert sorted(native.wgrad_products(problem, kernel, HOPPER)) == expected
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", [name for name, problem in PUBLIC.items() if problem.c >= 16 * problem.groups])
+def test_hopper_sums_wide_gradients_on_tensor_cores(name: str, dtype: str) -> None:
+    problem = PUBLIC[name]
+    conv = (problem.input_size, problem.weight_size, *problem.geometry)
+    plan = native.make_plan(native.ConvProblem(*conv, pass_="wgrad", dtype=dtype, channels_last=True), HOPPER)
+    assert plan.kernel.startswith("sm90_wgrad_")
+
+
+def test_some_kernel_takes_what_hopper_can_stage() -> None:
+    """Any layout, any number of channels: the copy engine or the producer warps, whatever the widths."""
+    for channels_last, c in itertools.product([False, True], [1, 8, 17, 33, 64, 200]):
+        problem = native.ConvProblem(
+            (2, c, 14, 14), (40, c, 3, 3), (1, 1), (1, 1), (1, 1), 1, pass_="wgrad", dtype="float16",
+            channels_last=channels_last,
+        )  # fmt: skip
+        assert any(kernel.why_not(problem, HOPPER) is None for kernel in KERNELS)
