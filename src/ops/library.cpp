@@ -9,15 +9,15 @@ std::string explain_op(Ints input_size, Ints weight_size, Ints stride, Ints padd
                        std::string dtype, std::string pass, std::string precision, bool channels_last, bool bias,
                        bool cuda, int64_t arch, int64_t sm_count, int64_t smem_optin_bytes) {
   if (input_size.size() == 3) input_size.insert(input_size.begin(), 1);
-  const ConvGeometry geometry = make_geometry(std::move(input_size), std::move(weight_size), std::move(stride),
-                                              std::move(padding), std::move(dilation), groups);
+  const ConvArguments arguments = parse_arguments(stride, padding, dilation, groups, precision);
+  const ConvGeometry geometry = make_geometry(std::move(input_size), std::move(weight_size), arguments);
   check(validate(geometry));
   std::optional<Pass> wanted;
   for (const Pass candidate : {Pass::kFprop, Pass::kDgrad, Pass::kWgrad}) {
     if (pass == to_string(candidate)) wanted = candidate;
   }
   if (!wanted) fail("pass must be 'fprop', 'dgrad' or 'wgrad', but got '" + pass + "'");
-  ConvProblem problem = make_problem(*wanted, geometry, parse_dtype(dtype), parse_precision(precision));
+  ConvProblem problem = make_problem(*wanted, geometry, parse_dtype(dtype), arguments.precision);
   problem.has_bias = bias && *wanted == Pass::kFprop;
   problem.x_strides = dense_strides(geometry.input, channels_last);
   problem.w_strides = dense_strides(geometry.weight, channels_last);
@@ -41,12 +41,7 @@ std::string kernels() {
 }
 
 int64_t pack_arguments(Ints stride, Ints padding, Ints dilation, int64_t groups, OptionalString precision) {
-  for (const Ints* values : {&stride, &padding, &dilation}) {
-    if (values->size() != 2) return -1;
-  }
-  const ConvArguments arguments{
-      {stride[0], stride[1]}, {padding[0], padding[1]}, {dilation[0], dilation[1]}, groups, parse_precision(precision)};
-  return pack(arguments).value_or(-1);
+  return pack(parse_arguments(stride, padding, dilation, groups, precision)).value_or(-1);
 }
 
 std::string cpu_build() { return "version\t" FASTCONV_VERSION "\ncompiler\t" __VERSION__ "\n"; }

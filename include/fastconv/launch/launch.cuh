@@ -43,7 +43,6 @@ void launch(const char* name, void (*kernel)(Params...), int64_t grid, int threa
   config.dynamicSmemBytes = static_cast<size_t>(smem_bytes);
   config.stream = stream;
   check_cuda(cudaLaunchKernelEx(&config, kernel, std::forward<Args>(args)...), name);
-  check_cuda(cudaGetLastError(), name);
 }
 
 }  // namespace fastconv

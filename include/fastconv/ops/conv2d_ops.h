@@ -32,6 +32,8 @@ using OptionalString = std::optional<std::string>;
 Precision parse_precision(const OptionalString& precision);
 DType parse_dtype(const std::string& name);
 
+Sizes sizes_of(const Tensor& tensor);
+
 // A tensor as 4-D: an unbatched input or output gets a batch dimension of 1, a filter must have all four.
 enum class Role { kImage, kFilter };
 struct View {
@@ -61,7 +63,10 @@ Tensor empty(const Sizes& sizes, bool channels_last, bool batched, const Tensor&
 Tensor empty_bytes(int64_t bytes, const Tensor& like);
 
 // torch takes a list of one value for both dimensions.
-ConvGeometry make_geometry(Sizes input, Sizes weight, Ints stride, Ints padding, Ints dilation, int64_t groups);
+ConvArguments parse_arguments(const Ints& stride, const Ints& padding, const Ints& dilation, int64_t groups,
+                              const OptionalString& precision);
+
+ConvGeometry make_geometry(Sizes input, Sizes weight, const ConvArguments& arguments);
 
 ConvProblem make_problem(Pass pass, const ConvGeometry& geometry, DType dtype, Precision precision);
 
@@ -98,23 +103,21 @@ void plan_and_run(Backend& backend, const ConvProblem& problem, ConvBuffers& buf
 }
 
 template <class Backend>
-Tensor forward(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias, Ints stride, Ints padding,
-               Ints dilation, int64_t groups, Precision precision) {
+Tensor forward(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
+               const ConvArguments& arguments) {
   const DType dtype = check_operands({"input", input}, {"weight", weight});
   const View x(input), w(weight, Role::kFilter);
-  const ConvGeometry geometry =
-      make_geometry(x.sizes, w.sizes, std::move(stride), std::move(padding), std::move(dilation), groups);
+  const ConvGeometry geometry = make_geometry(x.sizes, w.sizes, arguments);
   check(validate(geometry));
   std::optional<Tensor> dense_bias;
   if (bias) {
     check_operands({"input", input}, {"bias", *bias});
-    const auto bias_sizes = bias->sizes();
-    check(validate_bias(geometry, Sizes(bias_sizes.begin(), bias_sizes.end())));
+    check(validate_bias(geometry, sizes_of(*bias)));
     dense_bias = bias->is_contiguous() ? *bias : torch::stable::contiguous(*bias);
   }
 
   Backend backend(input.get_device_index());
-  ConvProblem problem = make_problem(Pass::kFprop, geometry, dtype, precision);
+  ConvProblem problem = make_problem(Pass::kFprop, geometry, dtype, arguments.precision);
   problem.has_bias = bias.has_value();
   const bool channels_last = problem.n > 0 && (is_channels_last(x) || is_channels_last(w));
   Tensor output = empty({problem.n, problem.k, problem.p(), problem.q()}, channels_last, input.dim() == 4, input);
@@ -128,19 +131,18 @@ Tensor forward(const Tensor& input, const Tensor& weight, const std::optional<Te
 }
 
 template <class Backend>
-Tensor input_gradient(Ints input_size, const Tensor& weight, const Tensor& grad_output, Ints stride, Ints padding,
-                      Ints dilation, int64_t groups, Precision precision, std::optional<bool> channels_last) {
+Tensor input_gradient(Sizes input_size, const Tensor& weight, const Tensor& grad_output, const ConvArguments& arguments,
+                      std::optional<bool> channels_last) {
   const DType dtype = check_operands({"grad_output", grad_output}, {"weight", weight});
   const bool batched = input_size.size() != 3;
   if (!batched) input_size.insert(input_size.begin(), 1);
   const View w(weight, Role::kFilter), dy(grad_output);
-  const ConvGeometry geometry =
-      make_geometry(std::move(input_size), w.sizes, std::move(stride), std::move(padding), std::move(dilation), groups);
+  const ConvGeometry geometry = make_geometry(std::move(input_size), w.sizes, arguments);
   check(validate(geometry));
   check(validate_grad_output(geometry, dy.sizes));
 
   Backend backend(grad_output.get_device_index());
-  ConvProblem problem = make_problem(Pass::kDgrad, geometry, dtype, precision);
+  ConvProblem problem = make_problem(Pass::kDgrad, geometry, dtype, arguments.precision);
   Tensor grad_input =
       empty(geometry.input, channels_last.value_or(is_channels_last(w) || is_channels_last(dy)), batched, grad_output);
   ConvBuffers buffers{};
@@ -152,17 +154,16 @@ Tensor input_gradient(Ints input_size, const Tensor& weight, const Tensor& grad_
 }
 
 template <class Backend>
-Tensor weight_gradient(const Tensor& input, Ints weight_size, const Tensor& grad_output, Ints stride, Ints padding,
-                       Ints dilation, int64_t groups, Precision precision, std::optional<bool> channels_last) {
+Tensor weight_gradient(const Tensor& input, Sizes weight_size, const Tensor& grad_output,
+                       const ConvArguments& arguments, std::optional<bool> channels_last) {
   const DType dtype = check_operands({"grad_output", grad_output}, {"input", input});
   const View x(input), dy(grad_output);
-  const ConvGeometry geometry = make_geometry(x.sizes, std::move(weight_size), std::move(stride), std::move(padding),
-                                              std::move(dilation), groups);
+  const ConvGeometry geometry = make_geometry(x.sizes, std::move(weight_size), arguments);
   check(validate(geometry));
   check(validate_grad_output(geometry, dy.sizes));
 
   Backend backend(grad_output.get_device_index());
-  ConvProblem problem = make_problem(Pass::kWgrad, geometry, dtype, precision);
+  ConvProblem problem = make_problem(Pass::kWgrad, geometry, dtype, arguments.precision);
   Tensor grad_weight =
       empty(geometry.weight, channels_last.value_or(is_channels_last(x) || is_channels_last(dy)), true, grad_output);
   ConvBuffers buffers{};
@@ -198,53 +199,40 @@ Tensor conv2d_bias(Tensor grad_output) {
 template <class Backend>
 Tensor conv2d(Tensor input, Tensor weight, std::optional<Tensor> bias, Ints stride, Ints padding, Ints dilation,
               int64_t groups, OptionalString precision) {
-  return forward<Backend>(input, weight, bias, std::move(stride), std::move(padding), std::move(dilation), groups,
-                          parse_precision(precision));
+  return forward<Backend>(input, weight, bias, parse_arguments(stride, padding, dilation, groups, precision));
 }
 
 template <class Backend>
 Tensor conv2d_input(Ints input_size, Tensor weight, Tensor grad_output, Ints stride, Ints padding, Ints dilation,
                     int64_t groups, OptionalString precision, std::optional<bool> channels_last) {
-  return input_gradient<Backend>(std::move(input_size), weight, grad_output, std::move(stride), std::move(padding),
-                                 std::move(dilation), groups, parse_precision(precision), channels_last);
+  return input_gradient<Backend>(std::move(input_size), weight, grad_output,
+                                 parse_arguments(stride, padding, dilation, groups, precision), channels_last);
 }
 
 template <class Backend>
 Tensor conv2d_weight(Tensor input, Ints weight_size, Tensor grad_output, Ints stride, Ints padding, Ints dilation,
                      int64_t groups, OptionalString precision, std::optional<bool> channels_last) {
-  return weight_gradient<Backend>(input, std::move(weight_size), grad_output, std::move(stride), std::move(padding),
-                                  std::move(dilation), groups, parse_precision(precision), channels_last);
+  return weight_gradient<Backend>(input, std::move(weight_size), grad_output,
+                                  parse_arguments(stride, padding, dilation, groups, precision), channels_last);
 }
 
 // The same for eager calls. The gradients have the size and memory format that autograd wants.
 
-inline Ints sizes_of(const Tensor& tensor) {
-  const auto sizes = tensor.sizes();
-  return {sizes.begin(), sizes.end()};
-}
-inline Ints ints(const Pair& pair) { return {pair.h, pair.w}; }
-
 template <class Backend>
-Tensor conv2d_packed(Tensor input, Tensor weight, std::optional<Tensor> bias, int64_t packed) {
-  const ConvArguments args = unpack(packed);
-  return forward<Backend>(input, weight, bias, ints(args.stride), ints(args.padding), ints(args.dilation), args.groups,
-                          args.precision);
+Tensor conv2d_packed(Tensor input, Tensor weight, std::optional<Tensor> bias, int64_t arguments) {
+  return forward<Backend>(input, weight, bias, unpack(arguments));
 }
 
 template <class Backend>
-Tensor conv2d_input_packed(Tensor input, Tensor weight, Tensor grad_output, int64_t packed) {
-  const ConvArguments args = unpack(packed);
+Tensor conv2d_input_packed(Tensor input, Tensor weight, Tensor grad_output, int64_t arguments) {
   const bool channels_last = is_channels_last(View(input)) || is_channels_last(View(weight, Role::kFilter));
-  return input_gradient<Backend>(sizes_of(input), weight, grad_output, ints(args.stride), ints(args.padding),
-                                 ints(args.dilation), args.groups, args.precision, channels_last);
+  return input_gradient<Backend>(sizes_of(input), weight, grad_output, unpack(arguments), channels_last);
 }
 
 template <class Backend>
-Tensor conv2d_weight_packed(Tensor input, Tensor weight, Tensor grad_output, int64_t packed) {
-  const ConvArguments args = unpack(packed);
-  return weight_gradient<Backend>(input, sizes_of(weight), grad_output, ints(args.stride), ints(args.padding),
-                                  ints(args.dilation), args.groups, args.precision,
-                                  is_channels_last(View(weight, Role::kFilter)));
+Tensor conv2d_weight_packed(Tensor input, Tensor weight, Tensor grad_output, int64_t arguments) {
+  const bool channels_last = is_channels_last(View(weight, Role::kFilter));
+  return weight_gradient<Backend>(input, sizes_of(weight), grad_output, unpack(arguments), channels_last);
 }
 
 template <class Backend>
