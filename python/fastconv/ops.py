@@ -34,10 +34,10 @@ conv2d_input = torch.ops.fastconv.conv2d_input.default
 conv2d_weight = torch.ops.fastconv.conv2d_weight.default
 conv2d_bias = torch.ops.fastconv.conv2d_bias.default
 
-# Ops of eager calls: below autograd, and with the arguments that are not tensors in one integer. An op's `_op` is
-# its call without the Python around it.
+# Ops of eager calls: below autograd, and with the arguments that are not tensors in one integer. An op's `_op` is its
+# call without the Python around it.
 _PACKED_OPS = ("_conv2d", "_conv2d_input", "_conv2d_weight")
-_packed_conv2d = torch.ops.fastconv._conv2d.default._op
+packed_conv2d = torch.ops.fastconv._conv2d.default._op
 _packed_conv2d_input = torch.ops.fastconv._conv2d_input.default._op
 _packed_conv2d_weight = torch.ops.fastconv._conv2d_weight.default._op
 
@@ -283,7 +283,7 @@ class _Conv2d(_SingleLevelFunction):
     ) -> Tensor:
         # First, because it checks the arguments.
         if packed is not None:
-            output = _packed_conv2d(input, weight, bias, packed)
+            output = packed_conv2d(input, weight, bias, packed)
         else:
             with _below_autograd():
                 output = conv2d(input, weight, bias, *arguments[:4], precision=arguments[4])
@@ -344,6 +344,20 @@ def _conv2d_backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, ...]
             input, weight.shape, grad, *geometry, precision=precision, channels_last=channels_last
         )
     return grad_input, grad_weight, conv2d_bias(grad) if needs_bias else None, None, None
+
+
+apply_conv2d = _Conv2d.apply  # type: ignore[attr-defined]
+
+
+# Typed, because 1.0 == 1 and torch takes no float for a stride.
+@lru_cache(maxsize=None, typed=True)
+def pack(stride: Ints, padding: Ints, dilation: Ints, groups: int, precision: str) -> int | None:
+    """One integer for the arguments that are not tensors; None where they need more bits, or are none."""
+    try:
+        packed = torch.ops.fastconv._pack_arguments(stride, padding, dilation, groups, precision)
+    except RuntimeError:
+        return None
+    return None if packed < 0 else packed
 
 
 class _Conv2dInput(_SingleLevelFunction):
@@ -709,6 +723,14 @@ _AUTOCAST_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU) | tor
 )
 
 
+def autocast(input: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The tensors in the dtype that autocast wants, where it is enabled for the input's device."""
+    device_type = input.device.type
+    if device_type in ("cpu", "cuda") and torch.is_autocast_enabled(device_type):
+        return _cast(input, device_type), _cast(weight, device_type), None if bias is None else _cast(bias, device_type)
+    return input, weight, bias
+
+
 def _cast(tensor: Tensor, device_type: str) -> Tensor:
     # Torch's rule for lower-precision ops (aten/src/ATen/autocast_mode.h, is_eligible): float64 is left alone.
     if tensor.device.type != device_type or tensor.dtype == torch.float64 or not tensor.is_floating_point():
@@ -799,51 +821,3 @@ if _library.cuda_error is not None:
         "_conv2d_weight",
     ):
         _rules.impl(_name, _refuse_cuda, "CUDA")
-
-
-# ---- the call ----
-
-_any_autocast = torch._C._is_any_autocast_enabled
-_apply_conv2d = _Conv2d.apply  # type: ignore[attr-defined]
-_PLAIN = frozenset((Tensor, torch.nn.Parameter))
-
-
-# Typed, because 1.0 == 1 and torch takes no float for a stride.
-@lru_cache(maxsize=None, typed=True)
-def _pack(stride: Ints, padding: Ints, dilation: Ints, groups: int, precision: str | None) -> int | None:
-    """One integer for the arguments that are not tensors; None where they need more bits."""
-    packed = torch.ops.fastconv._pack_arguments(stride, padding, dilation, groups, precision)
-    return None if packed < 0 else packed
-
-
-def call_conv2d(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: Ints,
-    padding: Ints,
-    dilation: Ints,
-    groups: int,
-    precision: str | None,
-) -> Tensor:
-    """The op by the shortest way: the dispatcher's detours through Python cost more than the rest of a call."""
-    plain = type(input) in _PLAIN and type(weight) in _PLAIN and not (input.is_meta or weight.is_meta)
-    if not plain or _functorch_active() or _dispatch_modes():
-        return conv2d(input, weight, bias, stride, padding, dilation, groups, precision=precision)
-    if _any_autocast():
-        device_type = input.device.type
-        if device_type in ("cpu", "cuda") and torch.is_autocast_enabled(device_type):
-            input, weight = _cast(input, device_type), _cast(weight, device_type)
-            bias = None if bias is None else _cast(bias, device_type)
-    try:
-        packed = _pack(stride, padding, dilation, groups, precision)
-    except (RuntimeError, TypeError):  # what the op says of such arguments is clearer; lists have no hash
-        packed = None
-    if packed is None:
-        return conv2d(input, weight, bias, stride, padding, dilation, groups, precision=precision)
-    if (
-        torch.is_grad_enabled()
-        and (weight.requires_grad or input.requires_grad or (bias is not None and bias.requires_grad))
-    ) or forward_ad._current_level >= 0:
-        return _apply_conv2d(input, weight, bias, (stride, padding, dilation, groups, precision), packed)
-    return _packed_conv2d(input, weight, bias, packed)
