@@ -18,7 +18,7 @@ _is_grad_enabled = torch.is_grad_enabled
 _any_autocast = torch._C._is_any_autocast_enabled
 _functorch_active = torch._C._are_functorch_transforms_active
 _dispatch_modes = torch._C._len_torch_dispatch_stack
-_apply_conv2d, _packed_conv2d = ops.apply_conv2d, ops.packed_conv2d
+_apply_conv2d, _packed_conv2d, _pack = ops.apply_conv2d, ops.packed_conv2d, ops.pack
 _PLAIN = frozenset((Tensor, torch.nn.Parameter))
 
 
@@ -91,14 +91,14 @@ def conv2d(
         if type(input) in _PLAIN and type(weight) in _PLAIN and not (_functorch_active() or _dispatch_modes()):
             if _any_autocast():
                 input, weight, bias = ops.autocast(input, weight, bias)
-            packed = ops.pack(stride, padding, dilation, groups, precision)
-            if packed is not None:
+            call = _pack(stride, padding, dilation, groups, precision)
+            if call is not None:
                 if (
                     _is_grad_enabled()
                     and (weight.requires_grad or input.requires_grad or (bias is not None and bias.requires_grad))
                 ) or forward_ad._current_level >= 0:
-                    return _apply_conv2d(input, weight, bias, (stride, padding, dilation, groups, precision), packed)
-                return _packed_conv2d(input, weight, bias, packed)
+                    return _apply_conv2d(input, weight, bias, call)
+                return _packed_conv2d(input, weight, bias, call[1])
     except (NotImplementedError, TypeError):
         pass  # lists, which have no hash; meta tensors, for which the eager ops have no kernel
     except (RuntimeError, AttributeError):

@@ -279,16 +279,17 @@ def _sum(terms: list[Tensor]) -> Tensor | None:
 class _Conv2d(_SingleLevelFunction):
     @staticmethod
     def forward(
-        ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None, arguments: Arguments, packed: int | None
+        ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None, call: tuple[Arguments, int | None]
     ) -> Tensor:
+        arguments, packed = call
         # First, because it checks the arguments.
         if packed is not None:
             output = packed_conv2d(input, weight, bias, packed)
         else:
             with _below_autograd():
                 output = conv2d(input, weight, bias, *arguments[:4], precision=arguments[4])
-        ctx.arguments = arguments, packed
-        if ctx.needs_input_grad[1]:
+        ctx.call = call
+        if weight.requires_grad:
             ctx.save_for_backward(input, weight)
         else:
             # Only the weight is read, and the input may be large.
@@ -309,7 +310,7 @@ class _Conv2d(_SingleLevelFunction):
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor | None) -> Tensor | None:
         input, weight = ctx.saved_tensors
-        (*geometry, precision), _ = ctx.arguments
+        (*geometry, precision), _ = ctx.call
         input_tangent, weight_tangent, bias_tangent = tangents[:3]
         terms = []
         if input_tangent is not None:
@@ -323,10 +324,10 @@ class _Conv2d(_SingleLevelFunction):
 
 def _conv2d_backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, ...]:
     if grad is None:
-        return (None,) * 5
+        return (None,) * 4
     input, weight = ctx.saved_tensors
-    (*geometry, precision), packed = ctx.arguments
-    needs_input, needs_weight, needs_bias, _, _ = ctx.needs_input_grad
+    (*geometry, precision), packed = ctx.call
+    needs_input, needs_weight, needs_bias, _ = ctx.needs_input_grad
     plain = packed is not None and not (torch.is_grad_enabled() or _forward_ad() or _dispatch_modes())
     grad_input = grad_weight = None
     # The layouts that torch's convolution gives its gradients; weight.grad's strides are then those of the weight.
@@ -343,7 +344,7 @@ def _conv2d_backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, ...]
         grad_weight = conv2d_weight(
             input, weight.shape, grad, *geometry, precision=precision, channels_last=channels_last
         )
-    return grad_input, grad_weight, conv2d_bias(grad) if needs_bias else None, None, None
+    return grad_input, grad_weight, conv2d_bias(grad) if needs_bias else None, None
 
 
 apply_conv2d = _Conv2d.apply  # type: ignore[attr-defined]
@@ -351,13 +352,14 @@ apply_conv2d = _Conv2d.apply  # type: ignore[attr-defined]
 
 # Typed, because 1.0 == 1 and torch takes no float for a stride.
 @lru_cache(maxsize=None, typed=True)
-def pack(stride: Ints, padding: Ints, dilation: Ints, groups: int, precision: str) -> int | None:
-    """One integer for the arguments that are not tensors; None where they need more bits, or are none."""
+def pack(stride: Ints, padding: Ints, dilation: Ints, groups: int, precision: str) -> tuple[Arguments, int] | None:
+    """The arguments that are not tensors, and one integer for them; None where they need more bits, or are illegal."""
+    arguments = stride, padding, dilation, groups, precision
     try:
-        packed = torch.ops.fastconv._pack_arguments(stride, padding, dilation, groups, precision)
+        packed = torch.ops.fastconv._pack_arguments(*arguments)
     except RuntimeError:
         return None
-    return None if packed < 0 else packed
+    return None if packed < 0 else (arguments, packed)
 
 
 class _Conv2dInput(_SingleLevelFunction):
@@ -492,7 +494,7 @@ def _conv2d_autograd(
     *,
     precision: str | None = None,
 ) -> Tensor:
-    return _apply(_Conv2d, input, weight, bias, (stride, padding, dilation, groups, precision), None)
+    return _apply(_Conv2d, input, weight, bias, ((stride, padding, dilation, groups, precision), None))
 
 
 def _conv2d_input_autograd(
