@@ -6,6 +6,7 @@ import itertools
 import os
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -307,3 +308,12 @@ def test_a_float_is_no_stride_even_after_its_integer(device: str) -> None:
     fastconv.conv2d(x, w, None, 1)
     with pytest.raises(TypeError, match="stride"):
         fastconv.conv2d(x, w, None, 1.0)  # type: ignore[arg-type]
+
+
+def test_integers_of_other_kinds(device: str) -> None:
+    """As torch's function takes them: NumPy's, and tensors of one integer."""
+    x, w = torch.randn(1, 4, 9, 9, device=device), torch.randn(6, 2, 3, 3, device=device)
+    expected = fastconv.conv2d(x, w, None, 2, 1, 1, 2)
+    assert torch.equal(fastconv.conv2d(x, w, None, np.int64(2), np.int32(1), 1, np.int64(2)), expected)
+    assert torch.equal(fastconv.conv2d(x, w, None, (np.int64(2), 2), [np.int8(1), 1], 1, 2), expected)
+    assert torch.equal(fastconv.conv2d(x, w, None, torch.tensor(2), torch.tensor(1), 1, 2), expected)  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 
 import torch
@@ -80,7 +81,7 @@ def conv2d(
         )
     precision = effective() if precision is None else check(precision)
     if isinstance(padding, str):
-        _check_types(input, weight, bias, stride, padding, dilation, groups)
+        _check_tensors(input, weight, bias)
         input, padding = _pad(input, weight, stride, padding, dilation)
     if _is_compiling():
         # The ops take concrete strides: a traced function is specialised for them, not for sizes.
@@ -103,30 +104,30 @@ def conv2d(
         pass  # lists, which have no hash; meta tensors, for which the eager ops have no kernel
     except (RuntimeError, AttributeError):
         # Checked only now, so that good calls do not pay for it. Where these checks pass, the first error stands.
-        _check_types(input, weight, bias, stride, padding, dilation, groups)
+        _check_tensors(input, weight, bias)
         raise
+    stride, padding, dilation = _ints("stride", stride), _ints("padding", padding), _ints("dilation", dilation)
+    (groups,) = _ints("groups", (groups,))
     try:
         return ops.conv2d(input, weight, bias, stride, padding, dilation, groups, precision=precision)
     except RuntimeError:
-        _check_types(input, weight, bias, stride, padding, dilation, groups)
+        _check_tensors(input, weight, bias)
         raise
 
 
-def _check_types(
-    input: object, weight: object, bias: object, stride: object, padding: object, dilation: object, groups: object
-) -> None:
+def _check_tensors(input: object, weight: object, bias: object) -> None:
     for name, operand in (("input", input), ("weight", weight), ("bias", bias)):
         if not isinstance(operand, Tensor) and not (name == "bias" and operand is None):
             raise TypeError(f"conv2d(): {name} must be a Tensor, but got {type(operand).__name__}")
         ops.check_kind(name, operand)
-    for name, value in (("stride", stride), ("padding", padding), ("dilation", dilation)):
-        values = value if isinstance(value, Sequence) else (value,)
-        if name == "padding" and isinstance(value, str):
-            continue  # _pad says what is wrong with it
-        if not all(isinstance(item, int) for item in values):
-            raise TypeError(f"conv2d(): {name} must be an integer or a pair of integers, but got {value!r}")
-    if not isinstance(groups, int):
-        raise TypeError(f"conv2d(): groups must be an integer, but got {groups!r}")
+
+
+def _ints(name: str, value: Ints) -> tuple[int, ...]:
+    """Python's integers for whatever counts as one, such as NumPy's."""
+    try:
+        return tuple(operator.index(item) for item in _values(value))
+    except TypeError:
+        raise TypeError(f"conv2d(): {name} must be an integer or a pair of integers, but got {value!r}") from None
 
 
 def _concrete(value: Ints) -> tuple[int, ...]:
