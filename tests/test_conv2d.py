@@ -317,3 +317,13 @@ def test_integers_of_other_kinds(device: str) -> None:
     assert torch.equal(fastconv.conv2d(x, w, None, np.int64(2), np.int32(1), 1, np.int64(2)), expected)
     assert torch.equal(fastconv.conv2d(x, w, None, (np.int64(2), 2), [np.int8(1), 1], 1, 2), expected)
     assert torch.equal(fastconv.conv2d(x, w, None, torch.tensor(2), torch.tensor(1), 1, 2), expected)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_weight_gradient_of_images_that_both_repeat(device: str, seed: int) -> None:
+    """Runs of equal products: the roundings of a float32 sum no longer cancel."""
+    torch.manual_seed(seed)
+    x = torch.randn(1, 1, 9, 1, device=device).expand(1, 1, 9, 9)
+    dy = torch.randn(1, 1, 9, 1, device=device).expand(1, 1, 9, 9)
+    actual = torch.ops.fastconv.conv2d_weight(x, (1, 1, 1, 1), dy)
+    reference.assert_right(actual, reference.gradients(x, torch.ones(1, 1, 1, 1), dy).weight, "weight gradient")

@@ -18,7 +18,7 @@ constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Depth of a packed block. Partial sums of this length are formed in registers, then added up, which also keeps the
 // rounding error of a long reduction small.
-constexpr int64_t kDepth = 64;
+constexpr int64_t kDepth = 128;
 constexpr int64_t kMaxRows = 256;     // of a tile of the result
 constexpr int64_t kPackedRows = 64;   // packed at a time: a share of L2, while a panel of columns stays in L1
 constexpr int64_t kTargetItems = 32;  // tiles times parts of the reduction
