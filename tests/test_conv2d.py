@@ -6,6 +6,7 @@ import itertools
 import os
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -286,3 +287,57 @@ def test_channels_last_images_expanded_along_their_columns(device: str) -> None:
     reference.assert_right(dx, reference.gradients(o.input, o.weight, dy, *problem.geometry).input)
     dw = torch.ops.fastconv.conv2d_weight(x, o.weight.shape, o.grad_output, *problem.geometry)
     reference.assert_right(dw, reference.gradients(x, o.weight, o.grad_output, *problem.geometry).weight)
+
+
+@pytest.mark.parametrize(
+    "geometry",
+    [
+        {"stride": 40, "padding": 3},
+        {"padding": 600, "stride": 7},
+        {"dilation": 300, "padding": 300},
+        {"stride": [2, 1]},
+        {"stride": (31, 2), "padding": (511, 1), "dilation": (255, 3)},
+    ],
+    ids=str,
+)
+def test_geometries_at_the_limits_of_packing(device: str, geometry: dict[str, Any]) -> None:
+    """Eager calls pass most geometries in one integer; the others must not be cut off."""
+    x = torch.randn(1, 2, 11, 12, dtype=torch.float64, device=device, requires_grad=True)
+    w = torch.randn(3, 2, 3, 3, dtype=torch.float64, device=device, requires_grad=True)
+    y, expected = fastconv.conv2d(x, w, **geometry), F.conv2d(x, w, **geometry)
+    torch.testing.assert_close(y, expected)
+    gradients = torch.autograd.grad(y.square().sum(), (x, w))
+    for ours, theirs in zip(gradients, torch.autograd.grad(expected.square().sum(), (x, w)), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_more_groups_than_packing_holds(device: str) -> None:
+    groups = 2**16 + 1
+    x, w = torch.randn(1, groups, 2, 2, device=device), torch.randn(groups, 1, 1, 1, device=device)
+    assert torch.equal(fastconv.conv2d(x, w, groups=groups), x * w.view(1, groups, 1, 1))
+
+
+def test_a_float_is_no_stride_even_after_its_integer(device: str) -> None:
+    x, w = torch.randn(1, 2, 5, 5, device=device), torch.randn(3, 2, 3, 3, device=device)
+    fastconv.conv2d(x, w, None, 1)
+    with pytest.raises(TypeError, match="stride"):
+        fastconv.conv2d(x, w, None, 1.0)  # type: ignore[arg-type]
+
+
+def test_integers_of_other_kinds(device: str) -> None:
+    """As torch's function takes them: NumPy's, and tensors of one integer."""
+    x, w = torch.randn(1, 4, 9, 9, device=device), torch.randn(6, 2, 3, 3, device=device)
+    expected = fastconv.conv2d(x, w, None, 2, 1, 1, 2)
+    assert torch.equal(fastconv.conv2d(x, w, None, np.int64(2), np.int32(1), 1, np.int64(2)), expected)
+    assert torch.equal(fastconv.conv2d(x, w, None, (np.int64(2), 2), [np.int8(1), 1], 1, 2), expected)
+    assert torch.equal(fastconv.conv2d(x, w, None, torch.tensor(2), torch.tensor(1), 1, 2), expected)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_weight_gradient_of_images_that_both_repeat(device: str, seed: int) -> None:
+    """Runs of equal products: the roundings of a float32 sum no longer cancel."""
+    torch.manual_seed(seed)
+    x = torch.randn(1, 1, 9, 1, device=device).expand(1, 1, 9, 9)
+    dy = torch.randn(1, 1, 9, 1, device=device).expand(1, 1, 9, 9)
+    actual = torch.ops.fastconv.conv2d_weight(x, (1, 1, 1, 1), dy)
+    reference.assert_right(actual, reference.gradients(x, torch.ones(1, 1, 1, 1), dy).weight, "weight gradient")

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from . import ops
-from .ops import Ints, call_conv2d
+from .ops import Ints
 from .precision import check, effective
 
 _is_compiling = torch.compiler.is_compiling
+_is_grad_enabled = torch.is_grad_enabled
+_any_autocast = torch._C._is_any_autocast_enabled
+_functorch_active = torch._C._are_functorch_transforms_active
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_apply_conv2d, _packed_conv2d, _pack = ops.apply_conv2d, ops.packed_conv2d, ops.pack
+_PLAIN = frozenset((Tensor, torch.nn.Parameter))
 
 
 def conv2d(
@@ -72,35 +80,54 @@ def conv2d(
             precision=precision,
         )
     precision = effective() if precision is None else check(precision)
+    if isinstance(padding, str):
+        _check_tensors(input, weight, bias)
+        input, padding = _pad(input, weight, stride, padding, dilation)
     if _is_compiling():
-        if isinstance(padding, str):
-            input, padding = _pad(input, weight, stride, padding, dilation)
         # The ops take concrete strides: a traced function is specialised for them, not for sizes.
         stride, padding, dilation = _concrete(stride), _concrete(padding), _concrete(dilation)
         return ops.conv2d(input, weight, bias, stride, padding, dilation, int(groups), precision=precision)
     try:
-        if isinstance(padding, str):
-            input, padding = _pad(input, weight, stride, padding, dilation)
-        return call_conv2d(input, weight, bias, stride, padding, dilation, groups, precision)
+        # Eager calls of plain tensors: the dispatcher's detours through Python cost more than the rest of a call.
+        if type(input) in _PLAIN and type(weight) in _PLAIN and not (_functorch_active() or _dispatch_modes()):
+            if _any_autocast():
+                input, weight, bias = ops.autocast(input, weight, bias)
+            call = _pack(stride, padding, dilation, groups, precision)
+            if call is not None:
+                if (
+                    _is_grad_enabled()
+                    and (weight.requires_grad or input.requires_grad or (bias is not None and bias.requires_grad))
+                ) or forward_ad._current_level >= 0:
+                    return _apply_conv2d(input, weight, bias, call)
+                return _packed_conv2d(input, weight, bias, call[1])
+    except (NotImplementedError, TypeError):
+        pass  # lists, which have no hash; meta tensors, for which the eager ops have no kernel
     except (RuntimeError, AttributeError):
         # Checked only now, so that good calls do not pay for it. Where these checks pass, the first error stands.
-        _check_types(input, weight, bias, {"stride": stride, "padding": padding, "dilation": dilation}, groups)
+        _check_tensors(input, weight, bias)
+        raise
+    stride, padding, dilation = _ints("stride", stride), _ints("padding", padding), _ints("dilation", dilation)
+    (groups,) = _ints("groups", (groups,))
+    try:
+        return ops.conv2d(input, weight, bias, stride, padding, dilation, groups, precision=precision)
+    except RuntimeError:
+        _check_tensors(input, weight, bias)
         raise
 
 
-def _check_types(input: object, weight: object, bias: object, pairs: dict[str, object], groups: object) -> None:
+def _check_tensors(input: object, weight: object, bias: object) -> None:
     for name, operand in (("input", input), ("weight", weight), ("bias", bias)):
         if not isinstance(operand, Tensor) and not (name == "bias" and operand is None):
             raise TypeError(f"conv2d(): {name} must be a Tensor, but got {type(operand).__name__}")
         ops.check_kind(name, operand)
-    for name, value in pairs.items():
-        values = value if isinstance(value, Sequence) else (value,)
-        if name == "padding" and isinstance(value, str):
-            continue  # _pad has said what is wrong with it
-        if not all(isinstance(item, int) for item in values):
-            raise TypeError(f"conv2d(): {name} must be an integer or a pair of integers, but got {value!r}")
-    if not isinstance(groups, int):
-        raise TypeError(f"conv2d(): groups must be an integer, but got {groups!r}")
+
+
+def _ints(name: str, value: Ints) -> tuple[int, ...]:
+    """Python's integers for whatever counts as one, such as NumPy's."""
+    try:
+        return tuple(operator.index(item) for item in _values(value))
+    except TypeError:
+        raise TypeError(f"conv2d(): {name} must be an integer or a pair of integers, but got {value!r}") from None
 
 
 def _concrete(value: Ints) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ import importlib.util
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import lru_cache
 from math import prod
 from types import ModuleType
 from typing import Any, TypeAlias
@@ -24,6 +25,7 @@ from torch.autograd.function import _SingleLevelFunction
 from . import _library
 
 Ints: TypeAlias = int | Sequence[int]
+Arguments: TypeAlias = tuple[Ints, Ints, Ints, int, str | None]  # stride, padding, dilation, groups, precision
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
@@ -32,7 +34,15 @@ conv2d_input = torch.ops.fastconv.conv2d_input.default
 conv2d_weight = torch.ops.fastconv.conv2d_weight.default
 conv2d_bias = torch.ops.fastconv.conv2d_bias.default
 
+# Ops of eager calls: below autograd, and with the arguments that are not tensors in one integer. An op's `_op` is its
+# call without the Python around it.
+_PACKED_OPS = ("_conv2d", "_conv2d_input", "_conv2d_weight")
+packed_conv2d = torch.ops.fastconv._conv2d.default._op
+_packed_conv2d_input = torch.ops.fastconv._conv2d_input.default._op
+_packed_conv2d_weight = torch.ops.fastconv._conv2d_weight.default._op
+
 _functorch_active = torch._C._are_functorch_transforms_active
+_dispatch_modes = torch._C._len_torch_dispatch_stack
 
 _rules = torch.library.Library("fastconv", "IMPL")
 
@@ -269,25 +279,23 @@ def _sum(terms: list[Tensor]) -> Tensor | None:
 class _Conv2d(_SingleLevelFunction):
     @staticmethod
     def forward(
-        ctx: Any,
-        input: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        stride: Ints,
-        padding: Ints,
-        dilation: Ints,
-        groups: int,
-        precision: str | None,
+        ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None, call: tuple[Arguments, int | None]
     ) -> Tensor:
-        with _below_autograd():  # first, because it checks the arguments
-            output = conv2d(input, weight, bias, stride, padding, dilation, groups, precision=precision)
-        needs_input, needs_weight = ctx.needs_input_grad[:2]
-        ctx.save_for_backward(input if needs_weight else None, weight if needs_input else None)
-        ctx.geometry = stride, padding, dilation, groups
-        ctx.precision = precision
-        ctx.sizes = input.shape, weight.shape
-        ctx.strides = input.stride(), weight.stride()
-        if _forward_ad():
+        arguments, packed = call
+        # First, because it checks the arguments.
+        if packed is not None:
+            output = packed_conv2d(input, weight, bias, packed)
+        else:
+            with _below_autograd():
+                output = conv2d(input, weight, bias, *arguments[:4], precision=arguments[4])
+        ctx.call = call
+        if weight.requires_grad:
+            ctx.save_for_backward(input, weight)
+        else:
+            # Only the weight is read, and the input may be large.
+            ctx.save_for_backward(None, weight)
+            ctx.input_layout = input.shape, is_channels_last(input)
+        if forward_ad._current_level >= 0:
             ctx.save_for_forward(input, weight)
             ctx.set_materialize_grads(False)
         return output
@@ -302,39 +310,56 @@ class _Conv2d(_SingleLevelFunction):
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor | None) -> Tensor | None:
         input, weight = ctx.saved_tensors
+        (*geometry, precision), _ = ctx.call
         input_tangent, weight_tangent, bias_tangent = tangents[:3]
         terms = []
         if input_tangent is not None:
-            terms.append(conv2d(input_tangent, weight, None, *ctx.geometry, precision=ctx.precision))
+            terms.append(conv2d(input_tangent, weight, None, *geometry, precision=precision))
         if weight_tangent is not None:
-            terms.append(conv2d(input, weight_tangent, None, *ctx.geometry, precision=ctx.precision))
+            terms.append(conv2d(input, weight_tangent, None, *geometry, precision=precision))
         if bias_tangent is not None:
-            size = _output_size(*ctx.sizes, *ctx.geometry)
-            terms.append(bias_tangent[:, None, None].expand(size))
+            terms.append(bias_tangent[:, None, None].expand(_output_size(input.shape, weight.shape, *geometry)))
         return _sum(terms)
 
 
 def _conv2d_backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, ...]:
     if grad is None:
-        return (None,) * 8
+        return (None,) * 4
     input, weight = ctx.saved_tensors
-    needs_input, needs_weight, needs_bias = ctx.needs_input_grad[:3]
-    input_size, weight_size = ctx.sizes
+    (*geometry, precision), packed = ctx.call
+    needs_input, needs_weight, needs_bias, _ = ctx.needs_input_grad
+    plain = packed is not None and not (torch.is_grad_enabled() or _forward_ad() or _dispatch_modes())
+    grad_input = grad_weight = None
     # The layouts that torch's convolution gives its gradients; weight.grad's strides are then those of the weight.
-    weight_channels_last = _is_channels_last(weight_size, ctx.strides[1])
-    grad_input = grad_weight = grad_bias = None
-    if needs_input:
-        channels_last = weight_channels_last or _is_channels_last(input_size, ctx.strides[0])
-        grad_input = conv2d_input(
-            input_size, weight, grad, *ctx.geometry, precision=ctx.precision, channels_last=channels_last
-        )
-    if needs_weight:
+    if needs_input and needs_weight and plain:
+        grad_input = _packed_conv2d_input(input, weight, grad, packed)
+    elif needs_input:
+        size, channels_last = ctx.input_layout if input is None else (input.shape, is_channels_last(input))
+        channels_last = channels_last or is_channels_last(weight)
+        grad_input = conv2d_input(size, weight, grad, *geometry, precision=precision, channels_last=channels_last)
+    if needs_weight and plain:
+        grad_weight = _packed_conv2d_weight(input, weight, grad, packed)
+    elif needs_weight:
+        channels_last = is_channels_last(weight)
         grad_weight = conv2d_weight(
-            input, weight_size, grad, *ctx.geometry, precision=ctx.precision, channels_last=weight_channels_last
+            input, weight.shape, grad, *geometry, precision=precision, channels_last=channels_last
         )
-    if needs_bias:
-        grad_bias = conv2d_bias(grad)
-    return grad_input, grad_weight, grad_bias, None, None, None, None, None
+    return grad_input, grad_weight, conv2d_bias(grad) if needs_bias else None, None
+
+
+apply_conv2d = _Conv2d.apply  # type: ignore[attr-defined]
+
+
+# Typed, because 1.0 == 1 and torch takes no float for a stride.
+@lru_cache(maxsize=None, typed=True)
+def pack(stride: Ints, padding: Ints, dilation: Ints, groups: int, precision: str) -> tuple[Arguments, int] | None:
+    """The arguments that are not tensors, and one integer for them; None where they need more bits, or are illegal."""
+    arguments = stride, padding, dilation, groups, precision
+    try:
+        packed = torch.ops.fastconv._pack_arguments(*arguments)
+    except RuntimeError:
+        return None
+    return None if packed < 0 else (arguments, packed)
 
 
 class _Conv2dInput(_SingleLevelFunction):
@@ -469,7 +494,7 @@ def _conv2d_autograd(
     *,
     precision: str | None = None,
 ) -> Tensor:
-    return _apply(_Conv2d, input, weight, bias, stride, padding, dilation, groups, precision)
+    return _apply(_Conv2d, input, weight, bias, ((stride, padding, dilation, groups, precision), None))
 
 
 def _conv2d_input_autograd(
@@ -508,6 +533,8 @@ _rules.impl("conv2d", _conv2d_autograd, "Autograd")
 _rules.impl("conv2d_input", _conv2d_input_autograd, "Autograd")
 _rules.impl("conv2d_weight", _conv2d_weight_autograd, "Autograd")
 _rules.impl("conv2d_bias", lambda grad_output: _apply(_Conv2dBias, grad_output), "Autograd")
+for _name in _PACKED_OPS:
+    _rules.impl(_name, torch.library.fallthrough_kernel, "Autograd")
 
 
 # ---- vmap ----
@@ -698,6 +725,14 @@ _AUTOCAST_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU) | tor
 )
 
 
+def autocast(input: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The tensors in the dtype that autocast wants, where it is enabled for the input's device."""
+    device_type = input.device.type
+    if device_type in ("cpu", "cuda") and torch.is_autocast_enabled(device_type):
+        return _cast(input, device_type), _cast(weight, device_type), None if bias is None else _cast(bias, device_type)
+    return input, weight, bias
+
+
 def _cast(tensor: Tensor, device_type: str) -> Tensor:
     # Torch's rule for lower-precision ops (aten/src/ATen/autocast_mode.h, is_eligible): float64 is left alone.
     if tensor.device.type != device_type or tensor.dtype == torch.float64 or not tensor.is_floating_point():
@@ -778,55 +813,13 @@ def _refuse_cuda(*args: Any, **kwargs: Any) -> Tensor:
 
 
 if _library.cuda_error is not None:
-    for _name in ("conv2d", "conv2d_input", "conv2d_weight", "conv2d_bias"):
+    for _name in (
+        "conv2d",
+        "conv2d_input",
+        "conv2d_weight",
+        "conv2d_bias",
+        "_conv2d",
+        "_conv2d_input",
+        "_conv2d_weight",
+    ):
         _rules.impl(_name, _refuse_cuda, "CUDA")
-
-
-# ---- the call ----
-
-_any_autocast = torch._C._is_any_autocast_enabled
-_apply_conv2d = _Conv2d.apply  # type: ignore[attr-defined]
-
-
-def call_conv2d(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: Ints,
-    padding: Ints,
-    dilation: Ints,
-    groups: int,
-    precision: str | None,
-) -> Tensor:
-    """The op by the shortest way: the dispatcher's detours through Python cost more than the rest of a call."""
-    if precision == "ieee":
-        precision = None  # the same to the ops, without half a microsecond of string conversions
-    if _functorch_active():
-        return conv2d(input, weight, bias, stride, padding, dilation, groups, precision=precision)
-    if not _any_autocast():
-        return _eager_conv2d(input, weight, bias, stride, padding, dilation, groups, precision)
-    device_type = input.device.type
-    if device_type in ("cpu", "cuda") and torch.is_autocast_enabled(device_type):
-        input, weight = _cast(input, device_type), _cast(weight, device_type)
-        bias = None if bias is None else _cast(bias, device_type)
-    with _ExcludeDispatchKeyGuard(_AUTOCAST_KEYS):
-        return _eager_conv2d(input, weight, bias, stride, padding, dilation, groups, precision)
-
-
-def _eager_conv2d(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: Ints,
-    padding: Ints,
-    dilation: Ints,
-    groups: int,
-    precision: str | None,
-) -> Tensor:
-    if (
-        torch.is_grad_enabled()
-        and (weight.requires_grad or input.requires_grad or (bias is not None and bias.requires_grad))
-    ) or forward_ad._current_level >= 0:
-        return _apply_conv2d(input, weight, bias, stride, padding, dilation, groups, precision)
-    with _AutoDispatchBelowAutograd():
-        return conv2d(input, weight, bias, stride, padding, dilation, groups, precision=precision)

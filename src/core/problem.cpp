@@ -42,6 +42,41 @@ int64_t element_size(DType dtype) {
   return 0;
 }
 
+size_t hash(const ConvProblem& problem) {
+  const auto& [pass, dtype, precision, has_bias, n, c, h, w, k, r, s, groups, stride, padding, dilation, x_strides,
+               w_strides, y_strides, x_align, w_align, y_align] = problem;
+  const int64_t values[] = {static_cast<int64_t>(pass),
+                            static_cast<int64_t>(dtype),
+                            static_cast<int64_t>(precision),
+                            has_bias,
+                            n,
+                            c,
+                            h,
+                            w,
+                            k,
+                            r,
+                            s,
+                            groups,
+                            stride.h,
+                            stride.w,
+                            padding.h,
+                            padding.w,
+                            dilation.h,
+                            dilation.w,
+                            x_strides.c,
+                            w_strides.c,
+                            y_strides.c,
+                            x_align,
+                            w_align,
+                            y_align};
+  uint64_t result = 0;
+  for (const int64_t value : values) {  // Knuth's multiplicative hash, value by value
+    result = (result ^ static_cast<uint64_t>(value)) * 0x9E3779B97F4A7C15u;
+    result ^= result >> 32;
+  }
+  return result;
+}
+
 double flops(const ConvProblem& problem) {
   return 2.0 * static_cast<double>(problem.n) * static_cast<double>(problem.p()) * static_cast<double>(problem.q()) *
          static_cast<double>(problem.k) * static_cast<double>(problem.c_per_group()) *

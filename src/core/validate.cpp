@@ -21,9 +21,10 @@ std::string sentence(const Parts&... parts) {
   return out.str();
 }
 
-std::string check_pair(const char* name, const Sizes& pair, int64_t least) {
-  if (pair.size() != 2) return sentence(name, " must have 1 or 2 values (rows, columns), but got ", show(pair));
-  for (const int64_t value : pair) {
+std::string show(const Pair& pair) { return show(Sizes{pair.h, pair.w}); }
+
+std::string check_pair(const char* name, const Pair& pair, int64_t least) {
+  for (const int64_t value : {pair.h, pair.w}) {
     if (value < least) {
       return sentence(name, " must be at least ", least, " in each dimension, but got ", show(pair),
                       least == 0 ? ": negative padding is not supported" : "");
@@ -36,8 +37,9 @@ std::string check_pair(const char* name, const Sizes& pair, int64_t least) {
   return {};
 }
 
-int64_t padded(const ConvGeometry& g, int dim) { return g.input[2 + dim] + 2 * g.padding[dim]; }
-int64_t reach(const ConvGeometry& g, int dim) { return g.dilation[dim] * (g.weight[2 + dim] - 1) + 1; }
+int64_t along(const Pair& pair, int dim) { return dim ? pair.w : pair.h; }
+int64_t padded(const ConvGeometry& g, int dim) { return g.input[2 + dim] + 2 * along(g.padding, dim); }
+int64_t reach(const ConvGeometry& g, int dim) { return along(g.dilation, dim) * (g.weight[2 + dim] - 1) + 1; }
 
 }  // namespace
 
@@ -75,7 +77,7 @@ std::string validate(const ConvGeometry& g) {
   for (int dim = 0; dim < 2; ++dim) {
     // An expanded filter may be so tall that the product does not fit 64 bits.
     int64_t span;
-    const bool overflows = __builtin_mul_overflow(g.dilation[dim], g.weight[2 + dim] - 1, &span);
+    const bool overflows = __builtin_mul_overflow(along(g.dilation, dim), g.weight[2 + dim] - 1, &span);
     if (overflows || span >= padded(g, dim)) {
       return sentence("weight must not be larger than the padded input, but in dimension ", dim ? "W" : "H",
                       " the dilated kernel spans ", overflows ? "over 2^63" : std::to_string(span + 1),
@@ -99,8 +101,8 @@ std::string validate_grad_output(const ConvGeometry& g, const Sizes& grad_output
 
 Sizes output_size(const ConvGeometry& g) {
   if (!validate(g).empty()) return {};
-  return {g.input[0], g.weight[0], (padded(g, 0) - reach(g, 0)) / g.stride[0] + 1,
-          (padded(g, 1) - reach(g, 1)) / g.stride[1] + 1};
+  return {g.input[0], g.weight[0], (padded(g, 0) - reach(g, 0)) / g.stride.h + 1,
+          (padded(g, 1) - reach(g, 1)) / g.stride.w + 1};
 }
 
 }  // namespace fastconv

@@ -96,6 +96,12 @@ void run_cuda(const Plan& plan, const ConvProblem& problem, const ConvBuffers& b
   launcher(plan, problem, buffers, static_cast<cudaStream_t>(stream));
 }
 
+int current_cuda_device() {
+  int device_index = 0;
+  check_cuda(cudaGetDevice(&device_index), "cudaGetDevice");
+  return device_index;
+}
+
 const DeviceSpec& cuda_device_spec(int device_index) {
   static std::mutex mutex;
   static std::map<int, DeviceSpec> specs;

@@ -71,10 +71,14 @@ DType parse_dtype(const std::string& name) {
   fail("dtype must be " + std::string(kDtypes) + ", but got " + name);
 }
 
+Sizes sizes_of(const Tensor& tensor) {
+  const auto sizes = tensor.sizes();
+  return {sizes.begin(), sizes.end()};
+}
+
 View::View(const Tensor& tensor, Role role) {
-  const auto size = tensor.sizes();
   const auto stride = tensor.strides();
-  sizes.assign(size.begin(), size.end());
+  sizes = sizes_of(tensor);
   data = tensor.data_ptr();
   align = alignment(data);
   if (sizes.size() == 4) {
@@ -137,11 +141,21 @@ Tensor empty_bytes(int64_t bytes, const Tensor& like) {
   return allocate(1, &bytes, &stride, aoti_torch_dtype_uint8(), like);
 }
 
-ConvGeometry make_geometry(Sizes input, Sizes weight, Ints stride, Ints padding, Ints dilation, int64_t groups) {
-  for (Ints* values : {&stride, &padding, &dilation}) {
-    if (values->size() == 1) values->push_back(values->front());
-  }
-  return {std::move(input), std::move(weight), std::move(stride), std::move(padding), std::move(dilation), groups};
+ConvArguments parse_arguments(const Ints& stride, const Ints& padding, const Ints& dilation, int64_t groups,
+                              const OptionalString& precision) {
+  const auto pair = [](const char* name, const Ints& values) -> Pair {
+    if (values.empty() || values.size() > 2) {
+      fail(std::string(name) + " must have 1 or 2 values (rows, columns), but got " + std::to_string(values.size()));
+    }
+    return {values.front(), values.back()};
+  };
+  return {pair("stride", stride), pair("padding", padding), pair("dilation", dilation), groups,
+          parse_precision(precision)};
+}
+
+ConvGeometry make_geometry(Sizes input, Sizes weight, const ConvArguments& arguments) {
+  return {std::move(input),  std::move(weight),  arguments.stride,
+          arguments.padding, arguments.dilation, arguments.groups};
 }
 
 ConvProblem make_problem(Pass pass, const ConvGeometry& g, DType dtype, Precision precision) {
@@ -152,15 +166,35 @@ ConvProblem make_problem(Pass pass, const ConvGeometry& g, DType dtype, Precisio
   problem.n = g.input[0], problem.c = g.input[1], problem.h = g.input[2], problem.w = g.input[3];
   problem.k = g.weight[0], problem.r = g.weight[2], problem.s = g.weight[3];
   problem.groups = g.groups;
-  problem.stride = {g.stride[0], g.stride[1]};
-  problem.padding = {g.padding[0], g.padding[1]};
-  problem.dilation = {g.dilation[0], g.dilation[1]};
+  problem.stride = g.stride;
+  problem.padding = g.padding;
+  problem.dilation = g.dilation;
   return problem;
 }
 
 const char* forced_kernels() {
   const char* names = std::getenv("FASTCONV_KERNEL");
   return names ? names : "";
+}
+
+const Plan& plan_for(const ConvProblem& problem, const DeviceSpec& device) {
+  struct Entry {
+    ConvProblem problem;
+    DeviceSpec device;
+    std::string forced;
+    Plan plan;
+  };
+  constexpr size_t kEntries = 256;  // a training step's convolutions, a few times over
+  static thread_local std::vector<Entry> entries(kEntries);
+  const char* forced = forced_kernels();
+  Entry& entry = entries[hash(problem) % kEntries];
+  if (entry.plan.kernel && entry.problem == problem && entry.device == device && entry.forced == forced) {
+    return entry.plan;
+  }
+  const Choice choice = make_plan(problem, device, forced);
+  if (!choice.plan.kernel) fail(choice.reason);
+  entry = {problem, device, forced, choice.plan};
+  return entry.plan;
 }
 
 }  // namespace fastconv::ops

@@ -9,15 +9,15 @@ std::string explain_op(Ints input_size, Ints weight_size, Ints stride, Ints padd
                        std::string dtype, std::string pass, std::string precision, bool channels_last, bool bias,
                        bool cuda, int64_t arch, int64_t sm_count, int64_t smem_optin_bytes) {
   if (input_size.size() == 3) input_size.insert(input_size.begin(), 1);
-  const ConvGeometry geometry = make_geometry(std::move(input_size), std::move(weight_size), std::move(stride),
-                                              std::move(padding), std::move(dilation), groups);
+  const ConvArguments arguments = parse_arguments(stride, padding, dilation, groups, precision);
+  const ConvGeometry geometry = make_geometry(std::move(input_size), std::move(weight_size), arguments);
   check(validate(geometry));
   std::optional<Pass> wanted;
   for (const Pass candidate : {Pass::kFprop, Pass::kDgrad, Pass::kWgrad}) {
     if (pass == to_string(candidate)) wanted = candidate;
   }
   if (!wanted) fail("pass must be 'fprop', 'dgrad' or 'wgrad', but got '" + pass + "'");
-  ConvProblem problem = make_problem(*wanted, geometry, parse_dtype(dtype), parse_precision(precision));
+  ConvProblem problem = make_problem(*wanted, geometry, parse_dtype(dtype), arguments.precision);
   problem.has_bias = bias && *wanted == Pass::kFprop;
   problem.x_strides = dense_strides(geometry.input, channels_last);
   problem.w_strides = dense_strides(geometry.weight, channels_last);
@@ -40,6 +40,10 @@ std::string kernels() {
   return lines;
 }
 
+int64_t pack_arguments(Ints stride, Ints padding, Ints dilation, int64_t groups, OptionalString precision) {
+  return pack(parse_arguments(stride, padding, dilation, groups, precision)).value_or(-1);
+}
+
 std::string cpu_build() { return "version\t" FASTCONV_VERSION "\ncompiler\t" __VERSION__ "\n"; }
 
 }  // namespace
@@ -55,6 +59,12 @@ STABLE_TORCH_LIBRARY(fastconv, library) {
       "conv2d_weight(Tensor input, SymInt[] weight_size, Tensor grad_output, int[2] stride=1, int[2] padding=0, "
       "int[2] dilation=1, int groups=1, *, str? precision=None, bool? channels_last=None) -> Tensor");
   library.def("conv2d_bias(Tensor grad_output) -> Tensor");
+  // The convolutions below autograd, with the other arguments as _pack_arguments gives them.
+  library.def("_conv2d(Tensor input, Tensor weight, Tensor? bias, int arguments) -> Tensor");
+  library.def("_conv2d_input(Tensor input, Tensor weight, Tensor grad_output, int arguments) -> Tensor");
+  library.def("_conv2d_weight(Tensor input, Tensor weight, Tensor grad_output, int arguments) -> Tensor");
+  // -1 where a value does not fit.
+  library.def("_pack_arguments(int[2] stride, int[2] padding, int[2] dilation, int groups, str? precision) -> int");
   library.def(
       "_explain(int[] input_size, int[] weight_size, int[2] stride, int[2] padding, int[2] dilation, int groups, *, "
       "str dtype, str pass_, str precision, bool channels_last, bool bias, bool cuda, int arch, int sm_count, "
@@ -66,6 +76,7 @@ STABLE_TORCH_LIBRARY(fastconv, library) {
 STABLE_TORCH_LIBRARY_IMPL(fastconv, CompositeExplicitAutograd, library) {
   library.impl("_explain", TORCH_BOX(&explain_op));
   library.impl("_kernels", TORCH_BOX(&kernels));
+  library.impl("_pack_arguments", TORCH_BOX(&pack_arguments));
   library.impl("_cpu_build", TORCH_BOX(&cpu_build));
 }
 

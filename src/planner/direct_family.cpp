@@ -93,8 +93,7 @@ bool direct_channels_inner(const ConvProblem& problem) {
 }
 
 int32_t direct_smem_bytes(const KernelEntry& entry, const ConvProblem& problem, int64_t depth) {
-  // Chains of 16-bit types err far below what the result is rounded to, double's far below all else.
-  const bool keeps_sums = problem.dtype == DType::kFloat32 && depth > kChain;
+  const bool keeps_sums = depth > chain_length(problem);
   return simt_smem_bytes(entry.tile.m, entry.tile.n, problem.dtype == DType::kFloat64 ? 8 : 4, keeps_sums);
 }
 

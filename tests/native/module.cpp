@@ -43,12 +43,17 @@ Enum parse(const char* what, const std::string& name, std::initializer_list<Enum
   throw py::value_error(std::string("unknown ") + what + ": " + name);
 }
 
+Pair pair(const Sizes& values) {
+  if (values.size() != 2) throw py::value_error("2 values expected");
+  return {values[0], values[1]};
+}
+
 ConvProblem make_problem(const Sizes& input, const Sizes& weight, const Sizes& stride, const Sizes& padding,
                          const Sizes& dilation, int64_t groups, const std::string& pass, const std::string& dtype,
                          const std::string& precision, bool bias, bool channels_last,
                          const std::optional<Quad>& x_strides, const std::optional<Quad>& w_strides,
                          const std::optional<Quad>& y_strides, int32_t align) {
-  const ConvGeometry geometry{input, weight, stride, padding, dilation, groups};
+  const ConvGeometry geometry{input, weight, pair(stride), pair(padding), pair(dilation), groups};
   if (const std::string error = validate(geometry); !error.empty()) throw py::value_error(error);
   ConvProblem problem{};
   problem.pass = parse("pass", pass, {Pass::kFprop, Pass::kDgrad, Pass::kWgrad});
@@ -58,9 +63,9 @@ ConvProblem make_problem(const Sizes& input, const Sizes& weight, const Sizes& s
   problem.n = input[0], problem.c = input[1], problem.h = input[2], problem.w = input[3];
   problem.k = weight[0], problem.r = weight[2], problem.s = weight[3];
   problem.groups = groups;
-  problem.stride = {stride[0], stride[1]};
-  problem.padding = {padding[0], padding[1]};
-  problem.dilation = {dilation[0], dilation[1]};
+  problem.stride = geometry.stride;
+  problem.padding = geometry.padding;
+  problem.dilation = geometry.dilation;
   problem.x_strides = x_strides ? from_quad(*x_strides) : dense_strides(input, channels_last);
   problem.w_strides = w_strides ? from_quad(*w_strides) : dense_strides(weight, channels_last);
   problem.y_strides = y_strides ? from_quad(*y_strides) : dense_strides(output_size(geometry), channels_last);
@@ -101,8 +106,9 @@ void bind_problem(py::module_& m) {
       .def("__repr__", &show<ConvProblem>);
 
   const auto geometry = [](const Sizes& input, const Sizes& weight, const Sizes& stride, const Sizes& padding,
-                           const Sizes& dilation,
-                           int64_t groups) { return ConvGeometry{input, weight, stride, padding, dilation, groups}; };
+                           const Sizes& dilation, int64_t groups) {
+    return ConvGeometry{input, weight, pair(stride), pair(padding), pair(dilation), groups};
+  };
   m.def(
       "validate",
       [=](const Sizes& input, const Sizes& weight, const Sizes& stride, const Sizes& padding, const Sizes& dilation,

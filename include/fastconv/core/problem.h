@@ -2,6 +2,7 @@
 // kernel parameters as it is, and it is tested without a GPU.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <iosfwd>
 
@@ -22,11 +23,15 @@ enum class Precision : int8_t { kIeee, kBf16x3, kTf32 };
 // A value per spatial dimension.
 struct Pair {
   int64_t h, w;
+
+  bool operator==(const Pair&) const = default;
 };
 
 // Strides in elements. For the filter, n and c are its output and input channel, h and w its row and column.
 struct Strides {
   int64_t n, c, h, w;
+
+  bool operator==(const Strides&) const = default;
 };
 
 // Names follow the literature: input x is N C H W, filter w is K C/groups R S, output y is N K P Q. The gradients have
@@ -44,6 +49,8 @@ struct ConvProblem {
   // Largest power of two, at most 128, that divides the address of the tensor's first element. Bytes.
   int32_t x_align, w_align, y_align;
 
+  bool operator==(const ConvProblem&) const = default;
+
   FASTCONV_HOST_DEVICE int64_t p() const { return (h + 2 * padding.h - dilation.h * (r - 1) - 1) / stride.h + 1; }
   FASTCONV_HOST_DEVICE int64_t q() const { return (w + 2 * padding.w - dilation.w * (s - 1) - 1) / stride.w + 1; }
   FASTCONV_HOST_DEVICE int64_t c_per_group() const { return c / groups; }
@@ -54,6 +61,8 @@ const char* to_string(Pass pass);
 const char* to_string(DType dtype);
 const char* to_string(Precision precision);
 int64_t element_size(DType dtype);  // bytes
+
+size_t hash(const ConvProblem& problem);
 
 // 2 * products. Padding counts as work, as in torch's FLOP counter.
 double flops(const ConvProblem& problem);

@@ -15,7 +15,7 @@ using Sizes = std::vector<int64_t>;
 // input has been given its batch dimension by then.
 struct ConvGeometry {
   Sizes input, weight;
-  Sizes stride, padding, dilation;  // each of size 2
+  Pair stride, padding, dilation;
   int64_t groups;
 };
 

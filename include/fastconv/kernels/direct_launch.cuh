@@ -124,7 +124,7 @@ void launch_direct(const Plan& plan, const ConvProblem& problem, const ConvBuffe
   gemm.run = direct_output_run(problem, params.map);
   if (plan.split > 1) gemm.partial = static_cast<Accumulator<T>*>(buffers.workspace);
   launch(plan.kernel->name, simt_gemm<T, Config, typename Access::A, typename Access::B, kBlocksPerSm<T, Config>, Gemm>,
-         plan.grid, Config::kThreads, plan.smem_bytes, stream, params, gemm, chain_of<T>);
+         plan.grid, Config::kThreads, plan.smem_bytes, stream, params, gemm, chain_length(problem));
 
   if (plan.split > 1) {
     launch_reduce<T, Gemm>(plan, params, gemm, extents.m * extents.n * extents.batches, plan.split, stream);

@@ -21,7 +21,7 @@ void multiply_columns(const Plan& plan, const ConvProblem& problem, const Column
   using B = OperandAccess<false, 1, false>;
   launch(plan.kernel->name, simt_gemm<T, Config, A, B, kBlocksPerSm<T, Config>, Gemm>,
          ceil_div(m, Config::kM) * ceil_div(filters, Config::kN) * params.groups * params.slices, Config::kThreads,
-         plan.smem_bytes, stream, params, gemm, chain_of<T>);
+         plan.smem_bytes, stream, params, gemm, chain_length(problem));
   if (gemm.partial && complete) {
     launch_reduce<T, Gemm>(plan, params, gemm, m * filters * params.groups, params.slices, stream);
   }

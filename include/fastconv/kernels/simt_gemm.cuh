@@ -23,10 +23,6 @@ struct GemmBuffers {
   bool accumulate;  // add to what the output holds
 };
 
-// 16-bit results round off far more than a long chain does, and double has precision to spare.
-template <typename T>
-inline constexpr int32_t chain_of = std::is_same_v<T, float> ? kChain : INT32_MAX;
-
 template <typename Gemm, typename Config, typename T>
 struct GemmStorage : SimtStorage<Accumulator<T>, Config> {
   typename Gemm::Tile tile;

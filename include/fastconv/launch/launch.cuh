@@ -62,7 +62,6 @@ void launch(const char* name, void (*kernel)(Params...), const LaunchShape& shap
     attributes[config.numAttrs++].val.clusterDim = {shape.cluster, 1, 1};
   }
   check_cuda(cudaLaunchKernelEx(&config, kernel, std::forward<Args>(args)...), name);
-  check_cuda(cudaGetLastError(), name);
 }
 
 template <typename... Params, typename... Args>

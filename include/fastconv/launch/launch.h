@@ -19,6 +19,8 @@ int64_t bias_grad_workspace_bytes(const ConvProblem& problem, const DeviceSpec& 
 void bias_grad_cuda(const ConvProblem& problem, const DeviceSpec& device, const void* grad_output, void* grad_bias,
                     void* workspace, void* stream);
 
+int current_cuda_device();
+
 // Cached per device; thread-safe. Throws std::runtime_error if CUDA does.
 const DeviceSpec& cuda_device_spec(int device_index);
 

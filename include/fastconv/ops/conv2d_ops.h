@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "fastconv/core/buffers.h"
+#include "fastconv/core/packed_arguments.h"
 #include "fastconv/core/problem.h"
 #include "fastconv/core/validate.h"
 #include "fastconv/ops/torch_stable.h"
@@ -30,6 +31,8 @@ using OptionalString = std::optional<std::string>;
 
 Precision parse_precision(const OptionalString& precision);
 DType parse_dtype(const std::string& name);
+
+Sizes sizes_of(const Tensor& tensor);
 
 // A tensor as 4-D: an unbatched input or output gets a batch dimension of 1, a filter must have all four.
 enum class Role { kImage, kFilter };
@@ -60,12 +63,18 @@ Tensor empty(const Sizes& sizes, bool channels_last, bool batched, const Tensor&
 Tensor empty_bytes(int64_t bytes, const Tensor& like);
 
 // torch takes a list of one value for both dimensions.
-ConvGeometry make_geometry(Sizes input, Sizes weight, Ints stride, Ints padding, Ints dilation, int64_t groups);
+ConvArguments parse_arguments(const Ints& stride, const Ints& padding, const Ints& dilation, int64_t groups,
+                              const OptionalString& precision);
+
+ConvGeometry make_geometry(Sizes input, Sizes weight, const ConvArguments& arguments);
 
 ConvProblem make_problem(Pass pass, const ConvGeometry& geometry, DType dtype, Precision precision);
 
 // FASTCONV_KERNEL, or nothing.
 const char* forced_kernels();
+
+// make_plan under FASTCONV_KERNEL, remembered for the problems that this thread met last. Fails where nothing runs.
+const Plan& plan_for(const ConvProblem& problem, const DeviceSpec& device);
 
 inline void check(const std::string& error) {
   if (!error.empty()) fail(error);
@@ -85,33 +94,30 @@ template <class Backend>
 void plan_and_run(Backend& backend, const ConvProblem& problem, ConvBuffers& buffers, const Tensor& like,
                   const Tensor& result) {
   if (result.numel() == 0) return;
-  const Choice choice = make_plan(problem, backend.device(), forced_kernels());
-  if (!choice.plan.kernel) fail(choice.reason);
+  const Plan plan = plan_for(problem, backend.device());
   // Freed when this scope ends: torch's allocator keeps the memory for this stream, so the kernels may still use it.
   std::optional<Tensor> workspace;
-  if (choice.plan.workspace_bytes > 0) workspace = empty_bytes(choice.plan.workspace_bytes, like);
+  if (plan.workspace_bytes > 0) workspace = empty_bytes(plan.workspace_bytes, like);
   buffers.workspace = workspace ? workspace->data_ptr() : nullptr;
-  backend.run(choice.plan, problem, buffers);
+  backend.run(plan, problem, buffers);
 }
 
 template <class Backend>
-Tensor conv2d(Tensor input, Tensor weight, std::optional<Tensor> bias, Ints stride, Ints padding, Ints dilation,
-              int64_t groups, OptionalString precision) {
+Tensor forward(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
+               const ConvArguments& arguments) {
   const DType dtype = check_operands({"input", input}, {"weight", weight});
   const View x(input), w(weight, Role::kFilter);
-  const ConvGeometry geometry =
-      make_geometry(x.sizes, w.sizes, std::move(stride), std::move(padding), std::move(dilation), groups);
+  const ConvGeometry geometry = make_geometry(x.sizes, w.sizes, arguments);
   check(validate(geometry));
   std::optional<Tensor> dense_bias;
   if (bias) {
     check_operands({"input", input}, {"bias", *bias});
-    const auto bias_sizes = bias->sizes();
-    check(validate_bias(geometry, Sizes(bias_sizes.begin(), bias_sizes.end())));
+    check(validate_bias(geometry, sizes_of(*bias)));
     dense_bias = bias->is_contiguous() ? *bias : torch::stable::contiguous(*bias);
   }
 
   Backend backend(input.get_device_index());
-  ConvProblem problem = make_problem(Pass::kFprop, geometry, dtype, parse_precision(precision));
+  ConvProblem problem = make_problem(Pass::kFprop, geometry, dtype, arguments.precision);
   problem.has_bias = bias.has_value();
   const bool channels_last = problem.n > 0 && (is_channels_last(x) || is_channels_last(w));
   Tensor output = empty({problem.n, problem.k, problem.p(), problem.q()}, channels_last, input.dim() == 4, input);
@@ -125,19 +131,18 @@ Tensor conv2d(Tensor input, Tensor weight, std::optional<Tensor> bias, Ints stri
 }
 
 template <class Backend>
-Tensor conv2d_input(Ints input_size, Tensor weight, Tensor grad_output, Ints stride, Ints padding, Ints dilation,
-                    int64_t groups, OptionalString precision, std::optional<bool> channels_last) {
+Tensor input_gradient(Sizes input_size, const Tensor& weight, const Tensor& grad_output, const ConvArguments& arguments,
+                      std::optional<bool> channels_last) {
   const DType dtype = check_operands({"grad_output", grad_output}, {"weight", weight});
   const bool batched = input_size.size() != 3;
   if (!batched) input_size.insert(input_size.begin(), 1);
   const View w(weight, Role::kFilter), dy(grad_output);
-  const ConvGeometry geometry =
-      make_geometry(std::move(input_size), w.sizes, std::move(stride), std::move(padding), std::move(dilation), groups);
+  const ConvGeometry geometry = make_geometry(std::move(input_size), w.sizes, arguments);
   check(validate(geometry));
   check(validate_grad_output(geometry, dy.sizes));
 
   Backend backend(grad_output.get_device_index());
-  ConvProblem problem = make_problem(Pass::kDgrad, geometry, dtype, parse_precision(precision));
+  ConvProblem problem = make_problem(Pass::kDgrad, geometry, dtype, arguments.precision);
   Tensor grad_input =
       empty(geometry.input, channels_last.value_or(is_channels_last(w) || is_channels_last(dy)), batched, grad_output);
   ConvBuffers buffers{};
@@ -149,17 +154,16 @@ Tensor conv2d_input(Ints input_size, Tensor weight, Tensor grad_output, Ints str
 }
 
 template <class Backend>
-Tensor conv2d_weight(Tensor input, Ints weight_size, Tensor grad_output, Ints stride, Ints padding, Ints dilation,
-                     int64_t groups, OptionalString precision, std::optional<bool> channels_last) {
+Tensor weight_gradient(const Tensor& input, Sizes weight_size, const Tensor& grad_output,
+                       const ConvArguments& arguments, std::optional<bool> channels_last) {
   const DType dtype = check_operands({"grad_output", grad_output}, {"input", input});
   const View x(input), dy(grad_output);
-  const ConvGeometry geometry = make_geometry(x.sizes, std::move(weight_size), std::move(stride), std::move(padding),
-                                              std::move(dilation), groups);
+  const ConvGeometry geometry = make_geometry(x.sizes, std::move(weight_size), arguments);
   check(validate(geometry));
   check(validate_grad_output(geometry, dy.sizes));
 
   Backend backend(grad_output.get_device_index());
-  ConvProblem problem = make_problem(Pass::kWgrad, geometry, dtype, parse_precision(precision));
+  ConvProblem problem = make_problem(Pass::kWgrad, geometry, dtype, arguments.precision);
   Tensor grad_weight =
       empty(geometry.weight, channels_last.value_or(is_channels_last(x) || is_channels_last(dy)), true, grad_output);
   ConvBuffers buffers{};
@@ -190,12 +194,56 @@ Tensor conv2d_bias(Tensor grad_output) {
   return grad_bias;
 }
 
+// The ops as the public schemas have them.
+
+template <class Backend>
+Tensor conv2d(Tensor input, Tensor weight, std::optional<Tensor> bias, Ints stride, Ints padding, Ints dilation,
+              int64_t groups, OptionalString precision) {
+  return forward<Backend>(input, weight, bias, parse_arguments(stride, padding, dilation, groups, precision));
+}
+
+template <class Backend>
+Tensor conv2d_input(Ints input_size, Tensor weight, Tensor grad_output, Ints stride, Ints padding, Ints dilation,
+                    int64_t groups, OptionalString precision, std::optional<bool> channels_last) {
+  return input_gradient<Backend>(std::move(input_size), weight, grad_output,
+                                 parse_arguments(stride, padding, dilation, groups, precision), channels_last);
+}
+
+template <class Backend>
+Tensor conv2d_weight(Tensor input, Ints weight_size, Tensor grad_output, Ints stride, Ints padding, Ints dilation,
+                     int64_t groups, OptionalString precision, std::optional<bool> channels_last) {
+  return weight_gradient<Backend>(input, std::move(weight_size), grad_output,
+                                  parse_arguments(stride, padding, dilation, groups, precision), channels_last);
+}
+
+// The same for eager calls. The gradients have the size and memory format that autograd wants.
+
+template <class Backend>
+Tensor conv2d_packed(Tensor input, Tensor weight, std::optional<Tensor> bias, int64_t arguments) {
+  return forward<Backend>(input, weight, bias, unpack(arguments));
+}
+
+template <class Backend>
+Tensor conv2d_input_packed(Tensor input, Tensor weight, Tensor grad_output, int64_t arguments) {
+  const bool channels_last = is_channels_last(View(input)) || is_channels_last(View(weight, Role::kFilter));
+  return input_gradient<Backend>(sizes_of(input), weight, grad_output, unpack(arguments), channels_last);
+}
+
+template <class Backend>
+Tensor conv2d_weight_packed(Tensor input, Tensor weight, Tensor grad_output, int64_t arguments) {
+  const bool channels_last = is_channels_last(View(weight, Role::kFilter));
+  return weight_gradient<Backend>(input, sizes_of(weight), grad_output, unpack(arguments), channels_last);
+}
+
 template <class Backend>
 void register_ops(torch::stable::detail::StableLibrary& library) {
   library.impl("conv2d", TORCH_BOX(&conv2d<Backend>));
   library.impl("conv2d_input", TORCH_BOX(&conv2d_input<Backend>));
   library.impl("conv2d_weight", TORCH_BOX(&conv2d_weight<Backend>));
   library.impl("conv2d_bias", TORCH_BOX(&conv2d_bias<Backend>));
+  library.impl("_conv2d", TORCH_BOX(&conv2d_packed<Backend>));
+  library.impl("_conv2d_input", TORCH_BOX(&conv2d_input_packed<Backend>));
+  library.impl("_conv2d_weight", TORCH_BOX(&conv2d_weight_packed<Backend>));
 }
 
 }  // namespace fastconv::ops

@@ -11,6 +11,8 @@ struct DeviceSpec {
   int sm_count = 0;
   int64_t smem_optin_bytes = 0;  // most shared memory a block may ask for
   int threads = 1;               // CPU: threads of torch's pool
+
+  bool operator==(const DeviceSpec&) const = default;
 };
 
 }  // namespace fastconv

@@ -1,15 +1,24 @@
 // Sizes of a block's tile. Host and device share them.
 #pragma once
 
+#include <cstdint>
+
+#include "fastconv/core/problem.h"
+
 namespace fastconv {
 
 // 16 deep: a step has 1,024 multiply-adds a thread in the large tiles, far more than a load's latency, and 16-bit
 // channels_last operands fill their 16-byte accesses.
 inline constexpr int kTileDepth = 16;
 
-// Additions in one chain of float32: its rounding error grows with the root of its length. 128 keeps the error
-// within 1.2 times cuDNN's in strict float32 in 58 of the 60 rows measured (docs/perf-log.md).
-inline constexpr int kChain = 128;
+// Additions in one chain, after which its sum is put aside: a chain's rounding error grows with the root of its length.
+// 128 keeps float32 within 1.2 times cuDNN's error (docs/perf-log.md), but for strided input gradients, where cuDNN's
+// is smaller. 16-bit results round off far more than a long chain does, and double has precision to spare.
+inline int chain_length(const ConvProblem& problem) {
+  if (problem.dtype != DType::kFloat32) return INT32_MAX;
+  const bool strided = problem.stride.h > 1 || problem.stride.w > 1;
+  return problem.pass == Pass::kDgrad && strided ? 64 : 128;
+}
 
 constexpr int tile_threads(int m, int n, int thread_m, int thread_n) { return m / thread_m * (n / thread_n); }
 

@@ -1,0 +1,64 @@
+"""Runs every CUDA kernel of the library on small problems, for compute-sanitizer to watch: each dtype, both layouts.
+
+    compute-sanitizer --tool memcheck --kernel-name kns=fastconv --error-exitcode 1 python3 device/sanitize.py
+
+Results are compared with the reference, so that a kernel that does nothing is no success. Exits with 1 if a kernel ran
+on none of the problems.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+import fastconv
+from check import KERNELS, Kernel, check_pass
+from shapes import DTYPES, Problem, operands
+
+PROBLEMS = (
+    Problem(2, 40, 19, 20, 72, 3, 3, padding=(1, 1), bias=True),
+    Problem(1, 64, 24, 16, 128, 3, 3, stride=(2, 2), padding=(1, 1)),
+    Problem(2, 64, 14, 14, 64, 3, 5, dilation=(2, 1), groups=2),
+    Problem(1, 64, 16, 16, 64, 1, 1),
+    Problem(1, 128, 9, 16, 256, 3, 3, padding=(1, 1)),
+    Problem(1, 16, 16, 24, 32, 3, 3, padding=(1, 1)),
+    Problem(1, 3, 21, 20, 24, 7, 7, stride=(2, 2), padding=(3, 3)),
+)
+VIEWS = ("contiguous", "channels_last")
+
+
+def runs_right(kernel: Kernel, problem: Problem, dtype: torch.dtype, view: str) -> bool:
+    """False if the kernel refuses the problem."""
+    o = operands(problem, dtype, "cuda", views=(view, view, view))
+    with fastconv.force_kernel(kernel.name):
+        try:
+            check_pass(kernel.pass_, o, problem)
+        except RuntimeError as error:
+            if kernel.name not in str(error):  # otherwise it says why it refuses
+                raise
+            return False
+    return True
+
+
+def main() -> int:
+    idle = []
+    for kernel in (k for k in KERNELS if k.device == "cuda"):
+        runs = sum(
+            any(runs_right(kernel, problem, dtype, view) for problem in PROBLEMS)
+            for dtype, view in itertools.product(DTYPES, VIEWS)
+        )
+        print(f"{kernel.name}: {runs} runs", flush=True)
+        if runs == 0:
+            idle.append(kernel.name)
+    if idle:
+        print("ran on none of the problems:", *idle)
+    return 1 if idle else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
