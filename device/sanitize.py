@@ -27,6 +27,7 @@ PROBLEMS = (
     Problem(1, 64, 16, 16, 64, 1, 1),
     Problem(1, 128, 9, 16, 256, 3, 3, padding=(1, 1)),
     Problem(1, 16, 16, 24, 32, 3, 3, padding=(1, 1)),
+    Problem(1, 32, 16, 16, 40, 3, 3, padding=(1, 1)),
     Problem(1, 3, 21, 20, 24, 7, 7, stride=(2, 2), padding=(3, 3)),
 )
 VIEWS = ("contiguous", "channels_last")

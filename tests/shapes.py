@@ -85,6 +85,8 @@ CASES = {
     "row_filter": Problem(2, 8, 9, 40, 8, 1, 13, padding=(0, 6)),
     "column_filter": Problem(2, 8, 40, 9, 8, 13, 1, padding=(6, 0)),
     "grouped": Problem(2, 12, 13, 11, 18, 3, 3, padding=(1, 1), groups=3, bias=True),
+    "channels_32": Problem(2, 32, 16, 16, 40, 3, 3, padding=(1, 1)),
+    "pointwise_planes": Problem(2, 64, 8, 16, 72, 1, 1),
     "wide_groups": Problem(1, 128, 9, 9, 128, 3, 3, padding=(1, 1), groups=2),
     "narrow_groups": Problem(2, 32, 9, 9, 32, 3, 3, padding=(1, 1), groups=8),
     "depthwise": Problem(2, 21, 15, 17, 21, 3, 3, padding=(1, 1), groups=21, bias=True),
