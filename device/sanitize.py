@@ -2,14 +2,15 @@
 
     compute-sanitizer --tool memcheck --kernel-name kns=fastconv --error-exitcode 1 python3 device/sanitize.py
 
-Results are compared with the reference, so that a kernel that does nothing is no success. Exits with 1 if a kernel ran
-on none of the problems.
+An argument is a shell pattern of the kernels' names. Results are compared with the reference, so that a kernel that does
+nothing is no success. Exits with 1 if a kernel ran on none of the problems.
 """
 
 from __future__ import annotations
 
 import itertools
 import sys
+from fnmatch import fnmatch
 from pathlib import Path
 
 import torch
@@ -48,7 +49,8 @@ def runs_right(kernel: Kernel, problem: Problem, dtype: torch.dtype, view: str) 
 
 def main() -> int:
     idle = []
-    for kernel in (k for k in KERNELS if k.device == "cuda"):
+    pattern = sys.argv[1] if len(sys.argv) > 1 else "*"
+    for kernel in (k for k in KERNELS if k.device == "cuda" and fnmatch(k.name, pattern)):
         runs = sum(
             any(runs_right(kernel, problem, dtype, view) for problem in PROBLEMS)
             for dtype, view in itertools.product(DTYPES, VIEWS)
