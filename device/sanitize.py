@@ -2,8 +2,8 @@
 
     compute-sanitizer --tool memcheck --kernel-name kns=fastconv --error-exitcode 1 python3 device/sanitize.py
 
-An argument is a shell pattern of the kernels' names. Results are compared with the reference, so that a kernel that does
-nothing is no success. Exits with 1 if a kernel ran on none of the problems.
+An argument is a shell pattern of the kernels' names. Results are compared with the reference, so that a kernel that
+does nothing is no success. Exits with 1 if a kernel ran on none of the problems.
 """
 
 from __future__ import annotations

@@ -92,3 +92,12 @@ def test_a_gradscaler_step(cuda: str) -> None:
         optimizer.zero_grad()
         losses.append(loss.item())
     assert losses[-1] < losses[0] and not torch.equal(before, layer.weight)
+
+
+def test_what_is_no_tensor_is_a_type_error_under_autocast_too(device: str) -> None:
+    x, w = torch.randn(1, 2, 5, 5, device=device), torch.randn(3, 2, 3, 3, device=device)
+    with torch.autocast(device):
+        with pytest.raises(TypeError, match="input"):
+            fastconv.conv2d(None, w)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="weight"):
+            fastconv.conv2d(x, None)  # type: ignore[arg-type]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -182,6 +183,40 @@ def test_changing_a_saved_tensor_is_noticed(device: str, entry: str) -> None:
     x.zero_()
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         y.sum().backward()
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_checkpoint_of_more_than_a_convolution(device: str, use_reentrant: bool) -> None:
+    """What is recomputed while the convolution's backward pass asks for its tensors needs autograd."""
+    problem = TINY["grouped"]
+    x, w, b = leaves(problem, device)
+    convolve = convolution("function", problem)
+
+    def function(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        return convolve(torch.relu(x), w, b)
+
+    expected = torch.autograd.grad(function(x, w, b).square().sum(), (x, w, b))
+    checkpoint(function, x, w, b, use_reentrant=use_reentrant).square().sum().backward()
+    assert_same([x.grad, w.grad, b.grad], list(expected))
+
+
+def test_a_trace_keeps_gradients(device: str) -> None:
+    """Traced without grad, and after eager calls have left what they remember."""
+    x, w = tensor((2, 4, 7, 6), F64, device), tensor((6, 4, 3, 2), F64, device, 1)
+    fastconv.conv2d(x, w)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        for stride in (1, 3):  # a stride met before, and one met in a trace first
+
+            def function(x: Tensor, w: Tensor, stride: int = stride) -> Tensor:
+                return fastconv.conv2d(x, w, None, stride)
+
+            traced = torch.jit.trace(function, (x, w))
+            inputs = [t.clone().requires_grad_() for t in (x, w)]
+            with torch.enable_grad():
+                actual = torch.autograd.grad(traced(*inputs).square().sum(), inputs)
+                expected = torch.autograd.grad(function(inputs[0], inputs[1]).square().sum(), inputs)
+            assert_same(list(actual), list(expected))
 
 
 @pytest.mark.parametrize("use_reentrant", [False, True])

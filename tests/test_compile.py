@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -232,3 +232,10 @@ def test_the_op_is_in_the_graph_and_torchs_is_not(device: str) -> None:
     torch.compile(small_net(device), fullgraph=True, backend=backend)(tensor((2, 3, 8, 8), device=device))
     assert sum("fastconv" in target for target in seen) == 3
     assert not any("conv2d" in target and "fastconv" not in target for target in seen)
+
+
+def test_a_fake_bias_among_real_tensors(device: str) -> None:
+    x, w = torch.randn(1, 2, 5, 5, device=device), torch.randn(3, 2, 3, 3, device=device)
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    bias = mode.from_tensor(torch.randn(3, device=device))
+    assert isinstance(fastconv.conv2d(x, w, bias), FakeTensor)

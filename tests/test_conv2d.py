@@ -322,6 +322,18 @@ def test_a_float_is_no_stride_even_after_its_integer(device: str) -> None:
     fastconv.conv2d(x, w, None, 1)
     with pytest.raises(TypeError, match="stride"):
         fastconv.conv2d(x, w, None, 1.0)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="dilation"):
+        fastconv.conv2d(x, w, None, 1, 0, (1.0, 1.0))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="groups"):
+        fastconv.conv2d(x, w, None, 1, 0, 1, 1.0)  # type: ignore[arg-type]
+
+
+def test_a_stride_that_changes_is_read_again(device: str) -> None:
+    x, w = torch.randn(1, 2, 9, 9, device=device), torch.randn(3, 2, 3, 3, device=device)
+    stride = torch.tensor(1), torch.tensor(1)
+    assert fastconv.conv2d(x, w, None, stride).shape == (1, 3, 7, 7)  # type: ignore[arg-type]
+    stride[0].fill_(3)
+    assert fastconv.conv2d(x, w, None, stride).shape == (1, 3, 3, 7)  # type: ignore[arg-type]
 
 
 def test_integers_of_other_kinds(device: str) -> None:

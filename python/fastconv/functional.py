@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -19,7 +20,10 @@ _is_grad_enabled = torch.is_grad_enabled
 _any_autocast = torch._C._is_any_autocast_enabled
 _functorch_active = torch._C._are_functorch_transforms_active
 _dispatch_modes = torch._C._len_torch_dispatch_stack
-_apply_conv2d, _packed_conv2d, _pack = ops.apply_conv2d, ops.packed_conv2d, ops.pack
+_tracing = torch._C._get_tracing_state
+_apply_conv2d, _packed_conv2d = ops.apply_conv2d, ops.packed_conv2d
+_Key: TypeAlias = tuple[int, int, int, int, int, int, int, str | None]
+_packed: dict[_Key, tuple[ops.Arguments, int]] = {}  # a memory of ops.pack
 _PLAIN = frozenset((Tensor, torch.nn.Parameter))
 
 
@@ -89,19 +93,39 @@ def conv2d(
         return ops.conv2d(input, weight, bias, stride, padding, dilation, int(groups), precision=precision)
     try:
         # Eager calls of plain tensors: the dispatcher's detours through Python cost more than the rest of a call.
-        if type(input) in _PLAIN and type(weight) in _PLAIN and not (_functorch_active() or _dispatch_modes()):
+        if (
+            type(input) in _PLAIN
+            and type(weight) in _PLAIN
+            and (bias is None or type(bias) in _PLAIN)
+            and not (_functorch_active() or _dispatch_modes() or _tracing())
+        ):
             if _any_autocast():
                 input, weight, bias = ops.autocast(input, weight, bias)
-            call = _pack(stride, padding, dilation, groups, precision)
-            if call is not None:
-                if (
-                    _is_grad_enabled()
-                    and (weight.requires_grad or input.requires_grad or (bias is not None and bias.requires_grad))
-                ) or forward_ad._current_level >= 0:
-                    return _apply_conv2d(input, weight, bias, call)
-                return _packed_conv2d(input, weight, bias, call[1])
-    except (NotImplementedError, TypeError):
-        pass  # lists, which have no hash; meta tensors, for which the eager ops have no kernel
+            sh, sw = (stride, stride) if stride.__class__ is int else stride  # type: ignore[misc]
+            ph, pw = (padding, padding) if padding.__class__ is int else padding  # type: ignore[misc]
+            dh, dw = (dilation, dilation) if dilation.__class__ is int else dilation  # type: ignore[misc]
+            # Python's integers alone: 1.0 == 1, and a tensor would be remembered by its identity.
+            if not (
+                sh.__class__
+                is sw.__class__
+                is ph.__class__
+                is pw.__class__
+                is dh.__class__
+                is dw.__class__
+                is groups.__class__
+                is int
+            ):
+                raise TypeError
+            key = sh, sw, ph, pw, dh, dw, groups, precision
+            arguments, packed = _packed.get(key) or _pack(key)
+            if (
+                _is_grad_enabled()
+                and (weight.requires_grad or input.requires_grad or (bias is not None and bias.requires_grad))
+            ) or forward_ad._current_level >= 0:
+                return _apply_conv2d(input, weight, bias, arguments, packed)
+            return _packed_conv2d(input, weight, bias, packed)
+    except (NotImplementedError, TypeError, ValueError):
+        pass  # meta tensors, for which the eager ops have no kernel; arguments that cannot be packed
     except (RuntimeError, AttributeError):
         # Checked only now, so that good calls do not pay for it. Where these checks pass, the first error stands.
         _check_tensors(input, weight, bias)
@@ -110,9 +134,15 @@ def conv2d(
     (groups,) = _ints("groups", (groups,))
     try:
         return ops.conv2d(input, weight, bias, stride, padding, dilation, groups, precision=precision)
-    except RuntimeError:
+    except (RuntimeError, AttributeError):
         _check_tensors(input, weight, bias)
         raise
+
+
+def _pack(key: _Key) -> tuple[ops.Arguments, int]:
+    if len(_packed) > 4096:
+        _packed.clear()
+    return _packed.setdefault(key, ops.pack(*key))
 
 
 def _check_tensors(input: object, weight: object, bias: object) -> None:

@@ -10,7 +10,6 @@ import importlib.util
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import lru_cache
 from math import prod
 from types import ModuleType
 from typing import Any, TypeAlias
@@ -23,6 +22,7 @@ from torch.autograd import forward_ad
 from torch.autograd.function import _SingleLevelFunction
 
 from . import _library
+from .precision import PRECISIONS
 
 Ints: TypeAlias = int | Sequence[int]
 Arguments: TypeAlias = tuple[Ints, Ints, Ints, int, str | None]  # stride, padding, dilation, groups, precision
@@ -279,16 +279,15 @@ def _sum(terms: list[Tensor]) -> Tensor | None:
 class _Conv2d(_SingleLevelFunction):
     @staticmethod
     def forward(
-        ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None, call: tuple[Arguments, int | None]
+        ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None, arguments: Arguments, packed: int | None
     ) -> Tensor:
-        arguments, packed = call
         # First, because it checks the arguments.
         if packed is not None:
             output = packed_conv2d(input, weight, bias, packed)
         else:
             with _below_autograd():
                 output = conv2d(input, weight, bias, *arguments[:4], precision=arguments[4])
-        ctx.call = call
+        ctx.call = arguments, packed
         if weight.requires_grad:
             ctx.save_for_backward(input, weight)
         else:
@@ -302,10 +301,13 @@ class _Conv2d(_SingleLevelFunction):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, ...]:
+        if grad is None:
+            return (None,) * 5
+        saved = ctx.saved_tensors  # before the guard: a hook may recompute them, and needs autograd for that
         if torch.is_grad_enabled() or _forward_ad():
-            return _conv2d_backward(ctx, grad)
+            return _conv2d_backward(ctx, grad, *saved)
         with _AutoDispatchBelowAutograd():
-            return _conv2d_backward(ctx, grad)
+            return _conv2d_backward(ctx, grad, *saved)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor | None) -> Tensor | None:
@@ -322,15 +324,12 @@ class _Conv2d(_SingleLevelFunction):
         return _sum(terms)
 
 
-def _conv2d_backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, ...]:
-    if grad is None:
-        return (None,) * 4
-    input, weight = ctx.saved_tensors
+def _conv2d_backward(ctx: Any, grad: Tensor, input: Tensor | None, weight: Tensor) -> tuple[Tensor | None, ...]:
     (*geometry, precision), packed = ctx.call
-    needs_input, needs_weight, needs_bias, _ = ctx.needs_input_grad
+    needs_input, needs_weight, needs_bias, _, _ = ctx.needs_input_grad
     plain = packed is not None and not (torch.is_grad_enabled() or _forward_ad() or _dispatch_modes())
     grad_input = grad_weight = None
-    # The layouts that torch's convolution gives its gradients; weight.grad's strides are then those of the weight.
+    # The input's gradient in the layout that torch gives it; the weight's in that of the weight, as DDP wants it.
     if needs_input and needs_weight and plain:
         grad_input = _packed_conv2d_input(input, weight, grad, packed)
     elif needs_input:
@@ -344,22 +343,31 @@ def _conv2d_backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, ...]
         grad_weight = conv2d_weight(
             input, weight.shape, grad, *geometry, precision=precision, channels_last=channels_last
         )
-    return grad_input, grad_weight, conv2d_bias(grad) if needs_bias else None, None
+    return grad_input, grad_weight, conv2d_bias(grad) if needs_bias else None, None, None
 
 
 apply_conv2d = _Conv2d.apply  # type: ignore[attr-defined]
 
 
-# Typed, because 1.0 == 1 and torch takes no float for a stride.
-@lru_cache(maxsize=None, typed=True)
-def pack(stride: Ints, padding: Ints, dilation: Ints, groups: int, precision: str) -> tuple[Arguments, int] | None:
-    """The arguments that are not tensors, and one integer for them; None where they need more bits, or are illegal."""
-    arguments = stride, padding, dilation, groups, precision
-    try:
-        packed = torch.ops.fastconv._pack_arguments(*arguments)
-    except RuntimeError:
-        return None
-    return None if packed < 0 else (arguments, packed)
+def pack(
+    stride_h: int,
+    stride_w: int,
+    padding_h: int,
+    padding_w: int,
+    dilation_h: int,
+    dilation_w: int,
+    groups: int,
+    precision: str | None,
+) -> tuple[Arguments, int]:
+    """The arguments that are not tensors, and the integer that core/packed_arguments.h wants for them.
+
+    ValueError if one needs more bits than it has there.
+    """
+    geometry = bytes((stride_h, stride_w, padding_h, padding_w, dilation_h, dilation_w))
+    if groups not in range(1 << 13):
+        raise ValueError(f"groups={groups} needs more than 13 bits")
+    packed = int.from_bytes(geometry, "little") | PRECISIONS.index(precision) << 48 | groups << 50
+    return ((stride_h, stride_w), (padding_h, padding_w), (dilation_h, dilation_w), groups, precision), packed
 
 
 class _Conv2dInput(_SingleLevelFunction):
@@ -494,7 +502,7 @@ def _conv2d_autograd(
     *,
     precision: str | None = None,
 ) -> Tensor:
-    return _apply(_Conv2d, input, weight, bias, ((stride, padding, dilation, groups, precision), None))
+    return _apply(_Conv2d, input, weight, bias, (stride, padding, dilation, groups, precision), None)
 
 
 def _conv2d_input_autograd(

@@ -40,10 +40,6 @@ std::string kernels() {
   return lines;
 }
 
-int64_t pack_arguments(Ints stride, Ints padding, Ints dilation, int64_t groups, OptionalString precision) {
-  return pack(parse_arguments(stride, padding, dilation, groups, precision)).value_or(-1);
-}
-
 std::string cpu_build() { return "version\t" FASTCONV_VERSION "\ncompiler\t" __VERSION__ "\n"; }
 
 }  // namespace
@@ -59,12 +55,10 @@ STABLE_TORCH_LIBRARY(fastconv, library) {
       "conv2d_weight(Tensor input, SymInt[] weight_size, Tensor grad_output, int[2] stride=1, int[2] padding=0, "
       "int[2] dilation=1, int groups=1, *, str? precision=None, bool? channels_last=None) -> Tensor");
   library.def("conv2d_bias(Tensor grad_output) -> Tensor");
-  // The convolutions below autograd, with the other arguments as _pack_arguments gives them.
+  // The convolutions below autograd, with the other arguments in one integer (core/packed_arguments.h).
   library.def("_conv2d(Tensor input, Tensor weight, Tensor? bias, int arguments) -> Tensor");
   library.def("_conv2d_input(Tensor input, Tensor weight, Tensor grad_output, int arguments) -> Tensor");
   library.def("_conv2d_weight(Tensor input, Tensor weight, Tensor grad_output, int arguments) -> Tensor");
-  // -1 where a value does not fit.
-  library.def("_pack_arguments(int[2] stride, int[2] padding, int[2] dilation, int groups, str? precision) -> int");
   library.def(
       "_explain(int[] input_size, int[] weight_size, int[2] stride, int[2] padding, int[2] dilation, int groups, *, "
       "str dtype, str pass_, str precision, bool channels_last, bool bias, bool cuda, int arch, int sm_count, "
@@ -76,7 +70,6 @@ STABLE_TORCH_LIBRARY(fastconv, library) {
 STABLE_TORCH_LIBRARY_IMPL(fastconv, CompositeExplicitAutograd, library) {
   library.impl("_explain", TORCH_BOX(&explain_op));
   library.impl("_kernels", TORCH_BOX(&kernels));
-  library.impl("_pack_arguments", TORCH_BOX(&pack_arguments));
   library.impl("_cpu_build", TORCH_BOX(&cpu_build));
 }
 

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 
 #include "fastconv/core/problem.h"
 
@@ -15,8 +14,8 @@ struct ConvArguments {
   Precision precision;
 };
 
-// Empty where a value needs more bits than it has here; legal or not is for others to say.
-std::optional<int64_t> pack(const ConvArguments& arguments);
+// From the lowest bits on: stride, padding and dilation of rows and columns with 8 bits each, precision with 2, groups
+// with 13. python/fastconv/ops.py packs them. Whether they are legal is for others to say.
 ConvArguments unpack(int64_t packed);
 
 }  // namespace fastconv
