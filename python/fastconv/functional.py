@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,8 +22,7 @@ _functorch_active = torch._C._are_functorch_transforms_active
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _tracing = torch._C._get_tracing_state
 _apply_conv2d, _packed_conv2d = ops.apply_conv2d, ops.packed_conv2d
-_Key: TypeAlias = tuple[int, int, int, int, int, int, int, str | None]
-_packed: dict[_Key, tuple[ops.Arguments, int]] = {}  # a memory of ops.pack
+_calls: dict[ops.Arguments, ops.Call] = {}
 _PLAIN = frozenset((Tensor, torch.nn.Parameter))
 
 
@@ -84,10 +83,9 @@ def conv2d(
             precision=precision,
         )
     precision = effective() if precision is None else check(precision)
-    if isinstance(padding, str):
-        _check_tensors(input, weight, bias)
-        input, padding = _pad(input, weight, stride, padding, dilation)
     if _is_compiling():
+        if isinstance(padding, str):
+            input, padding = _pad(input, weight, stride, padding, dilation)
         # The ops take concrete strides: a traced function is specialised for them, not for sizes.
         stride, padding, dilation = _concrete(stride), _concrete(padding), _concrete(dilation)
         return ops.conv2d(input, weight, bias, stride, padding, dilation, int(groups), precision=precision)
@@ -102,7 +100,7 @@ def conv2d(
             if _any_autocast():
                 input, weight, bias = ops.autocast(input, weight, bias)
             sh, sw = (stride, stride) if stride.__class__ is int else stride  # type: ignore[misc]
-            ph, pw = (padding, padding) if padding.__class__ is int else padding  # type: ignore[misc]
+            ph, pw = (padding, padding) if padding.__class__ is int else padding  # type: ignore[misc, str-unpack]
             dh, dw = (dilation, dilation) if dilation.__class__ is int else dilation  # type: ignore[misc]
             # Python's integers alone: 1.0 == 1, and a tensor would be remembered by its identity.
             if not (
@@ -116,20 +114,24 @@ def conv2d(
                 is int
             ):
                 raise TypeError
-            key = sh, sw, ph, pw, dh, dw, groups, precision
-            arguments, packed = _packed.get(key) or _pack(key)
+            arguments: Any = (stride, padding, dilation, groups, precision)
+            call = _calls.get(arguments) or _pack(arguments, (sh, sw, ph, pw, dh, dw))
             if (
                 _is_grad_enabled()
                 and (weight.requires_grad or input.requires_grad or (bias is not None and bias.requires_grad))
             ) or forward_ad._current_level >= 0:
-                return _apply_conv2d(input, weight, bias, arguments, packed)
-            return _packed_conv2d(input, weight, bias, packed)
+                return _apply_conv2d(input, weight, bias, call)
+            return _packed_conv2d(input, weight, bias, call[1])
     except (NotImplementedError, TypeError, ValueError):
-        pass  # meta tensors, for which the eager ops have no kernel; arguments that cannot be packed
+        pass  # meta tensors, for which the eager ops have no kernel; strings; arguments that cannot be packed
     except (RuntimeError, AttributeError):
         # Checked only now, so that good calls do not pay for it. Where these checks pass, the first error stands.
         _check_tensors(input, weight, bias)
         raise
+    if isinstance(padding, str):
+        _check_tensors(input, weight, bias)
+        input, padding = _pad(input, weight, stride, padding, dilation)
+        return conv2d(input, weight, bias, stride, padding, dilation, groups, precision=precision)
     stride, padding, dilation = _ints("stride", stride), _ints("padding", padding), _ints("dilation", dilation)
     (groups,) = _ints("groups", (groups,))
     try:
@@ -139,10 +141,10 @@ def conv2d(
         raise
 
 
-def _pack(key: _Key) -> tuple[ops.Arguments, int]:
-    if len(_packed) > 4096:
-        _packed.clear()
-    return _packed.setdefault(key, ops.pack(*key))
+def _pack(arguments: ops.Arguments, geometry: tuple[int, ...]) -> ops.Call:
+    if len(_calls) > 4096:
+        _calls.clear()
+    return _calls.setdefault(arguments, (arguments, ops.pack(geometry, *arguments[3:])))
 
 
 def _check_tensors(input: object, weight: object, bias: object) -> None:

@@ -26,6 +26,7 @@ from .precision import PRECISIONS
 
 Ints: TypeAlias = int | Sequence[int]
 Arguments: TypeAlias = tuple[Ints, Ints, Ints, int, str | None]  # stride, padding, dilation, groups, precision
+Call: TypeAlias = tuple[Arguments, int | None]  # and what pack makes of them
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
@@ -278,16 +279,15 @@ def _sum(terms: list[Tensor]) -> Tensor | None:
 
 class _Conv2d(_SingleLevelFunction):
     @staticmethod
-    def forward(
-        ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None, arguments: Arguments, packed: int | None
-    ) -> Tensor:
+    def forward(ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None, call: Call) -> Tensor:
+        arguments, packed = call
         # First, because it checks the arguments.
         if packed is not None:
             output = packed_conv2d(input, weight, bias, packed)
         else:
             with _below_autograd():
                 output = conv2d(input, weight, bias, *arguments[:4], precision=arguments[4])
-        ctx.call = arguments, packed
+        ctx.call = call
         if weight.requires_grad:
             ctx.save_for_backward(input, weight)
         else:
@@ -302,7 +302,7 @@ class _Conv2d(_SingleLevelFunction):
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, ...]:
         if grad is None:
-            return (None,) * 5
+            return (None,) * 4
         saved = ctx.saved_tensors  # before the guard: a hook may recompute them, and needs autograd for that
         if torch.is_grad_enabled() or _forward_ad():
             return _conv2d_backward(ctx, grad, *saved)
@@ -326,7 +326,7 @@ class _Conv2d(_SingleLevelFunction):
 
 def _conv2d_backward(ctx: Any, grad: Tensor, input: Tensor | None, weight: Tensor) -> tuple[Tensor | None, ...]:
     (*geometry, precision), packed = ctx.call
-    needs_input, needs_weight, needs_bias, _, _ = ctx.needs_input_grad
+    needs_input, needs_weight, needs_bias, _ = ctx.needs_input_grad
     plain = packed is not None and not (torch.is_grad_enabled() or _forward_ad() or _dispatch_modes())
     grad_input = grad_weight = None
     # The input's gradient in the layout that torch gives it; the weight's in that of the weight, as DDP wants it.
@@ -343,31 +343,20 @@ def _conv2d_backward(ctx: Any, grad: Tensor, input: Tensor | None, weight: Tenso
         grad_weight = conv2d_weight(
             input, weight.shape, grad, *geometry, precision=precision, channels_last=channels_last
         )
-    return grad_input, grad_weight, conv2d_bias(grad) if needs_bias else None, None, None
+    return grad_input, grad_weight, conv2d_bias(grad) if needs_bias else None, None
 
 
 apply_conv2d = _Conv2d.apply  # type: ignore[attr-defined]
 
 
-def pack(
-    stride_h: int,
-    stride_w: int,
-    padding_h: int,
-    padding_w: int,
-    dilation_h: int,
-    dilation_w: int,
-    groups: int,
-    precision: str | None,
-) -> tuple[Arguments, int]:
-    """The arguments that are not tensors, and the integer that core/packed_arguments.h wants for them.
+def pack(geometry: Sequence[int], groups: int, precision: str | None) -> int:
+    """What core/packed_arguments.h wants for stride, padding and dilation of rows and columns, groups and precision.
 
     ValueError if one needs more bits than it has there.
     """
-    geometry = bytes((stride_h, stride_w, padding_h, padding_w, dilation_h, dilation_w))
     if groups not in range(1 << 13):
         raise ValueError(f"groups={groups} needs more than 13 bits")
-    packed = int.from_bytes(geometry, "little") | PRECISIONS.index(precision) << 48 | groups << 50
-    return ((stride_h, stride_w), (padding_h, padding_w), (dilation_h, dilation_w), groups, precision), packed
+    return int.from_bytes(bytes(geometry), "little") | PRECISIONS.index(precision) << 48 | groups << 50
 
 
 class _Conv2dInput(_SingleLevelFunction):
@@ -502,7 +491,7 @@ def _conv2d_autograd(
     *,
     precision: str | None = None,
 ) -> Tensor:
-    return _apply(_Conv2d, input, weight, bias, (stride, padding, dilation, groups, precision), None)
+    return _apply(_Conv2d, input, weight, bias, ((stride, padding, dilation, groups, precision), None))
 
 
 def _conv2d_input_autograd(
