@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "fastconv/core/integers.h"
 #include "fastconv/cpu/kernels.h"
 #include "fastconv/cpu/lowering.h"
 #include "fastconv/cpu/pack.h"
@@ -14,8 +15,6 @@
 
 namespace fastconv {
 namespace {
-
-constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 constexpr int64_t kPositions = 256;  // packed at a time
 constexpr int64_t kTaps = 64;        // packed at a time

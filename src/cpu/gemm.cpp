@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "fastconv/core/integers.h"
 #include "fastconv/cpu/kernels.h"
 #include "fastconv/cpu/lowering.h"
 #include "fastconv/cpu/pack.h"
@@ -13,8 +14,6 @@
 
 namespace fastconv {
 namespace {
-
-constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Depth of a packed block. Partial sums of this length are formed in registers, then added up, which also keeps the
 // rounding error of a long reduction small.

@@ -1,13 +1,12 @@
 #include <algorithm>
 
+#include "fastconv/core/integers.h"
 #include "fastconv/kernels/bias_grad.cuh"
 #include "fastconv/launch/launch.cuh"
 #include "fastconv/launch/launch.h"
 
 namespace fastconv {
 namespace {
-
-constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 BiasGradParams make_params(const ConvProblem& problem) {
   const Strides& y = problem.y_strides;

@@ -3,14 +3,13 @@
 #include <algorithm>
 #include <numeric>
 
+#include "fastconv/core/integers.h"
 #include "fastconv/planner/cost_model.h"
 #include "fastconv/tile/conv_coords.cuh"
 #include "fastconv/tile/tile_config.h"
 
 namespace fastconv {
 namespace {
-
-constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // A split costs a second kernel and a trip through memory: worth it only for slices of some length.
 constexpr int64_t kMinSliceDepth = 256;

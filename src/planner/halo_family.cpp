@@ -5,31 +5,17 @@
 #include <limits>
 #include <numeric>
 
+#include "fastconv/core/integers.h"
 #include "fastconv/planner/cost_model.h"
+#include "fastconv/planner/sides.h"
 
 namespace fastconv {
 namespace {
 
 constexpr int64_t kInt32Max = std::numeric_limits<int32_t>::max();
-constexpr int64_t kMaxExtent = 1 << 29;  // sums of coordinates stay within 32 bits
 constexpr int64_t kMaxStride = 1 << 12;  // and so do the coordinates of a tile that begins inside and ends outside
 constexpr int64_t kMaxHaloPixels = 1 << 20;
 constexpr int64_t kBlock = 64;  // pixels of an M-block
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
-
-// One of the two tensors as the engine sees it; c is a group's channels.
-struct Side {
-  int64_t n, c, h, w;
-  Strides stride;
-  int32_t align;
-};
-
-// Taps along one dimension that read inputs in_step * output + d + i * in_step * step, i < count.
-struct Run {
-  int64_t d, count, step, tap0, dtap;
-};
 
 // The runs of each output phase along one dimension.
 struct Axis {
@@ -45,12 +31,9 @@ struct Axis {
 };
 
 bool fprop_axis(int64_t taps, int64_t pad, int64_t dilation, int64_t stride, Axis& axis) {
-  const int64_t common = std::gcd(dilation, stride), period = stride / common;
-  const int64_t runs = std::min(period, taps);
+  const int64_t runs = std::min(tap_period(dilation, stride), taps);
   if (runs > kMaxTapGroups) return false;
-  for (int64_t r = 0; r < runs; ++r) {
-    axis.run[r] = {r * dilation - pad, ceil_div(taps - r, period), dilation / common, r, period};
-  }
+  for (int64_t r = 0; r < runs; ++r) axis.run[r] = forward_run(r, taps, pad, dilation, stride);
   axis.phases = 1;
   axis.end[0] = static_cast<int>(runs);
   return true;
@@ -88,19 +71,8 @@ struct Work {
 };
 
 void sides(const ConvProblem& p, Side& in, Side& out) {
-  in = {p.n, p.c_per_group(), p.h, p.w, p.x_strides, p.x_align};
-  out = {p.n, p.k_per_group(), p.p(), p.q(), p.y_strides, p.y_align};
+  in = input_side(p), out = output_side(p);
   if (p.pass == Pass::kDgrad) std::swap(in, out);
-}
-
-// A pointwise convolution is a matrix product: pixels that lie in one row, however the tensor calls them, are one row.
-void flatten(Side& in, Side& out) {
-  auto one_row = [](const Side& s) { return s.h == 1 || s.stride.h == s.w * s.stride.w; };
-  auto one_image = [](const Side& s) { return s.n == 1 || s.stride.n == s.w * s.stride.w; };
-  if (!one_row(in) || !one_row(out) || in.h * in.w >= kMaxExtent) return;
-  for (Side* side : {&in, &out}) side->w *= side->h, side->h = 1;
-  if (!one_image(in) || !one_image(out) || in.n * in.w >= kMaxExtent) return;
-  for (Side* side : {&in, &out}) side->w *= side->n, side->n = 1;
 }
 
 // False if there are more phases or planes than the kernels' tables have room for.
@@ -120,9 +92,7 @@ bool make_work(const ConvProblem& p, Work& work) {
       return false;
     }
   }
-  if (p.r == 1 && p.s == 1 && p.stride.h == 1 && p.stride.w == 1 && p.padding.h == 0 && p.padding.w == 0) {
-    flatten(work.in, work.out);
-  }
+  if (is_pointwise(p)) flatten(work.in, work.out);
   work.taps = work.h.taps() * work.w.taps();
   work.rows = ceil_div(work.out.h, work.out_step.h), work.cols = ceil_div(work.out.w, work.out_step.w);
   return work.phases() <= kMaxPhases;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "fastconv/core/integers.h"
 #include "fastconv/planner/cost_model.h"
 #include "fastconv/planner/direct_family.h"
 #include "fastconv/tile/conv_coords.cuh"
@@ -9,8 +10,6 @@
 
 namespace fastconv {
 namespace {
-
-constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // wgrad has few outputs, so its reduction is sliced until a product has as many blocks as a large GPU runs at a time;
 // shorter slices than these would not pay for their sums' way through memory.

@@ -5,12 +5,13 @@
 #include <cstdint>
 #include <initializer_list>
 #include <limits>
-#include <numeric>
+
+#include "fastconv/core/integers.h"
+#include "fastconv/planner/sides.h"
 
 namespace fastconv {
 namespace {
 
-constexpr int64_t kMaxExtent = 1 << 29;       // sums of coordinates stay within 32 bits
 constexpr int64_t kMaxStride = 8;             // of the copy engine
 constexpr int64_t kMaxBox = 256;              // pixels, likewise
 constexpr int64_t kMaxTaps = kMaxWgradUnits;  // one a unit fits every configuration's tables
@@ -18,21 +19,8 @@ constexpr int64_t kBarrierBytes = 16 * kMaxWgradStages, kAlignment = 1024;
 constexpr int64_t kFilters = 64;  // a block of M
 constexpr int64_t kYRowBytes = kFilters * 2;
 
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
 int32_t i32(int64_t v) { return static_cast<int32_t>(v); }
 
-// One of the two operands; c is a group's channels.
-struct Side {
-  int64_t n, c, h, w;
-  Strides stride;
-  int32_t align;
-};
-
-// Taps along one dimension that read inputs stride * output + d + i * stride * step, i < count.
-struct Run {
-  int64_t d, count, step, tap0, dtap;
-};
 struct Axis {
   int runs = 0;
   Run run[kMaxStride];
@@ -41,11 +29,9 @@ struct Axis {
 };
 
 Axis make_axis(int64_t taps, int64_t pad, int64_t dilation, int64_t stride) {
-  const int64_t common = std::gcd(dilation, stride), period = stride / common;
   Axis axis;
-  for (int64_t r = 0; r < std::min(period, taps); ++r) {
-    axis.run[axis.runs++] = {r * dilation - pad, ceil_div(taps - r, period), dilation / common, r, period};
-  }
+  axis.runs = static_cast<int>(std::min(tap_period(dilation, stride), taps));
+  for (int64_t r = 0; r < axis.runs; ++r) axis.run[r] = forward_run(r, taps, pad, dilation, stride);
   return axis;
 }
 
@@ -56,20 +42,6 @@ struct Work {
   bool pointwise;
   Axis h, w;
 };
-
-bool is_pointwise(const ConvProblem& p) {
-  return p.r == 1 && p.s == 1 && p.stride.h == 1 && p.stride.w == 1 && p.padding.h == 0 && p.padding.w == 0;
-}
-
-// Pixels that lie in one row, however the tensor calls them, are one row.
-void flatten(Side& x, Side& y) {
-  auto one_row = [](const Side& s) { return s.h == 1 || s.stride.h == s.w * s.stride.w; };
-  auto one_image = [](const Side& s) { return s.n == 1 || s.stride.n == s.w * s.stride.w; };
-  if (!one_row(x) || !one_row(y) || x.h * x.w >= kMaxExtent) return;
-  for (Side* side : {&x, &y}) side->w *= side->h, side->h = 1;
-  if (!one_image(x) || !one_image(y) || x.n * x.w >= kMaxExtent) return;
-  for (Side* side : {&x, &y}) side->w *= side->n, side->n = 1;
-}
 
 // Rows of pixels in shared memory are 32, 64 or 128 bytes long: an image without gaps is cut into such rows.
 void fold_rows(Side& x, Side& y) {
@@ -91,8 +63,7 @@ struct Copied {
 
 Work make_work(const ConvProblem& p, const WgradConfig& config) {
   Work work;
-  work.x = {p.n, p.c_per_group(), p.h, p.w, p.x_strides, p.x_align};
-  work.y = {p.n, p.k_per_group(), p.p(), p.q(), p.y_strides, p.y_align};
+  work.x = input_side(p), work.y = output_side(p);
   work.stride = p.stride, work.groups = p.groups;
   work.h = make_axis(p.r, p.padding.h, p.dilation.h, p.stride.h);
   work.w = make_axis(p.s, p.padding.w, p.dilation.w, p.stride.w);

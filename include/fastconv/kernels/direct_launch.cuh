@@ -1,14 +1,13 @@
 // Host side of the direct kernels: from a plan to a launch.
 #pragma once
 
+#include "fastconv/core/integers.h"
 #include "fastconv/kernels/direct.cuh"
 #include "fastconv/launch/launch.cuh"
 #include "fastconv/launch/launchers.h"
 #include "fastconv/planner/direct_family.h"
 
 namespace fastconv {
-
-inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // One line of a .def as a type.
 template <Pass kPass_, VectorReads kReads_, unsigned kDtypes_, typename Config_>

@@ -1,0 +1,36 @@
+// What the families of the sm_90a engine have in common: the tensors as they see them, and the runs of taps.
+#pragma once
+
+#include <cstdint>
+
+#include "fastconv/core/problem.h"
+
+namespace fastconv {
+
+inline constexpr int64_t kMaxExtent = 1 << 29;  // sums of coordinates stay within 32 bits
+
+// One of the two image tensors; c is a group's channels.
+struct Side {
+  int64_t n, c, h, w;
+  Strides stride;
+  int32_t align;
+};
+
+inline Side input_side(const ConvProblem& p) { return {p.n, p.c_per_group(), p.h, p.w, p.x_strides, p.x_align}; }
+inline Side output_side(const ConvProblem& p) { return {p.n, p.k_per_group(), p.p(), p.q(), p.y_strides, p.y_align}; }
+
+// Taps along one dimension that read inputs stride * output + d + i * stride * step, i < count.
+struct Run {
+  int64_t d, count, step, tap0, dtap;
+};
+
+// The taps r, r + period, ... read the same plane of a strided input: as many runs as periods, and taps.
+int64_t tap_period(int64_t dilation, int64_t stride);
+Run forward_run(int64_t r, int64_t taps, int64_t pad, int64_t dilation, int64_t stride);
+
+// 1x1, without stride and padding: a matrix product.
+bool is_pointwise(const ConvProblem& problem);
+// Of a pointwise convolution: pixels that lie in one row, however the tensors call them, become one row.
+void flatten(Side& in, Side& out);
+
+}  // namespace fastconv

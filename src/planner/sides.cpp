@@ -1,0 +1,30 @@
+#include "fastconv/planner/sides.h"
+
+#include <initializer_list>
+#include <numeric>
+
+#include "fastconv/core/integers.h"
+
+namespace fastconv {
+
+int64_t tap_period(int64_t dilation, int64_t stride) { return stride / std::gcd(dilation, stride); }
+
+Run forward_run(int64_t r, int64_t taps, int64_t pad, int64_t dilation, int64_t stride) {
+  const int64_t period = tap_period(dilation, stride);
+  return {r * dilation - pad, ceil_div(taps - r, period), dilation / std::gcd(dilation, stride), r, period};
+}
+
+bool is_pointwise(const ConvProblem& p) {
+  return p.r == 1 && p.s == 1 && p.stride.h == 1 && p.stride.w == 1 && p.padding.h == 0 && p.padding.w == 0;
+}
+
+void flatten(Side& in, Side& out) {
+  auto one_row = [](const Side& s) { return s.h == 1 || s.stride.h == s.w * s.stride.w; };
+  auto one_image = [](const Side& s) { return s.n == 1 || s.stride.n == s.w * s.stride.w; };
+  if (!one_row(in) || !one_row(out) || in.h * in.w >= kMaxExtent) return;
+  for (Side* side : {&in, &out}) side->w *= side->h, side->h = 1;
+  if (!one_image(in) || !one_image(out) || in.n * in.w >= kMaxExtent) return;
+  for (Side* side : {&in, &out}) side->w *= side->n, side->n = 1;
+}
+
+}  // namespace fastconv
