@@ -13,7 +13,7 @@ namespace fastconv {
 namespace {
 
 constexpr int64_t kInt32Max = std::numeric_limits<int32_t>::max();
-constexpr int64_t kMaxStride = 1 << 12;  // and so do the coordinates of a tile that begins inside and ends outside
+constexpr int64_t kMaxStride = 1 << 12;  // a tile that begins inside and ends outside has 32-bit coordinates
 constexpr int64_t kMaxHaloPixels = 1 << 20;
 constexpr int64_t kBlock = 64;  // pixels of an M-block
 
