@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import fastconv
 import reference
-from check import KERNELS, Kernel, check_pass, check_problem, expect_pass, is_poisoned, poison, run_pass
+from check import KERNELS, Kernel, check_pass, check_problem, expect_pass, is_poisoned, poison, run_forced, run_pass
 from shapes import CASES, DTYPES, PASSES, PUBLIC, VIEWS, Problem, cut, operands, problems, tensor, wide_problems
 
 dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: str(d).removeprefix("torch."))
@@ -90,20 +90,16 @@ class TestKernel:
     def test_is_right_where_tensor_cores_work(
         self, kernel: Kernel, problem: Problem, dtype: torch.dtype, seed: int, kinds: tuple[str, str, str]
     ) -> None:
-        if kernel.device == "cuda":
-            self.check(kernel, problem, dtype, seed, kinds)
+        self.check(kernel, problem, dtype, seed, kinds)
 
     def check(
         self, kernel: Kernel, problem: Problem, dtype: torch.dtype, seed: int, kinds: tuple[str, str, str]
     ) -> None:
         o = operands(problem, dtype, kernel.device, seed, kinds)
-        with fastconv.force_kernel(kernel.name):
-            try:
-                actual = run_pass(kernel.pass_, o, problem)
-            except RuntimeError as error:
-                assert kernel.name in str(error), "refused without saying which kernel refused"
-                event("refused")
-                return
+        actual = run_forced(kernel, o, problem)
+        if actual is None:
+            event("refused")
+            return
         reference.assert_right(actual, expect_pass(kernel.pass_, o, problem), kernel.name)
 
     def test_runs_some_named_problem(self, kernel: Kernel) -> None:
@@ -112,12 +108,9 @@ class TestKernel:
             ran = 0
             for problem in CASES.values():
                 o = operands(problem, dtype, kernel.device, views=(layout,) * 3)
-                with fastconv.force_kernel(kernel.name):
-                    try:
-                        actual = run_pass(kernel.pass_, o, problem)
-                    except RuntimeError as error:
-                        assert kernel.name in str(error)
-                        continue
+                actual = run_forced(kernel, o, problem)
+                if actual is None:
+                    continue
                 reference.assert_right(actual, expect_pass(kernel.pass_, o, problem), kernel.name)
                 ran += 1
             if ran:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import fastconv
-from check import KERNELS, Kernel, run_pass
+from check import KERNELS, Kernel, run_forced, run_pass
 from shapes import CASES, DTYPES, PASSES, Problem, operands
 
 # Reductions long enough that an implementation would want to split them.
@@ -48,14 +48,12 @@ def test_each_kernel_is_bitwise_repeatable(kernel: Kernel) -> None:
         SPLIT.values(), (torch.float32, torch.float16), ("contiguous", "channels_last")
     ):
         o = operands(problem, dtype, kernel.device, views=(layout,) * 3)
-        with fastconv.force_kernel(kernel.name):
-            try:
-                first = run_pass(kernel.pass_, o, problem)
-            except RuntimeError as error:
-                assert kernel.name in str(error)
-                continue
-            for _ in range(20):
-                assert torch.equal(first, run_pass(kernel.pass_, o, problem))
+        first = run_forced(kernel, o, problem)
+        if first is None:
+            continue
+        for _ in range(20):
+            again = run_forced(kernel, o, problem)
+            assert again is not None and torch.equal(first, again)
 
 
 @names
