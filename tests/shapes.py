@@ -87,6 +87,7 @@ CASES = {
     "grouped": Problem(2, 12, 13, 11, 18, 3, 3, padding=(1, 1), groups=3, bias=True),
     "channels_32": Problem(2, 32, 16, 16, 40, 3, 3, padding=(1, 1)),
     "pointwise_planes": Problem(2, 64, 8, 16, 72, 1, 1),
+    "even_planes": Problem(2, 44, 10, 10, 44, 3, 3, padding=(1, 1)),
     "wide_groups": Problem(1, 128, 9, 9, 128, 3, 3, padding=(1, 1), groups=2),
     "narrow_groups": Problem(2, 32, 9, 9, 32, 3, 3, padding=(1, 1), groups=8),
     "depthwise": Problem(2, 21, 15, 17, 21, 3, 3, padding=(1, 1), groups=21, bias=True),

@@ -81,30 +81,52 @@ HALO_KERNELS = [kernel for kernel in native.kernel_table() if kernel.name.starts
 
 @st.composite
 def staged_convolutions(draw: st.DrawFn, kernel: native.Kernel) -> Convolution:
-    """With an input that the kernel can stage, or output where that is the gradient's."""
+    """With an input that the kernel stages, or output where that is the gradient's: `image` describes it."""
     dgrad = kernel.pass_ == "dgrad"
-    run = next((pixels for name, pixels in (("runs", 8), ("pairs", 2)) if name in kernel.name), 1)
+    staging = next(name for name in STAGINGS if name in kernel.name)
+    whole = staging == "planes"
+    n = draw(st.integers(1, 2))
+    if staging == "planes":
+        image = draw(st.sampled_from([(1, 64), (8, 8), (8, 24), (2, 72), (3, 136)]))
+    elif staging == "transposed":
+        image = draw(
+            st.sampled_from([(8, 8), (8, 9), (4, 10), (4, 14), (2, 20), (10, 4), (1, 16), (16, 1), (8, 13), (3, 264)])
+        )
+    elif staging == "gathered":
+        image = draw(st.tuples(st.integers(1, 12), st.integers(1, 12)))
+        assume(image[0] * image[1] % 8 != 0)
+    elif staging == "pairs":
+        image = draw(st.sampled_from([(1, 2), (1, 6), (3, 2), (3, 10), (5, 4), (7, 14), (9, 12), (11, 6)]))
+    else:
+        image = draw(st.tuples(st.integers(1, 12), st.integers(1, 16)))
 
-    def axis(multiple: int) -> tuple[int, int, int, int, int]:
-        taps, dilation = draw(st.integers(1, 4)), draw(st.integers(1, 4))
-        stride = draw(st.integers(1, 4)) if dgrad or run == 1 else 1
-        padding, reach = draw(st.integers(0, 4)), dilation * (taps - 1) + 1
-        staged = draw(st.integers(1, 24))
+    def axis(staged: int, strides: list[int]) -> tuple[int, int, int, int, int]:
+        taps, dilation, padding = draw(st.integers(1, 3)), draw(st.integers(1, 4)), draw(st.integers(0, 4))
+        if whole:
+            taps = dilation = 1
+            padding = 0
+        stride, reach = draw(st.sampled_from(strides)), dilation * (taps - 1) + 1
+        size = staged
         if dgrad:
-            staged += -staged % multiple
             size = (staged - 1) * stride + reach - 2 * padding + draw(st.integers(0, stride - 1))
-            assume(size > 0)
-        else:
-            staged = max(staged, reach - 2 * padding)
-            size = staged + -staged % multiple
+        assume(size > 0 and size + 2 * padding >= reach)
         return size, taps, stride, padding, dilation
 
-    (h, r, *rows), (w, s, *columns) = axis(1), axis(run)
-    stride, padding, dilation = zip(rows, columns, strict=True)
+    # What a kernel takes of an input's columns; of a gradient's it takes every one.
+    columns = (
+        [1] if whole or (staging == "pairs" and not dgrad) else [1, 2, 4] if staging == "transposed" else [1, 2, 3]
+    )
+    h, r, *rows = axis(image[0], [1] if whole else [1, 2, 3, 4])
+    w, s, *cols = axis(image[1], columns)
+    stride, padding, dilation = zip(rows, cols, strict=True)
     # Only the reduced channels cost time here, so the others are as many as the kernel wants.
-    reduced, produced = draw(st.sampled_from([8, 16] if kernel.tile[2] < 64 else [24, 40])), kernel.tile[1] // 2
+    wide = [34, 38] if staging == "pairs" else [40, 48]  # small images of 8n channels are gathered
+    reduced, produced = draw(st.sampled_from([12, 16] if kernel.tile[2] < 64 else wide)), kernel.tile[1] // 2
     c, k = (produced, reduced) if dgrad else (reduced, produced)
-    return Convolution((draw(st.integers(1, 2)), c, h, w), (k, c, r, s), stride, padding, dilation, 1)
+    return Convolution((n, c, h, w), (k, c, r, s), stride, padding, dilation, 1)
+
+
+STAGINGS = ("tma", "transposed", "gathered", "planes", "pairs", "pixels")
 
 
 @pytest.mark.parametrize("kernel", HALO_KERNELS, ids=lambda kernel: kernel.name)
@@ -112,8 +134,15 @@ def staged_convolutions(draw: st.DrawFn, kernel: native.Kernel) -> Convolution:
 @settings(max_examples=8)
 def test_halo_engine_forms_every_product_once_and_no_other(kernel: native.Kernel, data: st.DataObject) -> None:
     conv = data.draw(staged_convolutions(kernel))
-    channels_last = "tma" in kernel.name
-    problem = native.ConvProblem(*conv, pass_=kernel.pass_, dtype="float16", channels_last=channels_last)
+    # Pixels that lie apart are for the kernel that takes any strides.
+    channels_last = "tma" in kernel.name or "pixels" in kernel.name
+    problem = native.ConvProblem(
+        *conv,
+        pass_=kernel.pass_,
+        dtype="float16",
+        channels_last=channels_last,
+        align=2 if "pixels" in kernel.name else 128,
+    )
     assume(kernel.why_not(problem, HOPPER) is None)
     expected = sorted(products_by_definition(conv, problem, kernel.pass_))
     assert sorted(native.halo_products(problem, kernel, HOPPER)) == expected

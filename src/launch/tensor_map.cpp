@@ -43,8 +43,9 @@ CUtensorMap encode_tensor_map(const TensorMapSpec& spec, DType dtype, const void
   for (int i = 0; i < 4; ++i) stride[i] = spec.stride[i];
   const CUresult result = encode_tiled()(
       &map, dtype == DType::kFloat16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 5,
-      const_cast<void*>(address), size, stride, spec.box, spec.step, CU_TENSOR_MAP_INTERLEAVE_NONE,
-      swizzle_of(spec.swizzle_bytes), CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+      static_cast<uint16_t*>(const_cast<void*>(address)) + spec.offset, size, stride, spec.box, spec.step,
+      CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle_of(spec.swizzle_bytes), CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) {
     throw std::runtime_error("fastconv: cuTensorMapEncodeTiled: error " + std::to_string(result));
   }

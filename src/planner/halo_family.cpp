@@ -1,6 +1,7 @@
 #include "fastconv/planner/halo_family.h"
 
 #include <algorithm>
+#include <bit>
 #include <initializer_list>
 #include <limits>
 #include <numeric>
@@ -15,7 +16,10 @@ namespace {
 constexpr int64_t kInt32Max = std::numeric_limits<int32_t>::max();
 constexpr int64_t kMaxStride = 1 << 12;  // a tile that begins inside and ends outside has 32-bit coordinates
 constexpr int64_t kMaxHaloPixels = 1 << 20;
-constexpr int64_t kBlock = 64;  // pixels of an M-block
+constexpr int64_t kMaxTiles = 1 << 29;    // and so does the first tile of a block's last run
+constexpr int64_t kMaxSlabPixels = 1280;  // of a channel that is staged whole
+constexpr int64_t kMaxBox = 256;          // of the copy engine
+constexpr int64_t kBlock = 64;            // pixels of an M-block
 
 // The runs of each output phase along one dimension.
 struct Axis {
@@ -73,6 +77,7 @@ struct Work {
 void sides(const ConvProblem& p, Side& in, Side& out) {
   in = input_side(p), out = output_side(p);
   if (p.pass == Pass::kDgrad) std::swap(in, out);
+  if (is_pointwise(p)) flatten(in, out);
 }
 
 // False if there are more phases or planes than the kernels' tables have room for.
@@ -92,7 +97,6 @@ bool make_work(const ConvProblem& p, Work& work) {
       return false;
     }
   }
-  if (is_pointwise(p)) flatten(work.in, work.out);
   work.taps = work.h.taps() * work.w.taps();
   work.rows = ceil_div(work.out.h, work.out_step.h), work.cols = ceil_div(work.out.w, work.out_step.w);
   return work.phases() <= kMaxPhases;
@@ -125,14 +129,36 @@ bool tma_can_load_filter(const ConvProblem& p) {
   return w.c == 1 && p.w_align >= 16 && copies(p.k, w.n) && copies(p.r, w.h) && copies(p.s, w.w);
 }
 
-HaloStaging widest_staging(const Side& in, int64_t groups, Pair in_step) {
+// Rows after which addresses are multiples of 16 bytes again.
+int64_t row_phases(const Side& in) { return in.h == 1 ? 1 : 8 / std::gcd(in.stride.h, int64_t{8}); }
+
+bool transposition_can_stage(const Side& in, int64_t groups, Pair in_step) {
+  const int64_t rows = row_phases(in);
+  // The copy engine is slow to write the zeros of channels that do not exist.
+  return in.c > 8 && in.stride.w == 1 && in.align >= 16 && in.h >= rows && copies(in.h, in.stride.h * rows) &&
+         copies(in.c, in.stride.c) && copies(groups, in.stride.c * in.c) && copies(in.n, in.stride.n) &&
+         std::has_single_bit(static_cast<uint64_t>(in_step.w));
+}
+
+// Whole channels of an image are contiguous and few bytes; their starts are multiples of 16 of those.
+bool slabs_can_stage(const Side& in) {
+  return in.stride.w == 1 && in.align >= 16 && (in.h == 1 || in.stride.h == in.w) && in.stride.c == in.h * in.w &&
+         in.stride.c <= kMaxSlabPixels && in.c % 8 == 0 && copies(in.n, in.stride.n);
+}
+
+HaloStaging best_staging(const ConvProblem& problem, const Side& in, Pair in_step) {
+  const int64_t groups = problem.groups;
   if (tma_can_stage(in, groups, in_step)) return HaloStaging::kTma;
-  // Runs of pixels that never straddle the end of a row, aligned.
-  auto runs_of = [&](int64_t pixels) {
-    return in.stride.w == 1 && in_step.w == 1 && in.w % pixels == 0 && in.align >= pixels * 2 &&
-           planes_divisible(in, groups, pixels);
-  };
-  return runs_of(8) ? HaloStaging::kRuns : runs_of(2) ? HaloStaging::kPairs : HaloStaging::kPixels;
+  const bool wide = in.c > 32;  // the kernels that need it have stages of 64 channels
+  if (transposition_can_stage(in, groups, in_step)) {
+    const bool planes = wide && is_pointwise(problem) && in.w >= kBlock && row_phases(in) == 1;
+    return planes ? HaloStaging::kPlanes : HaloStaging::kTransposed;
+  }
+  if (wide && slabs_can_stage(in)) return HaloStaging::kGathered;
+  // Pairs of pixels that never straddle the end of a row, aligned.
+  const bool pairs =
+      in.stride.w == 1 && in_step.w == 1 && in.w % 2 == 0 && in.align >= 4 && planes_divisible(in, groups, 2);
+  return pairs ? HaloStaging::kPairs : HaloStaging::kPixels;
 }
 
 // Along one dimension, under a split of its taps.
@@ -162,12 +188,42 @@ Reach reach(const Axis& axis, bool split, int64_t outputs, int64_t inputs, int64
 
 struct Reaches {
   Reach h, w;
+  bool aligned;  // halos begin at columns that are multiples of 8, if tiles do
   int64_t groups() const { return h.groups * w.groups; }
 };
 
+bool begins_aligned(const Work& work, TapSplit split) {
+  for (int i = 0; i < work.w.runs(); ++i) {
+    const Run& run = work.w.run[i];
+    if (run.d % 8 != 0 || (split == TapSplit::kTaps && run.count > 1 && run.step * work.in_step.w % 8 != 0)) {
+      return false;
+    }
+  }
+  return true;
+}
+
 Reaches reaches(const Work& work, TapSplit split) {
   return {reach(work.h, split != TapSplit::kNone, work.rows, work.in.h, work.in_step.h),
-          reach(work.w, split == TapSplit::kTaps, work.cols, work.in.w, work.in_step.w)};
+          reach(work.w, split == TapSplit::kTaps, work.cols, work.in.w, work.in_step.w), begins_aligned(work, split)};
+}
+
+struct Store {
+  StoreMode mode;
+  int pixel_vector;
+};
+
+Store store_mode(const Work& work, bool linear) {
+  const Side& out = work.out;
+  if (out.stride.c == 1 && out.align >= 16 && out.c % 8 == 0 && pixels_divisible(out, 8))
+    return {StoreMode::kChannels, 1};
+  if (out.stride.w != 1) return {StoreMode::kElements, 1};
+  for (const int vector : {8, 2}) {
+    if ((!linear || vector == 2) && work.out_step.w == 1 && out.align >= 2 * vector &&
+        planes_divisible(out, work.groups, vector)) {
+      return {StoreMode::kPixels, vector};
+    }
+  }
+  return {StoreMode::kPixels, 1};
 }
 
 // A tiling's consequences for a problem.
@@ -181,7 +237,35 @@ struct Tiles {
   int64_t c_blocks;
   int64_t steps;  // of all phases: a step is one tap of one channel block
   int64_t pixel_bytes, step_bytes, halo_bytes, halo_stage_bytes;
+  RawRows raw;  // but for the shifts
+
+  int64_t raw_bytes() const { return int64_t{raw.stages} * raw.stage_bytes; }
 };
+
+// Enough stages for the latency of memory, no more than six warps can take part in.
+RawRows raw_rows(const Work& work, const HaloConfig& config, const HaloTiling& tiling, const Reaches& reaches,
+                 const Tiles& tiles) {
+  RawRows raw{};
+  const Side& in = work.in;
+  if (config.staging == HaloStaging::kTransposed) {
+    const int64_t phases = row_phases(in), step = work.in_step.w, cols = (tiles.halo_pitch - 1) * step + 1;
+    raw.row_phases_log2 = std::countr_zero(static_cast<uint64_t>(phases));
+    raw.step_log2 = std::countr_zero(static_cast<uint64_t>(step));
+    const bool aligned = phases == 1 && reaches.aligned && (tiling.linear || tiling.tile_q * step % 8 == 0);
+    const int64_t reach = cols + (aligned ? 0 : 7);
+    raw.boxes = static_cast<int32_t>(ceil_div(reach, kMaxBox - 8));
+    // An odd number of 16-byte chunks: the eight rows that a matrix is read from then lie in different banks.
+    raw.box_w = static_cast<int32_t>((ceil_div(ceil_div(reach, raw.boxes), 8) | 1) * 8);
+    raw.stage_bytes = static_cast<int32_t>(raw.box_w * tiles.pixel_bytes);
+    raw.stages = raw.stage_bytes <= 3072 ? 12 : std::clamp(36864 / raw.stage_bytes, 3, 6);
+  } else if (config.staging == HaloStaging::kGathered) {
+    raw.slab = config.channels;
+    while (raw.slab > 8 && raw.slab * in.stride.c * 2 > 16384) raw.slab /= 2;
+    raw.stage_bytes = static_cast<int32_t>(round_up(raw.slab * in.stride.c * 2, 128));
+    raw.stages = static_cast<int32_t>(std::clamp<int64_t>(ceil_div(24576, raw.stage_bytes), 2, 6));
+  }
+  return raw;
+}
 
 // False if something is too large for the kernel's counters or the copy engine.
 bool make_tiles(const Work& work, const HaloConfig& config, const HaloTiling& tiling, const Reaches& reaches,
@@ -193,7 +277,9 @@ bool make_tiles(const Work& work, const HaloConfig& config, const HaloTiling& ti
   out.linear_h = out.linear_w = 1;
   if (tiling.linear) {
     out.linear_h = reaches.h.linear;
-    out.linear_w = round_up(reaches.w.linear, 128 / out.pixel_bytes);  // rows start at multiples of 128 bytes
+    // Rows start at multiples of 128 bytes, and no pair of pixels that is stored together straddles them.
+    out.linear_w =
+        round_up(reaches.w.linear, std::max<int64_t>(128 / out.pixel_bytes, store_mode(work, true).pixel_vector));
     const double positions =
         static_cast<double>(in.n) * static_cast<double>(out.linear_h) * static_cast<double>(out.linear_w);
     if (positions + static_cast<double>(out.pixels) > kInt32Max) return false;
@@ -209,32 +295,33 @@ bool make_tiles(const Work& work, const HaloConfig& config, const HaloTiling& ti
   }
   if (out.halo_rows * out.halo_pitch > kMaxHaloPixels) return false;
   if (config.staging == HaloStaging::kTma) {
-    constexpr int64_t kMaxBox = 256;
     const int64_t load_rows = tiling.linear ? 1 : out.halo_rows;
     if ((out.halo_pitch - 1) * work.in_step.w >= kMaxBox || (load_rows - 1) * work.in_step.h >= kMaxBox) return false;
   }
   out.filters = ceil_div(work.out.c, config.block_k);
   out.count = out.per_filter;
   for (const int64_t factor : {out.filters, int64_t{work.phases()}, work.groups}) {
-    if (out.count > kInt32Max) return false;
+    if (out.count > kMaxTiles) return false;
     out.count *= factor;
   }
   out.c_blocks = ceil_div(in.c, config.channels);
   out.steps = work.taps * out.c_blocks;
-  if (out.count > kInt32Max || out.steps > kInt32Max) return false;
+  if (out.count > kMaxTiles || out.steps > kInt32Max) return false;
   out.step_bytes = config.block_k * out.pixel_bytes;
   out.halo_bytes = out.halo_rows * out.halo_pitch * out.pixel_bytes;
   out.halo_stage_bytes = round_up(out.halo_bytes, kHaloAlignment);
+  out.raw = raw_rows(work, config, tiling, reaches, out);
   return true;
 }
 
 // False if no stages fit.
 bool choose_stages(const Work& work, const HaloConfig& config, const Tiles& tiles, int64_t smem_bytes,
                    HaloTiling& tiling) {
-  const int64_t room = smem_bytes - kHaloFixedBytes;
+  const int64_t room = smem_bytes - kHaloFixedBytes - tiles.raw_bytes();
   const int64_t halo = tiles.halo_stage_bytes, step = tiles.step_bytes;
   tiling.filter_resident = tiles.filters == 1 && work.groups == 1 && tiles.steps > 0 &&
-                           tiles.steps + 8 <= kMaxHaloStages && tiles.steps * step + 2 * halo <= room;
+                           tiles.steps + 4 + tiles.raw.stages <= kMaxHaloStages &&
+                           tiles.steps * step + 2 * halo <= room;
   int64_t halo_stages, filter_stages;
   if (tiling.filter_resident) {
     filter_stages = tiles.steps;
@@ -261,28 +348,14 @@ bool reads_filter_directly(const HaloConfig& config, const ConvProblem& problem)
   return (config.filter == FilterTile::kNMajor || problem.pass == Pass::kFprop) && tma_can_load_filter(problem);
 }
 
-struct Store {
-  StoreMode mode;
-  int pixel_vector;
-};
-
-Store store_mode(const Work& work, bool linear) {
-  const Side& out = work.out;
-  if (out.stride.c == 1 && out.align >= 16 && out.c % 8 == 0 && pixels_divisible(out, 8))
-    return {StoreMode::kChannels, 1};
-  if (out.stride.w != 1) return {StoreMode::kElements, 1};
-  for (const int vector : {8, 2}) {
-    if (!linear && work.out_step.w == 1 && out.align >= 2 * vector && planes_divisible(out, work.groups, vector)) {
-      return {StoreMode::kPixels, vector};
-    }
-  }
-  return {StoreMode::kPixels, 1};
+// Whether rows of pixels do not begin with a sector: they then share one with the row's next tile, or the next row.
+bool stores_pieces(const Work& work, Store store) {
+  return store.mode == StoreMode::kPixels && (work.out.h > 1 ? work.out.stride.h : work.out.stride.c) % 16 != 0;
 }
 
 // Loads of a staging thread that cover a halo row.
 int64_t stage_row_units(HaloStaging staging, int64_t halo_pitch) {
-  const int64_t pixels = staging_pixels(staging);
-  return pixels == 1 ? halo_pitch : (halo_pitch + pixels - 2) / pixels + 1;
+  return staging == HaloStaging::kPairs ? halo_pitch / 2 + 1 : halo_pitch;
 }
 
 // Whether the ring of filter stages is too short to cover the latency of L2 at all times.
@@ -290,13 +363,47 @@ bool short_of_filters(const HaloTiling& tiling, const Tiles& tiles) {
   return !tiling.filter_resident && tiling.filter_stages * tiles.step_bytes <= 65536;
 }
 
+// Bytes a clock of a multiprocessor. Rows of pixels: what matters is how many bytes a warpgroup writes to a row at
+// once, and that pieces of a sector are written together, or at least while L2 still has the rest.
+double store_rate(const Work& work, const HaloConfig& config, const HaloTiling& tiling, Store store) {
+  if (store.mode == StoreMode::kElements) return 5;
+  if (store.mode == StoreMode::kChannels) return 40;
+  const bool narrow = tiling.block_w_log2 == 3;
+  const int across = tiling.linear ? config.m_blocks : std::min(config.m_blocks, tiling.tile_q >> tiling.block_w_log2);
+  const double run = 2. * across * (narrow ? 8 : 64);
+  double rate = std::min(40., run / 2);
+  if (stores_pieces(work, store)) {
+    constexpr double kSmallOutput = 8e6;  // elements
+    const bool small =
+        static_cast<double>(work.out.n * work.out.h * work.out.w) * static_cast<double>(work.out.c * work.groups) <
+        kSmallOutput;
+    rate = narrow ? run / (small ? 16 : 40) : std::min(17., run / 26);
+  }
+  if (store.pixel_vector == 1 || tiling.linear) rate = std::min(store.pixel_vector == 1 ? 2. : 5., rate);
+  return tiling.turns && stores_pieces(work, store) ? rate / 2 : rate;
+}
+
+// Clocks that staging takes of the warps and the copy engine, a halo.
+double staging_clocks(const Work& work, const HaloConfig& config, const HaloTiling& tiling, const Tiles& tiles) {
+  constexpr double kBytesPerClock[] = {40, 9.5, 12, 40, 4.6, 4};  // by HaloStaging
+  const double rate = kBytesPerClock[static_cast<int>(config.staging)];
+  const auto halo_bytes = static_cast<double>(tiles.halo_bytes);
+  if (config.staging != HaloStaging::kTransposed) return halo_bytes / rate;
+  // Rows shorter than the latency of their copies cost the same. Those that begin before the image take a slower loop;
+  // of columns that a stride leaves out, only the loads.
+  const double left_out = tiles.raw.step_log2 > 0 ? .7 : 1;
+  const double tiles_q = std::max(1., static_cast<double>(work.cols) / std::max<double>(tiling.tile_q, 1));
+  const double edges = work.w.run[0].d >= 0 || tiles.raw.step_log2 > 0 ? 0. : tiling.linear ? 1. : 1 / tiles_q;
+  const double row = std::max(530., left_out * (50 + tiles.raw.stage_bytes / rate)) * (1 + .6 * edges);
+  return row * static_cast<double>(tiles.halo_rows * tiles.raw.boxes);
+}
+
 // Clocks of an average tile, times tiles of the busiest multiprocessor. Rates measured on an H200.
 double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& tiling, const Tiles& tiles,
                const Reaches& reaches, Store store, int64_t packed_bytes, double bytes, int sm_count) {
   constexpr double kClocksPerUs = 1755;
   constexpr double kLoadBytesPerClock = 40;
-  constexpr double kStagedBytesPerClock[] = {40, 6.5, 4.6, 4};  // by HaloStaging
-  constexpr double kFixedClocks = 6000;                         // launch, first loads, last store
+  constexpr double kFixedClocks = 6000;  // launch, first loads, last store
   constexpr double kPackUs = 4, kPackBytesPerUs = 1.3e6;
   const double phases = work.phases();
   const double steps = static_cast<double>(tiles.steps) / phases;
@@ -306,30 +413,28 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
   const double filter_load = tiling.filter_resident ? 0. : steps * static_cast<double>(tiles.step_bytes);
   const double out_bytes = 2. * static_cast<double>(tiles.pixels * config.block_k);
   const double mma = wgmmas * config.block_k / 2. / .95;
-  const double smem = (wgmmas * (64 + config.block_k) * 32 + halo_load + filter_load + 2 * out_bytes) / 128;
-  const bool tma = config.staging == HaloStaging::kTma;
-  const double staged = tma ? halo_load  // else whole runs, though the halo has only parts of some
-                            : halos * static_cast<double>(tiles.halo_rows * tiles.pixel_bytes *
-                                                          stage_row_units(config.staging, tiles.halo_pitch) *
-                                                          staging_pixels(config.staging));
-  const double load = std::max((halo_load + filter_load) / kLoadBytesPerClock,
-                               staged / kStagedBytesPerClock[static_cast<int>(config.staging)]);
-  double store_bytes_per_clock = store.mode == StoreMode::kElements   ? 5
-                                 : store.mode == StoreMode::kChannels ? 40
-                                 : store.pixel_vector == 8            ? 30
-                                 : store.pixel_vector == 2            ? 16
-                                                                      : 8;
-  const bool short_runs = store.mode == StoreMode::kPixels && !tiling.linear && tiling.block_w_log2 == 3;
-  if (short_runs) store_bytes_per_clock /= 1.5;
-  const double epilogue = out_bytes / store_bytes_per_clock + 300;
-  const double body = std::max({mma, smem, load});
-  const double tile = tiling.turns ? std::max(body + 100, (body + epilogue + 500) / 2) : body + epilogue;
+  const double raw_load = config.staging == HaloStaging::kTransposed
+                              ? halos * static_cast<double>(tiles.halo_rows * tiles.raw.boxes * tiles.raw.stage_bytes)
+                          : config.staging == HaloStaging::kGathered ? halo_load
+                                                                     : 0;
+  const double smem =
+      (wgmmas * (64 + config.block_k) * 32 + halo_load + filter_load + 2 * raw_load + 2 * out_bytes) / 128;
+  const double staging = halos * staging_clocks(work, config, tiling, tiles);
+  const double load = std::max((halo_load + filter_load + raw_load) / kLoadBytesPerClock, staging);
+  const double epilogue = out_bytes / store_rate(work, config, tiling, store) + 300;
+  // Warps that stage and products compete for shared memory.
+  const bool by_warps = staged_by_warps(config.staging);
+  const double body = std::max({mma, smem, load}) + (by_warps ? .3 * std::min(mma, staging) : 0);
+  const double tile = tiling.turns ? std::max({body + 100, epilogue, (body + epilogue + 500) / 2}) : body + epilogue;
   const auto waves = static_cast<double>(ceil_div(tiles.count, sm_count));
   // What the model does not see, measured: short rings, linear tiles and long runs of pixels each lose a little,
   // filters that do not exist as well; staging warps lose more where they cannot run ahead.
   const double idle = 1 - static_cast<double>(work.out.c) / static_cast<double>(tiles.filters * config.block_k);
-  const double rough = tma ? 1 + .02 * (tiling.halo_stages == 2) + .02 * short_of_filters(tiling, tiles) +
-                                 .01 * tiling.linear + .01 * (!tiling.linear && tiling.block_w_log2 == 6) + .02 * idle
+  const bool by_threads = config.staging == HaloStaging::kPairs || config.staging == HaloStaging::kPixels;
+  const double rough = !by_threads
+                           ? 1 + (config.staging == HaloStaging::kTransposed ? .06 : .02) * (tiling.halo_stages == 2) +
+                                 .02 * short_of_filters(tiling, tiles) + .01 * tiling.linear +
+                                 .01 * (!tiling.linear && tiling.block_w_log2 == 6) + .02 * idle
                            : 1 + .06 * (4 - tiling.halo_stages) + .1 * idle;
   const double pack = packed_bytes > 0 ? kPackUs + 2 * static_cast<double>(packed_bytes) / kPackBytesPerUs : 0;
   const double clocks = waves * tile * rough + kFixedClocks + (tiling.turns ? epilogue : 0);
@@ -350,11 +455,16 @@ void for_each_tiling(const Work& work, const HaloConfig& config, TapSplit split,
         tiling.tile_p = static_cast<int16_t>(block_h * (blocks / across));
         tiling.tile_q = static_cast<int16_t>(block_w * across);
         tiling.block_w_log2 = static_cast<int16_t>(block_w_log2);
-        // A tile of which more than half lies outside: linear ones do better.
-        if (tiling.tile_p >= 2 * work.rows || (tiling.tile_q >= 2 * work.cols && tiling.tile_q > 64)) continue;
+        // Whole rows of pixels, as they lie; elsewhere, where more than half of a tile lies outside, linear ones do
+        // better.
+        const bool planes = config.staging == HaloStaging::kPlanes;
+        const bool outside =
+            tiling.tile_p >= 2 * work.rows || (tiling.tile_q >= 2 * work.cols && tiling.tile_q > kBlock);
+        if (planes ? tiling.tile_p != 1 || block_w != kBlock : outside) continue;
         if (f(tiling)) return;
       }
     }
+    if (config.staging == HaloStaging::kPlanes) continue;
     tiling.linear = true;
     tiling.tile_p = tiling.tile_q = tiling.block_w_log2 = 0;
     if (f(tiling)) return;
@@ -462,6 +572,31 @@ TensorMapSpec in_map(const Work& work, const HaloConfig& config, const HaloParam
       config.channels * 2};
 }
 
+TensorMapSpec planes_map(const Work& work, const HaloConfig& config) {
+  const Side& in = work.in;
+  return {{static_cast<uint64_t>(in.w), static_cast<uint64_t>(in.c), static_cast<uint64_t>(work.groups),
+           static_cast<uint64_t>(in.h), static_cast<uint64_t>(in.n)},
+          {stride_bytes(in.c, in.stride.c), stride_bytes(work.groups, in.c * in.stride.c),
+           stride_bytes(in.h, in.stride.h), stride_bytes(in.n, in.stride.n)},
+          {kBlock, static_cast<uint32_t>(config.channels), 1, 1, 1},
+          {1, 1, 1, 1, 1},
+          2 * kBlock};
+}
+
+// Of the rows `row`, `row` + number of maps and so on. Its columns begin raw.shift before the image's.
+TensorMapSpec raw_map(const Work& work, const HaloConfig& config, const RawRows& raw, int row) {
+  const Side& in = work.in;
+  const int64_t maps = int64_t{1} << raw.row_phases_log2, rows = ceil_div(in.h - row, maps);
+  return {{static_cast<uint64_t>(in.w + raw.shift[row]), static_cast<uint64_t>(rows), static_cast<uint64_t>(in.c),
+           static_cast<uint64_t>(work.groups), static_cast<uint64_t>(in.n)},
+          {stride_bytes(rows, in.stride.h * maps), stride_bytes(in.c, in.stride.c),
+           stride_bytes(work.groups, in.c * in.stride.c), stride_bytes(in.n, in.stride.n)},
+          {static_cast<uint32_t>(raw.box_w), 1, static_cast<uint32_t>(config.channels), 1, 1},
+          {1, 1, 1, 1, 1},
+          0,
+          row * in.stride.h - raw.shift[row]};
+}
+
 TensorMapSpec filter_map(const ConvProblem& problem, const HaloConfig& config) {
   const Strides& w = problem.w_strides;
   const int64_t k = problem.k_per_group();
@@ -493,16 +628,19 @@ const char* halo_why_not(const KernelEntry& entry, const ConvProblem& problem, c
   if (config.channels >= 4 * std::max<int64_t>(in.c, 9)) return "has stages of too many channels";
   if (config.channels * 2 < std::min<int64_t>(in.c, 33)) return "has stages of too few channels";
   const Pair in_step = problem.pass == Pass::kFprop ? problem.stride : Pair{1, 1};
-  const HaloStaging widest = widest_staging(in, problem.groups, in_step);
-  if (config.staging < widest) {
-    return config.staging == HaloStaging::kTma
-               ? "needs contiguous channels, 16-byte strides and addresses, strides of the convolution up to 8"
-               : "needs contiguous rows of whole, aligned vectors of pixels, stride 1";
+  const HaloStaging best = best_staging(problem, in, in_step);
+  if (config.staging != best && !(config.staging == HaloStaging::kPixels && best == HaloStaging::kPairs)) {
+    switch (config.staging) {
+      case HaloStaging::kTma:
+        return "needs contiguous channels, 16-byte strides and addresses, strides of the convolution up to 8";
+      case HaloStaging::kTransposed:
+        return "needs contiguous rows, planes 16 bytes apart, more than one tap and 8 channels";
+      case HaloStaging::kGathered: return "needs small contiguous images that no tensor map takes, 40 channels or more";
+      case HaloStaging::kPlanes: return "needs one tap, contiguous pixels, rows and planes 16 bytes apart";
+      case HaloStaging::kPairs: return "needs contiguous rows of whole, aligned pairs of pixels, stride 1";
+      case HaloStaging::kPixels: return "reads the input in smaller pieces than it allows";
+    }
   }
-  const bool close =
-      config.staging == widest || (widest != HaloStaging::kTma && config.staging <= HaloStaging::kPixels &&
-                                   static_cast<int>(config.staging) == static_cast<int>(widest) + 1);
-  if (!close) return "reads the input in smaller pieces than it allows";
   if (config.filter == FilterTile::kNMajor && !tma_can_load_filter(problem)) {
     return "needs a channels_last filter, 16-byte strides and address";
   }
@@ -524,9 +662,16 @@ Plan halo_plan(const KernelEntry& entry, const ConvProblem& problem, const Devic
   plan.grid = std::min<int64_t>(tiles.count, device.sm_count);
   plan.block_threads = halo_threads(entry.halo.staging);
   plan.smem_bytes = static_cast<int32_t>(kHaloFixedBytes + best.tiling.halo_stages * tiles.halo_stage_bytes +
-                                         best.tiling.filter_stages * tiles.step_bytes);
+                                         best.tiling.filter_stages * tiles.step_bytes + tiles.raw_bytes());
   plan.workspace_bytes = best.packed_bytes;
   plan.halo = best.tiling;
+  plan.halo.tile_run = 1;
+  // Rows stored in pieces are written by one block, one piece soon after the other: it costs less (seed_3x3's stores
+  // alone: 1.65 ms against 2.0). No block is without a tile: it would wait for a filter that stays.
+  if (tiles.count >= 4 * plan.grid && stores_pieces(work, store_mode(work, best.tiling.linear))) {
+    plan.halo.tile_run = static_cast<int32_t>(ceil_div(tiles.count, std::max<int64_t>(plan.grid, 1)));
+    plan.grid = ceil_div(tiles.count, plan.halo.tile_run);
+  }
   plan.cost_us = best.cost_us;
   return plan;
 }
@@ -552,7 +697,9 @@ HaloLaunch halo_launch(const Plan& plan, const ConvProblem& problem) {
   params.height = static_cast<int32_t>(in.h), params.width = static_cast<int32_t>(in.w);
   params.in_step_h = static_cast<int32_t>(work.in_step.h), params.in_step_w = static_cast<int32_t>(work.in_step.w);
 
+  const Store store = store_mode(work, tiling.linear);
   params.tiles = static_cast<int32_t>(tiles.count);
+  params.tile_run = tiling.tile_run;
   params.k_tiles = FastDivmod(tiles.filters), params.phases = FastDivmod(work.phases());
   params.tiles_npq = FastDivmod(tiles.per_filter);
   params.linear = tiling.linear;
@@ -577,10 +724,24 @@ HaloLaunch halo_launch(const Plan& plan, const ConvProblem& problem) {
   params.b_stages = tiling.filter_stages;
   params.filter_resident = tiling.filter_resident;
   params.filter_direct = reads_filter_directly(config, problem);
-  const Store store = store_mode(work, tiling.linear);
   params.store = store.mode, params.pixel_vector = store.pixel_vector;
   fill_taps(work, tiling.split, tiles, params);
-  if (config.staging == HaloStaging::kTma) launch.in_map = in_map(work, config, params);
+  params.raw = tiles.raw;
+  switch (config.staging) {
+    case HaloStaging::kTma: launch.in_map[launch.in_maps++] = in_map(work, config, params); break;
+    case HaloStaging::kPlanes:
+      params.loads = params.tile_q / kBlock;
+      launch.in_map[launch.in_maps++] = planes_map(work, config);
+      break;
+    case HaloStaging::kTransposed:
+      while (launch.in_maps < 1 << params.raw.row_phases_log2) {
+        const int row = launch.in_maps++;
+        params.raw.shift[row] = static_cast<int32_t>(row * in.stride.h % 8);
+        launch.in_map[row] = raw_map(work, config, params.raw, row);
+      }
+      break;
+    default: break;
+  }
   if (params.filter_direct) launch.filter_map = filter_map(problem, config);
   return launch;
 }

@@ -17,7 +17,7 @@
 #include "fastconv/planner/registry.h"
 #include "fastconv/planner/wgrad_family.h"
 #include "fastconv/tile/conv_coords.cuh"
-#include "fastconv/tile/scheduler.cuh"
+#include "fastconv/tile/halo_walk.cuh"
 
 namespace py = pybind11;
 using namespace pybind11::literals;
@@ -240,41 +240,89 @@ Products im2col_products(const ConvProblem& problem) {
   return products;
 }
 
+// What a staged halo holds: for each pixel its offset in the input, of channel 0, or kZero. By the same steps as the
+// producers.
+constexpr int64_t kZero = -1, kNothing = -2;
+
+std::vector<int64_t> staged_halo(const HaloParams& params, HaloStaging staging, const Tile& tile,
+                                 const TapGroup& group) {
+  std::vector<int64_t> halo(params.halo_rows * params.halo_pitch, kNothing);
+  auto put = [&](int32_t row, int32_t column, int32_t n, int32_t h, int32_t w) {
+    int64_t& pixel = halo.at(row * params.halo_pitch + column);
+    if (pixel != kNothing) throw py::index_error("staged twice");
+    const bool inside = n < params.n && h >= 0 && h < params.height && w >= 0 && w < params.width;
+    pixel = inside ? n * params.in_n + h * params.in_h + w * params.in_w : kZero;
+  };
+  auto put_row = [&](int32_t i) {
+    const HaloRow row = halo_row(params, tile, group, i);
+    for (int32_t column = 0; column < params.halo_pitch; ++column) {
+      put(i, column, row.n, row.h, halo_col(params, tile, group) + column * params.in_step_w);
+    }
+  };
+  if (staging == HaloStaging::kPlanes) {
+    for (int32_t i = 0; i < params.loads * 64; ++i) put(0, i, tile.n, tile.p, tile.q + i);
+  } else if (staging == HaloStaging::kTransposed) {
+    for_each_raw_row(params, tile, group, [&](int32_t i, const HaloRow& row, int32_t w, int32_t start) {
+      const int32_t phase = row.h & ((1 << params.raw.row_phases_log2) - 1);
+      if (exists(params, row) && (row.h * params.in_h + start) % 8 != 0) throw py::index_error("no 16-byte address");
+      if (exists(params, row) && (params.raw.shift[phase] + start) % 8 != 0) throw py::index_error("another column");
+      for (int32_t column = start; column < start + params.raw.box_w; ++column) {
+        const int32_t from_w = column - w, at = from_w >> params.raw.step_log2;
+        if (from_w < 0 || from_w % (1 << params.raw.step_log2) != 0 || at >= params.halo_pitch) continue;
+        put(i, at, row.n, row.h, column);
+      }
+    });
+  } else if (staging == HaloStaging::kGathered) {
+    for_each_slab(params, tile, 0, params.raw.slab, [&](int32_t image, int32_t row, int32_t next, int, bool there) {
+      for (int32_t i = row; i < next; ++i) {
+        const int32_t n = halo_row(params, tile, group, i).n;
+        if (n != image || there != (n < params.n)) throw py::index_error("another image");
+        put_row(i);
+      }
+    });
+  } else {
+    for (int32_t i = 0; i < params.halo_rows; ++i) put_row(i);
+  }
+  return halo;
+}
+
 // As the halo engine forms them: rows of matrix operands are pixels of a staged halo, shifted by the tap.
 Products halo_products(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device) {
-  const HaloParams params = halo_launch(kernel.plan(kernel, problem, device), problem).params;
+  const Plan plan = kernel.plan(kernel, problem, device);
+  const HaloParams params = halo_launch(plan, problem).params;
   const Strides& w = problem.w_strides;
   const int64_t filter_c = problem.pass == Pass::kDgrad ? w.n : w.c;
   const int32_t pixel_bytes = 2 * kernel.halo.channels;
   Products products;
-  for (int32_t index = 0; index < params.tiles; ++index) {
-    const Tile tile(params, index);
-    if (tile.group != 0 || tile.k_tile != 0) continue;
+  auto multiply = [&](const Tile& tile, const TapGroup& taps, const std::vector<int64_t>& halo, int32_t m) {
     const OutputPhase& phase = params.phase[tile.phase];
-    for (int32_t m = 0; m < params.tile_pixels; ++m) {
-      const int32_t block = m / 64, row = m % 64;
-      const OutputPixel out = output_pixel(params, tile, block, row);
-      if (out.n >= params.n || out.p >= phase.p || out.q >= phase.q) continue;
-      const int64_t target = out.n * params.out_n + out.p * params.out_h + out.q * params.out_w +
-                             phase.h * params.out_phase_h + phase.w * params.out_phase_w;
-      const int32_t first =
-          block_offset(params, tile, block, pixel_bytes) + row / 8 * params.group_pitch + row % 8 * pixel_bytes;
-      for (int32_t g = phase.group_begin; g < phase.group_end; ++g) {
-        const TapGroup& taps = params.group[g];
-        for (int32_t tap = 0; tap < taps.rows * taps.cols; ++tap) {
-          const int32_t i = tap / taps.cols, j = tap % taps.cols;
-          const int32_t pixel = (first + i * taps.row_step + j * taps.col_step) / pixel_bytes;
-          if (pixel >= params.halo_rows * params.halo_pitch) throw py::index_error("beyond the halo");
-          const HaloRow at = halo_row(params, tile, taps, pixel / params.halo_pitch);
-          const int32_t column = halo_col(params, tile, taps) + pixel % params.halo_pitch * params.in_step_w;
-          if (at.n >= params.n || at.h < 0 || at.h >= params.height || column < 0 || column >= params.width) continue;
-          const int64_t source = at.n * params.in_n + at.h * params.in_h + column * params.in_w;
-          const int64_t filter = (taps.r0 + i * taps.dr) * w.h + (taps.s0 + j * taps.ds) * w.w;
-          for (int32_t c = 0; c < params.c; ++c) {
-            products.emplace_back(source + c * params.in_c, filter + c * filter_c, target);
-          }
-        }
+    const int32_t block = m / 64, row = m % 64;
+    const OutputPixel out = output_pixel(params, tile, block, row);
+    if (out.n >= params.n || out.p >= phase.p || out.q >= phase.q) return;
+    const int64_t target = out.n * params.out_n + out.p * params.out_h + out.q * params.out_w +
+                           phase.h * params.out_phase_h + phase.w * params.out_phase_w;
+    const int32_t first =
+        block_offset(params, tile, block, pixel_bytes) + row / 8 * params.group_pitch + row % 8 * pixel_bytes;
+    for (int32_t tap = 0; tap < taps.rows * taps.cols; ++tap) {
+      const int32_t i = tap / taps.cols, j = tap % taps.cols;
+      const int64_t source = halo.at((first + i * taps.row_step + j * taps.col_step) / pixel_bytes);
+      if (source == kNothing) throw py::index_error("nothing staged");
+      if (source == kZero) continue;
+      const int64_t filter = (taps.r0 + i * taps.dr) * w.h + (taps.s0 + j * taps.ds) * w.w;
+      for (int32_t c = 0; c < params.c; ++c) {
+        products.emplace_back(source + c * params.in_c, filter + c * filter_c, target);
       }
+    }
+  };
+  for (int32_t worker = 0; worker < plan.grid; ++worker) {
+    for (TileWalk walk(params, worker, static_cast<int32_t>(plan.grid)); walk.more(); walk.next()) {
+      const Tile tile(params, walk.index);
+      if (tile.group != 0 || tile.k_tile != 0) continue;
+      for_each_halo(params, tile, [&](const TapGroup& taps, int c_block) {
+        if (c_block != 0) return;
+        const std::vector<int64_t> halo = staged_halo(params, kernel.halo.staging, tile, taps);
+        for (int32_t m = 0; m < params.tile_pixels; ++m) multiply(tile, taps, halo, m);
+      });
     }
   }
   return products;

@@ -6,23 +6,42 @@
 #include "fastconv/tile/epilogue_sm90.cuh"
 #include "fastconv/tile/mainloop_sm90.cuh"
 #include "fastconv/tile/stage_halo.cuh"
+#include "fastconv/tile/stage_nchw.cuh"
 
 namespace fastconv {
 
 // Named barriers; 0 is __syncthreads. One of each a consumer warpgroup.
 enum BlockBarrier : int { kEpilogueBarrier = 1, kTurnBarrier = 3 };
 
+// Warp 0 brings the filter; where raw input is copied for others to rearrange, warp 1 starts those copies; the next
+// ones stage.
 template <HaloStaging kStaging>
 struct HaloThreads {
-  static constexpr int kProducerWarpgroups = kStaging == HaloStaging::kTma ? 1 : 2;
+  static constexpr bool kRaw = kStaging == HaloStaging::kTransposed || kStaging == HaloStaging::kGathered;
+  static constexpr bool kByWarps = staged_by_warps(kStaging);
+  static constexpr int kProducerWarpgroups = kByWarps ? 2 : 1;
   static constexpr int kConsumerWarpgroups = 2;
   static constexpr int kThreads = (kProducerWarpgroups + kConsumerWarpgroups) * 128;
   static_assert(kThreads == halo_threads(kStaging));
-  static constexpr int kStagingWarps = kStaging == HaloStaging::kTma ? 1 : 4 * kProducerWarpgroups - 1;
+  static constexpr int kFirstStagingWarp = kRaw ? 2 : 1;
+  static constexpr int kStagingWarps = kByWarps ? 4 * kProducerWarpgroups - kFirstStagingWarp : 1;
   // NOTES: setmaxnreg moves registers within the block's allotment: 168 x 384 threads or 128 x 512.
-  static constexpr int kProducerRegisters = kStaging == HaloStaging::kTma ? 40 : 80;
-  static constexpr int kConsumerRegisters = kStaging == HaloStaging::kTma ? 232 : 176;
+  static constexpr bool kFewRegisters = kStaging == HaloStaging::kGathered || kStaging == HaloStaging::kPixels;
+  static constexpr int kProducerRegisters = !kByWarps ? 40 : kFewRegisters ? 72 : 80;
+  static constexpr int kConsumerRegisters = !kByWarps ? 232 : kFewRegisters ? 184 : 176;
 };
+
+// Tensor maps of the input.
+template <HaloStaging kStaging>
+struct HaloMapsOf {
+  using Type = CUtensorMap;
+};
+template <>
+struct HaloMapsOf<HaloStaging::kTransposed> {
+  using Type = RawMaps;
+};
+template <HaloStaging kStaging>
+using HaloMaps = typename HaloMapsOf<kStaging>::Type;
 
 __device__ __forceinline__ void arrive_block_barrier(int barrier) {
   asm volatile("bar.arrive %0, 256;" ::"r"(barrier) : "memory");
@@ -40,8 +59,8 @@ template <int kBlockK, int kChannels, bool kNMajor>
 __device__ __forceinline__ void produce_filter(const HaloParams& params, const CUtensorMap* map, Ring& ring) {
   constexpr int kStepBytes = kBlockK * kChannels * 2;
   if (!params.filter_direct) ptx::wait_for_previous_kernel();  // which packs the filter
-  for (int t = blockIdx.x; t < params.tiles; t += gridDim.x) {
-    Tile tile(params, t);
+  for (TileWalk walk(params, blockIdx.x, gridDim.x); walk.more(); walk.next()) {
+    Tile tile(params, walk.index);
     if (params.filter_direct) {
       const int phases = params.filter_resident ? params.phase_count : 1;
       for (int i = 0; i < phases; ++i) {
@@ -63,54 +82,83 @@ __device__ __forceinline__ void produce_filter(const HaloParams& params, const C
   }
 }
 
+// Halos of all the block's tiles. `warp` of those that stage; -1 starts copies for them.
+template <int kChannels, HaloStaging kStaging>
+__device__ __forceinline__ void produce_halos(const HaloParams& params, const HaloMaps<kStaging>& maps, Ring& raw,
+                                              Ring& halo, uint32_t waste, int warp, int lane) {
+  constexpr int kWarps = HaloThreads<kStaging>::kStagingWarps;
+  for (TileWalk walk(params, blockIdx.x, gridDim.x); walk.more(); walk.next()) {
+    const Tile tile(params, walk.index);
+    if constexpr (kStaging == HaloStaging::kTma) {
+      stage_halo_tma<kChannels>(params, tile, &maps, halo, lane);
+    } else if constexpr (kStaging == HaloStaging::kPlanes) {
+      stage_planes<kChannels>(params, tile, &maps, halo, lane);
+    } else if constexpr (kStaging == HaloStaging::kTransposed) {
+      if (warp >= 0) {
+        transpose_halo<kChannels, kWarps>(params, tile, raw, halo, warp, {params.raw, waste, lane});
+      } else if (lane == 0) {
+        load_halo_raw<kChannels>(params, tile, maps, raw);
+      }
+    } else if constexpr (kStaging == HaloStaging::kGathered) {
+      if (warp >= 0) {
+        gather_halo<kChannels, kWarps>(params, tile, raw, halo, warp, lane);
+      } else if (lane == 0) {
+        load_slabs<kChannels>(params, tile, raw);
+      }
+    } else {
+      stage_halo_units<kChannels, kStaging == HaloStaging::kPairs ? 2 : 1, kWarps>(params, tile, halo, warp, lane);
+    }
+  }
+}
+
 template <typename T, int kBlockK, int kMBlocks, int kChannels, HaloStaging kStaging, FilterTile kFilter>
 __global__ __launch_bounds__(HaloThreads<kStaging>::kThreads,
                              1) void conv_fprop_sm90(const __grid_constant__ HaloParams params,
-                                                     const __grid_constant__ CUtensorMap in_map,
+                                                     const __grid_constant__ HaloMaps<kStaging> in_maps,
                                                      const __grid_constant__ CUtensorMap filter_map) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Threads = HaloThreads<kStaging>;
   constexpr int kStepBytes = kBlockK * kChannels * 2;
-  constexpr bool kNMajor = kFilter == FilterTile::kNMajor;
+  constexpr bool kMMajor = kStaging == HaloStaging::kPlanes, kNMajor = kFilter == FilterTile::kNMajor;
 
   extern __shared__ uint8_t smem_raw[];
   const uint32_t smem = (ptx::smem_address(smem_raw) + kHaloAlignment - 1) &
                         ~(kHaloAlignment - 1u);  // swizzling goes by absolute address
-  Ring halo, filter;
+  Ring halo, filter, raw;
   halo.data = smem, halo.stage_bytes = params.a_stage_bytes, halo.stages = params.a_stages;
   filter.data = halo.data + params.a_stages * params.a_stage_bytes;
   filter.stage_bytes = kStepBytes, filter.stages = params.b_stages;
-  const uint32_t epilogue = filter.data + params.b_stages * kStepBytes;
+  raw.data = filter.data + params.b_stages * kStepBytes;
+  raw.stage_bytes = params.raw.stage_bytes, raw.stages = params.raw.stages;
+  const uint32_t epilogue = raw.data + raw.stages * raw.stage_bytes;
   halo.barriers = epilogue + Threads::kConsumerWarpgroups * kEpilogueBytes;
   filter.barriers = halo.barriers + 16 * params.a_stages;
+  raw.barriers = filter.barriers + 16 * params.b_stages;
+  const uint32_t waste = raw.barriers + 16 * params.raw.stages;
 
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
-  if (threadIdx.x == 0) {
+  if (warp == 0) {
     const int consumer_warps = 4 * params.warpgroups_per_tile;
-    halo.init(kStaging == HaloStaging::kTma ? 1 : 32 * Threads::kStagingWarps, consumer_warps);
-    filter.init(1, consumer_warps);
+    halo.init(lane, Threads::kStagingWarps, consumer_warps);
+    filter.init(lane, 1, consumer_warps);
+    // Whoever transposes has stages of its own; all threads that gather share them, and each arrives for itself.
+    raw.init(lane, 1, kStaging == HaloStaging::kGathered ? 32 * Threads::kStagingWarps : 1);
     ptx::mbarrier_init_fence();
-    if constexpr (kStaging == HaloStaging::kTma) ptx::tma_prefetch(&in_map);
-    if (params.filter_direct) ptx::tma_prefetch(&filter_map);
+    if (lane == 0) {
+      if constexpr (!Threads::kByWarps) ptx::tma_prefetch(&in_maps);
+      if (params.filter_direct) ptx::tma_prefetch(&filter_map);
+    }
   }
   __syncthreads();
 
-  const int grid = gridDim.x;
   if (warp < 4 * Threads::kProducerWarpgroups) {
     ptx::release_registers<Threads::kProducerRegisters>();
     if (warp == 0) {
       if (lane == 0) {
         produce_filter<kBlockK, kChannels, kNMajor>(params, &filter_map, filter);
       }
-    } else if (warp <= Threads::kStagingWarps) {
-      for (int t = blockIdx.x; t < params.tiles; t += grid) {
-        const Tile tile(params, t);
-        if constexpr (kStaging == HaloStaging::kTma) {
-          stage_halo_tma<kChannels>(params, tile, &in_map, halo, lane);
-        } else {
-          stage_halo_warps<kChannels, kStaging>(params, tile, halo, warp - 1, Threads::kStagingWarps, lane);
-        }
-      }
+    } else if (warp < Threads::kFirstStagingWarp + Threads::kStagingWarps) {
+      produce_halos<kChannels, kStaging>(params, in_maps, raw, halo, waste, warp - Threads::kFirstStagingWarp, lane);
     }
   } else {
     ptx::acquire_registers<Threads::kConsumerRegisters>();
@@ -121,8 +169,9 @@ __global__ __launch_bounds__(HaloThreads<kStaging>::kThreads,
     const int my_turn = kTurnBarrier + warpgroup, next_turn = kTurnBarrier + 1 - warpgroup;
     if (turns && warpgroup == 1) arrive_block_barrier(next_turn);
     const int first_block = turns ? 0 : warpgroup * kMBlocks;
-    for (int t = blockIdx.x, turn = 0; t < params.tiles; t += grid, ++turn) {
-      const Tile tile(params, t);
+    int turn = 0;
+    for (TileWalk walk(params, blockIdx.x, gridDim.x); walk.more(); walk.next(), ++turn) {
+      const Tile tile(params, walk.index);
       if (turns && (turn & 1) != warpgroup) {
         const OutputPhase& phase = params.phase[tile.phase];
         halo.skip((phase.group_end - phase.group_begin) * params.c_blocks);
@@ -135,10 +184,10 @@ __global__ __launch_bounds__(HaloThreads<kStaging>::kThreads,
       }
       float acc[kMBlocks][kBlockK / 2];
       if (turns) ptx::barrier_sync(my_turn, 256);
-      Mainloop<T, kBlockK, kMBlocks, kChannels, kNMajor>::run(params, tile, first_block, halo, filter,
-                                                              !params.filter_resident, lane == 0, acc, [&] {
-                                                                if (turns) arrive_block_barrier(next_turn);
-                                                              });
+      Mainloop<T, kBlockK, kMBlocks, kChannels, kMMajor, kNMajor>::run(params, tile, first_block, halo, filter,
+                                                                       !params.filter_resident, lane == 0, acc, [&] {
+                                                                         if (turns) arrive_block_barrier(next_turn);
+                                                                       });
       if (params.phase[tile.phase].taps == 0) clear(acc);
       Epilogue<T, kBlockK, kMBlocks>(params, tile, threadIdx.x % 128, epilogue + warpgroup * kEpilogueBytes,
                                      kEpilogueBarrier + warpgroup)

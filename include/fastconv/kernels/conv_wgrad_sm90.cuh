@@ -58,11 +58,13 @@ __global__ __launch_bounds__(WgradThreads<kWarpgroups, kStaging>::kThreads,
   const WgradJob job(params, job_index);
   const WgradTapGroup& group = params.tap_group[job.tap_group];
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
-  if (threadIdx.x == 0) {
-    ring.init(Threads::kTma ? 1 : 32 * kWgradStagingWarps, 4 * kWarpgroups);
+  if (warp == 0) {
+    ring.init(lane, Threads::kTma ? 1 : 32 * kWgradStagingWarps, 4 * kWarpgroups);
     ptx::mbarrier_init_fence();
-    ptx::tma_prefetch(&x_map);
-    ptx::tma_prefetch(&y_map);
+    if (lane == 0) {
+      ptx::tma_prefetch(&x_map);
+      ptx::tma_prefetch(&y_map);
+    }
     ptx::allow_next_kernel();  // it waits for this one's results, but can be launched
   }
   clear_wgrad_tails(params, smem, group.part_end - group.part_begin);

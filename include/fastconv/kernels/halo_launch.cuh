@@ -35,8 +35,11 @@ void launch_halo(const Plan& plan, const ConvProblem& problem, const ConvBuffers
   params.bias = dgrad ? nullptr : buffers.bias;
   params.packed_filter = buffers.workspace;
 
-  CUtensorMap in_map{}, filter_map{};
-  if (kStaging == HaloStaging::kTma) in_map = encode_tensor_map(halo.in_map, problem.dtype, params.in);
+  RawMaps in_maps{};
+  CUtensorMap filter_map{};
+  for (int i = 0; i < halo.in_maps; ++i) {
+    in_maps.map[i] = encode_tensor_map(halo.in_map[i], problem.dtype, params.in);
+  }
   if (params.filter_direct) {
     filter_map = encode_tensor_map(halo.filter_map, problem.dtype, buffers.w);
   } else {
@@ -46,8 +49,12 @@ void launch_halo(const Plan& plan, const ConvProblem& problem, const ConvBuffers
   }
   LaunchShape shape{plan.grid, HaloThreads<kStaging>::kThreads, plan.smem_bytes};
   shape.early = !params.filter_direct;  // the filter is packed while this kernel sets up and stages its first halo
-  launch(plan.kernel->name, conv_fprop_sm90<T, kBlockK, kMBlocks, kChannels, kStaging, kFilter>, shape, stream, params,
-         in_map, filter_map);
+  const auto kernel = conv_fprop_sm90<T, kBlockK, kMBlocks, kChannels, kStaging, kFilter>;
+  if constexpr (kStaging == HaloStaging::kTransposed) {
+    launch(plan.kernel->name, kernel, shape, stream, params, in_maps, filter_map);
+  } else {
+    launch(plan.kernel->name, kernel, shape, stream, params, in_maps.map[0], filter_map);
+  }
 }
 
 // One line of the .def, compiled where staging and filter tile are those of the file.

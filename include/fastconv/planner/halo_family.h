@@ -12,8 +12,10 @@ const char* halo_why_not(const KernelEntry& entry, const ConvProblem& problem, c
 Plan halo_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
 
 struct HaloLaunch {
-  HaloParams params;         // without addresses
-  TensorMapSpec in_map;      // c, group, w, h, n; where the copy engine stages the input
+  HaloParams params;  // without addresses
+  int in_maps;        // how many there are
+  // kTma: c, group, w, h, n. kPlanes: w, c, group, h, n. kTransposed: w, h, c, group, n, one map a row phase.
+  TensorMapSpec in_map[kMaxRawMaps];
   TensorMapSpec filter_map;  // c, s, r, k, group; where params.filter_direct
 };
 HaloLaunch halo_launch(const Plan& plan, const ConvProblem& problem);

@@ -6,6 +6,7 @@
 #include <cuda_fp16.h>
 
 #include "fastconv/ptx/mbarrier.cuh"
+#include "fastconv/ptx/shared_memory.cuh"
 #include "fastconv/tile/scheduler.cuh"
 
 namespace fastconv {
@@ -21,37 +22,6 @@ template <>
 __device__ __forceinline__ uint32_t pack2<__nv_bfloat16>(float low, float high) {
   const __nv_bfloat162 value = __floats2bfloat162_rn(low, high);
   return *reinterpret_cast<const uint32_t*>(&value);
-}
-
-template <bool kTranspose>
-__device__ __forceinline__ void stmatrix4(uint32_t address, const uint32_t (&v)[4]) {
-  if constexpr (kTranspose) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(v[0]),
-                 "r"(v[1]), "r"(v[2]), "r"(v[3])
-                 : "memory");
-  } else {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(v[0]),
-                 "r"(v[1]), "r"(v[2]), "r"(v[3])
-                 : "memory");
-  }
-}
-__device__ __forceinline__ uint4 load_shared16(uint32_t address) {
-  uint4 v;
-  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "r"(address)
-               : "memory");
-  return v;
-}
-__device__ __forceinline__ uint32_t load_shared4(uint32_t address) {
-  uint32_t v;
-  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
-  return v;
-}
-__device__ __forceinline__ uint16_t load_shared2(uint32_t address) {
-  uint16_t v;
-  asm volatile("ld.shared.b16 %0, [%1];" : "=h"(v) : "r"(address) : "memory");
-  return v;
 }
 
 template <typename T, int kBlockK, int kMBlocks>
@@ -109,12 +79,20 @@ struct Epilogue {
 
   __device__ __forceinline__ void store(float (&acc)[kMBlocks][kAccumulators], int first_block) const {
     if (params.bias != nullptr) add_bias(acc);
+    if (params.store == StoreMode::kPixels) {
+      if (params.pixel_vector == 8) {
+        store_pixels<8>(acc, first_block);
+      } else if (params.pixel_vector == 2) {
+        store_pixels<2>(acc, first_block);
+      } else {
+        store_pixels<1>(acc, first_block);
+      }
+      return;
+    }
 #pragma unroll
     for (int m = 0; m < kMBlocks; ++m) {
       if (params.store == StoreMode::kChannels) {
         store_channels(acc[m], first_block + m);
-      } else if (params.store == StoreMode::kPixels) {
-        store_pixels(acc[m], first_block + m);
       } else {
         store_elements(acc[m], first_block + m);
       }
@@ -144,71 +122,75 @@ struct Epilogue {
       for (int c = 0; c < kChunk; c += 16) {
         uint32_t v[4];
         fragment(acc, chunk + c, v);
-        stmatrix4<false>(buffer + write_row * 128 + (((c / 8 + lane / 16) ^ (write_row & 7)) << 4), v);
+        ptx::stmatrix4<false>(buffer + write_row * 128 + (((c / 8 + lane / 16) ^ (write_row & 7)) << 4), v);
       }
       __syncwarp();
 #pragma unroll
       for (int i = 0; i < kStores; ++i) {
         const int row = i * kRows + read_row;
-        const uint4 v = load_shared16(buffer + row * 128 + ((run ^ (row & 7)) << 4));
+        const uint4 v = ptx::load_shared16(buffer + row * 128 + ((run ^ (row & 7)) << 4));
         if (at[i] != nullptr && exists) *reinterpret_cast<uint4*>(at[i] + chunk) = v;
       }
     }
   }
 
-  // Out[channel][pixel]: the warpgroup turns its 64 pixels round together, then each warp stores rows of pixels,
-  // kVector a lane at a time (one: a lane takes pixel m and m + 32).
-  __device__ __forceinline__ void store_pixels(const float (&acc)[kAccumulators], int block) const {
-    if (params.pixel_vector == 8) {
-      store_pixel_runs<8>(acc, block);
-    } else if (params.pixel_vector == 2) {
-      store_pixel_runs<2>(acc, block);
-    } else {
-      store_pixel_runs<1>(acc, block);
-    }
-  }
-
+  // Out[channel][pixel]: the warpgroup turns all its M-blocks round together, a few channels at a time, so that blocks
+  // side by side make long runs: a sector written in pieces costs more than its bytes. Then each warp stores rows of
+  // pixels, kVector a lane.
   template <int kVector>
-  __device__ __forceinline__ void store_pixel_runs(const float (&acc)[kAccumulators], int block) const {
-    constexpr int kLanes = kVector == 8 ? 8 : 32;  // that share a channel
-    constexpr int kStep = 4 * 32 / kLanes;         // channels that the warpgroup stores at a time
-    constexpr int kParts = kVector == 1 ? 2 : 1;
-    const int run = lane % kLanes;
+  __device__ __forceinline__ void store_pixels(const float (&acc)[kMBlocks][kAccumulators], int first_block) const {
+    constexpr int kPixels = 64 * kMBlocks, kRowBytes = kPixels * 2, kPass = kEpilogueBytes / kRowBytes;  // channels
+    constexpr int kLanes = kPixels / kVector < 32 ? kPixels / kVector : 32;  // that share a channel
+    constexpr int kParts = kPixels / (kLanes * kVector), kStep = 4 * 32 / kLanes;
+    static_assert(kBlockK % kPass == 0 && kPass % 16 == 0);
+    // Rows of shared memory hold groups of 8 pixels in the order of the output's rows.
+    const int across_log2 = params.linear || params.block_w_log2 == 6 ? 0 : min(params.blocks_q_log2, kMBlocks / 2);
+    auto position = [&](int m, int group) {
+      return (((m >> across_log2) * 8 + group) << across_log2) + (m & ((1 << across_log2) - 1));
+    };
     int room[kParts];
     int64_t at[kParts];
 #pragma unroll
-    for (int i = 0; i < kParts; ++i) at[i] = offset(block, run * kVector + 32 * i, room[i]);
+    for (int i = 0; i < kParts; ++i) {
+      const int pixel = (i * kLanes + lane % kLanes) * kVector, row = pixel >> (3 + across_log2);
+      const int m = ((row >> 3) << across_log2) + ((pixel >> 3) & ((1 << across_log2) - 1));
+      at[i] = offset(first_block + m, (row & 7) * 8 + (pixel & 7), room[i]);
+    }
     auto* out = static_cast<uint16_t*>(params.out) + k_base * params.out_k;
 #pragma unroll
-    for (int chunk = 0; chunk < kBlockK; chunk += kChunk) {
+    for (int first = 0; first < kBlockK; first += kPass) {
       asm volatile("bar.sync %0, 128;" ::"r"(barrier) : "memory");
 #pragma unroll
-      for (int c = 0; c < kChunk; c += 16) {
-        uint32_t v[4];
-        fragment(acc, chunk + c, v);
-        const int k = c + lane / 16 * 8 + lane % 8, pixels = warp * 2 + lane / 8 % 2;
-        stmatrix4<true>(smem + k * 128 + ((pixels ^ (k & 7)) << 4), v);
+      for (int m = 0; m < kMBlocks; ++m) {
+        const int to = position(m, warp * 2 + lane / 8 % 2) ^ (lane & 7);
+#pragma unroll
+        for (int c = 0; c < kPass; c += 16) {
+          uint32_t v[4];
+          fragment(acc[m], first + c, v);
+          ptx::stmatrix4<true>(smem + (c + lane / 16 * 8 + lane % 8) * kRowBytes + (to << 4), v);
+        }
       }
       asm volatile("bar.sync %0, 128;" ::"r"(barrier) : "memory");
 #pragma unroll 4
-      for (int k = warp * (32 / kLanes) + lane / kLanes; k < kChunk; k += kStep) {
-        if (chunk + k >= k_limit) break;
-        uint16_t* plane = out + (chunk + k) * params.out_k;
-        const uint32_t row = smem + k * 128;
-        auto address = [&](int m) { return row + (((m >> 3) ^ (k & 7)) << 4) + (m & 7) * 2; };
+      for (int k = warp * (32 / kLanes) + lane / kLanes; k < kPass; k += kStep) {
+        if (first + k >= k_limit) break;
+        uint16_t* plane = out + (first + k) * params.out_k;
+        const uint32_t row = smem + k * kRowBytes;
+        auto address = [&](int pixel) { return row + (((pixel >> 3) ^ (k & 7)) << 4) + (pixel & 7) * 2; };
 #pragma unroll
         for (int i = 0; i < kParts; ++i) {
+          const int pixel = (i * kLanes + lane % kLanes) * kVector;
           if (at[i] == kOutside) continue;
           if constexpr (kVector == 1) {
-            plane[at[i]] = load_shared2(address(run + 32 * i));
+            plane[at[i]] = ptx::load_shared2(address(pixel));
           } else if (room[i] >= kVector) {
             if constexpr (kVector == 8) {
-              *reinterpret_cast<uint4*>(plane + at[i]) = load_shared16(address(run * 8));
+              *reinterpret_cast<uint4*>(plane + at[i]) = ptx::load_shared16(address(pixel));
             } else {
-              *reinterpret_cast<uint32_t*>(plane + at[i]) = load_shared4(address(run * 2));
+              *reinterpret_cast<uint32_t*>(plane + at[i]) = ptx::load_shared4(address(pixel));
             }
           } else {
-            for (int e = 0; e < room[i]; ++e) plane[at[i] + e] = load_shared2(address(run * kVector + e));
+            for (int e = 0; e < room[i]; ++e) plane[at[i] + e] = ptx::load_shared2(address(pixel + e));
           }
         }
       }

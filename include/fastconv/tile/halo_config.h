@@ -5,9 +5,19 @@
 
 namespace fastconv {
 
-// How the halo reaches shared memory: by the copy engine, or through the registers of producer warps, whose threads
-// load runs of 8 pixels, pairs or single pixels of a channel at once.
-enum class HaloStaging : int8_t { kTma, kRuns, kPairs, kPixels };
+// How the halo reaches shared memory.
+enum class HaloStaging : int8_t {
+  kTma,         // contiguous channels, as they lie
+  kTransposed,  // NCHW rows by the copy engine, transposed by warps
+  kGathered,    // small NCHW images by the copy engine, their pixels gathered by warps
+  kPlanes,      // NCHW and one tap: contiguous pixels, multiplied as they lie
+  kPairs,       // through the registers of warps, whose threads load two pixels of a channel at once
+  kPixels       // the same, one pixel: any strides
+};
+// The others need no warps but the one that starts copies.
+constexpr bool staged_by_warps(HaloStaging staging) {
+  return staging != HaloStaging::kTma && staging != HaloStaging::kPlanes;
+}
 
 // A filter tile of one step in shared memory: [filters][channels], or [channels][filters] as dgrad finds it in KRSC.
 enum class FilterTile : int8_t { kKMajor, kNMajor };
@@ -35,6 +45,7 @@ struct HaloTiling {
   bool filter_resident;  // all filter taps stay in shared memory
   int16_t tile_p, tile_q, block_w_log2;
   int16_t halo_stages, filter_stages;
+  int32_t tile_run;  // neighbouring tiles that a block takes one after the other
 };
 
 }  // namespace fastconv

@@ -6,6 +6,7 @@
 
 #include "fastconv/core/fast_divmod.h"
 #include "fastconv/tile/halo_config.h"
+#include "fastconv/tile/raw_rows.h"
 
 namespace fastconv {
 
@@ -29,19 +30,15 @@ struct OutputPhase {
   int32_t first_step;  // of this phase in a packed filter tile; a step is one tap of one channel block
 };
 
-FASTCONV_HOST_DEVICE constexpr int staging_pixels(HaloStaging staging) {
-  return staging == HaloStaging::kRuns ? 8 : staging == HaloStaging::kPairs ? 2 : 1;
-}
-
 // A block: producer warps, one warpgroup or two of them, and two consumer warpgroups.
-constexpr int halo_threads(HaloStaging staging) { return staging == HaloStaging::kTma ? 384 : 512; }
+constexpr int halo_threads(HaloStaging staging) { return staged_by_warps(staging) ? 512 : 384; }
 
-// Shared memory: halo stages, filter stages, then the epilogue's buffer for each consumer warpgroup and the barriers;
-// all from an address that swizzling needs.
+// Shared memory: stages of the halo, of the filter and of raw rows, then the epilogue's buffer for each consumer
+// warpgroup, the barriers and 16 bytes that take what nobody wants; all from an address that swizzling needs.
 inline constexpr int kHaloAlignment = 1024;
-inline constexpr int kMaxHaloStages = 64;    // halo and filter together: two barriers of 8 bytes each
+inline constexpr int kMaxHaloStages = 79;    // of all three: two barriers of 8 bytes each
 inline constexpr int kEpilogueBytes = 8192;  // of one warpgroup
-inline constexpr int kHaloFixedBytes = kHaloAlignment + 2 * kEpilogueBytes + 16 * kMaxHaloStages;
+inline constexpr int kHaloFixedBytes = kHaloAlignment + 2 * kEpilogueBytes + 16 * (kMaxHaloStages + 1);
 
 // How a warp's results reach memory.
 enum class StoreMode : int32_t {
@@ -62,7 +59,7 @@ struct HaloParams {
   int32_t n, c, k, height, width;      // c and k per convolution group; height, width of the input
   int32_t in_step_h, in_step_w;
 
-  int32_t tiles;
+  int32_t tiles, tile_run;                                   // a block takes tile_run neighbours at a time
   FastDivmod k_tiles, tiles_q, tiles_pq, tiles_npq, phases;  // tile index = (((group * phases + phase) * n + ..) ..
   int32_t tile_p, tile_q;                                    // rectangular tiles
   int32_t block_w_log2;   // an M-block is 64 >> block_w_log2 rows of 1 << block_w_log2 pixels
@@ -76,7 +73,8 @@ struct HaloParams {
   int32_t loads, load_rows;       // copies per halo and rows in each
   int32_t group_pitch;            // bytes between the 8-pixel groups of an M-block
   int32_t c_blocks;
-  FastDivmod stage_row_units;  // loads of a staging thread that cover a halo row
+  RawRows raw;                 // HaloStaging::kTransposed and kGathered
+  FastDivmod stage_row_units;  // staging by threads: pixels, or loads of pairs, that cover a halo row
 
   int32_t a_stages, a_stage_bytes, b_stages, steps_per_filter_tile;
   bool filter_resident;

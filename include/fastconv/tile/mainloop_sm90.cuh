@@ -7,11 +7,14 @@
 
 namespace fastconv {
 
-template <typename T, int kBlockK, int kMBlocks, int kChannels, bool kNMajor>
+// kMMajor: the input lies as blocks of [64 channels][64 pixels], one an M-block.
+template <typename T, int kBlockK, int kMBlocks, int kChannels, bool kMMajor, bool kNMajor>
 struct Mainloop {
+  static_assert(!kMMajor || kChannels == 64);
   static constexpr int kPixelBytes = kChannels * 2;
   static constexpr int kAccumulators = kBlockK / 2;  // of one M-block, per thread
   static constexpr ptx::Swizzle kSwizzle = ptx::swizzle_of(kPixelBytes);
+  static constexpr ptx::Major kInputMajor = kMMajor ? ptx::Major::kMn : ptx::Major::kK;
   static constexpr ptx::Major kFilterMajor = kNMajor ? ptx::Major::kMn : ptx::Major::kK;
 
   // NOTES: accumulators are cleared by the first wgmma's scale-d: zeroing registers makes ptxas serialise the loop
@@ -23,6 +26,7 @@ struct Mainloop {
                                              float (&acc)[kMBlocks][kAccumulators], F issued) {
     const OutputPhase& phase = params.phase[tile.phase];
     const uint32_t a_high = ptx::descriptor_high(params.group_pitch, kSwizzle);
+    constexpr uint32_t kInputStep = (kMMajor ? 16 * 128 : 32) >> 4;
     // An N-major filter tile is blocks of [kChannels][64 filters] under the 128-byte swizzle.
     constexpr uint32_t kBlockPitch = kNMajor ? kChannels * 128 : 16, kFilterStep = (kNMajor ? 16 * 128 : 32) >> 4;
     const uint32_t b_high =
@@ -50,9 +54,9 @@ struct Mainloop {
             for (int k = 0; k < kChannels / 16; ++k) {
 #pragma unroll
               for (int m = 0; m < kMBlocks; ++m) {
-                ptx::wgmma<T, ptx::Major::kK, kFilterMajor>(acc[m], ptx::descriptor(tap + block[m] + 2 * k, a_high),
-                                                            ptx::descriptor(b_low + kFilterStep * k, b_high),
-                                                            k == 0 ? accumulate : 1);
+                ptx::wgmma<T, kInputMajor, kFilterMajor>(
+                    acc[m], ptx::descriptor(tap + block[m] + kInputStep * k, a_high),
+                    ptx::descriptor(b_low + kFilterStep * k, b_high), k == 0 ? accumulate : 1);
               }
             }
             ptx::wgmma_commit();

@@ -16,8 +16,9 @@ struct Ring {
   __device__ uint32_t empty() const { return barriers + 16 * index + 8; }
   __device__ uint32_t stage() const { return data + index * stage_bytes; }
 
-  __device__ void init(int full_arrivals, int empty_arrivals) const {
-    for (int i = 0; i < stages; ++i) {
+  // One warp.
+  __device__ void init(int lane, int full_arrivals, int empty_arrivals) const {
+    for (int i = lane; i < stages; i += 32) {
       ptx::mbarrier_init(barriers + 16 * i, full_arrivals);
       ptx::mbarrier_init(barriers + 16 * i + 8, empty_arrivals);
     }

@@ -12,6 +12,7 @@ struct TensorMapSpec {
   uint64_t size[5], stride[4];
   uint32_t box[5], step[5];
   int32_t swizzle_bytes;  // 128, 64, 32, the most that a row of the box may have; or 0: rows as they are
+  int64_t offset = 0;     // of the first element from the tensor's address, elements
 };
 
 }  // namespace fastconv
