@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -58,10 +59,8 @@ def _input_sets(problem: Problem, dtype: torch.dtype, device: torch.device) -> l
 def _measure_row(
     problem: Problem, pass_: str, mode: Mode, layout: str, sets: Sequence[Tensors], expected: Reference, plan: Plan
 ) -> Row:
-    results = {}
-    for name in ("fastconv", *plan.opponents):
-        with timing.tf32_allowed(mode.opponent_tf32):
-            results[name] = _measure_contender(name, problem, pass_, mode, layout, sets, expected, plan)
+    with timing.tf32_allowed(mode.opponent_tf32):
+        results = _measure_contenders(problem, pass_, mode, layout, sets, expected, plan)
     ours = results["fastconv"]
     if plan.kernel_forced and "no kernel for" in ours.failure:
         status = "refused"
@@ -89,28 +88,27 @@ def _measure_row(
     )
 
 
-def _measure_contender(
-    name: str,
-    problem: Problem,
-    pass_: str,
-    mode: Mode,
-    layout: str,
-    sets: Sequence[Tensors],
-    expected: Reference,
-    plan: Plan,
-) -> Result:
-    run = opponents.CONTENDERS[name](problem, pass_, mode, layout)
-    try:
-        _poison(problem, pass_, sets[0])
-        error = expected.error(run(sets[0]))
-        time = timing.time_calls([functools.partial(run, data) for data in sets], plan.device, plan.seconds)
-    except torch.AcceleratorError:
-        raise  # the CUDA context is lost: whatever follows would fail too
-    except RuntimeError as failure:
-        return Result(failure=" ".join(str(failure).split())[:300])
-    if error != error:
-        return Result(time=time, failure="the result holds NaN")
-    return Result(time=time, error=error)
+def _measure_contenders(
+    problem: Problem, pass_: str, mode: Mode, layout: str, sets: Sequence[Tensors], expected: Reference, plan: Plan
+) -> dict[str, Result]:
+    errors: dict[str, float] = {}
+    contenders: dict[str, timing.Timed] = {}
+    failures: dict[str, str] = {}
+    for name in ("fastconv", *plan.opponents):
+        run = opponents.CONTENDERS[name](problem, pass_, mode, layout)
+        try:
+            _poison(problem, pass_, sets[0])
+            errors[name] = expected.error(run(sets[0]))
+            contenders[name] = timing.prepare([functools.partial(run, data) for data in sets], plan.device)
+        except torch.AcceleratorError:
+            raise  # the CUDA context is lost: whatever follows would fail too
+        except RuntimeError as failure:
+            failures[name] = " ".join(str(failure).split())[:300]
+    results = {name: Result(failure=failure) for name, failure in failures.items()}
+    for name, time in timing.time_in_turns(contenders, plan.device, plan.seconds).items():
+        finite = not math.isnan(errors[name])
+        results[name] = Result(time, errors[name]) if finite else Result(time, failure="the result holds NaN")
+    return results
 
 
 def _explanation(problem: Problem, pass_: str, mode: Mode, layout: str, device: torch.device) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -64,34 +65,71 @@ def use_device(device: torch.device) -> None:
         torch.cuda.set_stream(torch.cuda.Stream(device))
 
 
+@dataclass(frozen=True)
+class Timed:
+    """What is timed again and again: `start` begins a sample and returns what tells its milliseconds, once done."""
+
+    start: Callable[[], Callable[[], float]]
+    calls: int  # of a sample
+    sample_ms: float  # roughly
+    method: str
+
+
 def time_calls(calls: Sequence[Call], device: torch.device, seconds: float) -> Measurement:
     """Time per call over `calls`, which do the same work on different data. First calls are not counted."""
-    if device.type == "cuda":
-        return _time_cuda(calls, seconds)
-    return _time_cpu(calls, seconds)
+    return time_in_turns({"": prepare(calls, device)}, device, seconds)[""]
 
 
-def _repeats(seconds: float, each_ms: float, most: int) -> int:
-    return max(5, min(most, round(seconds * 1e3 / max(each_ms, 1e-4))))
+def time_in_turns(contenders: Mapping[str, Timed], device: torch.device, seconds: float) -> dict[str, Measurement]:
+    """Time per call of each contender, over about `seconds` each.
+
+    They take turns, because a GPU at its power limit lowers its clocks and is slow to raise them again: whoever came
+    after a hungry one would pay for it.
+    """
+    cuda = device.type == "cuda"
+    repeats = {name: _repeats(seconds, timed.sample_ms) for name, timed in contenders.items()}
+    warm_up = 2 if cuda else 0
+    samples: dict[str, list[Callable[[], float]]] = {name: [] for name in contenders}
+    for round_ in range(warm_up + max(repeats.values(), default=0)):
+        for name, timed in contenders.items():
+            if round_ < warm_up + repeats[name]:
+                samples[name].append(timed.start())
+        if cuda and round_ % 16 == 15:  # the queue of launches is finite
+            torch.cuda.synchronize(device)
+    if cuda:
+        torch.cuda.synchronize(device)
+    return {
+        name: summarize([sample() / timed.calls for sample in samples[name][warm_up:]], timed.method)
+        for name, timed in contenders.items()
+    }
 
 
-def _time_cpu(calls: Sequence[Call], seconds: float) -> Measurement:
-    calls[0]()
-    samples: list[float] = []
-    end = time.perf_counter() + seconds
-    while len(samples) < 3 or (time.perf_counter() < end and len(samples) < 1000):
-        call = calls[len(samples) % len(calls)]
-        start = time.perf_counter()
-        call()
-        samples.append((time.perf_counter() - start) * 1e3)
-    return summarize(samples, "perf_counter")
+def prepare(calls: Sequence[Call], device: torch.device) -> Timed:
+    """Runs the calls once and makes of them what can be timed."""
+    return _prepare_cuda(calls) if device.type == "cuda" else _prepare_cpu(calls)
 
 
-def _time_cuda(calls: Sequence[Call], seconds: float) -> Measurement:
-    rough_ms = min(_event_times([calls[0]] * 2))
+def _repeats(seconds: float, each_ms: float) -> int:
+    return max(5, min(200, round(seconds * 1e3 / max(each_ms, 1e-4))))
+
+
+def _prepare_cpu(calls: Sequence[Call]) -> Timed:
+    turn = itertools.cycle(calls)
+
+    def start() -> Callable[[], float]:
+        begin = time.perf_counter()
+        next(turn)()
+        elapsed = (time.perf_counter() - begin) * 1e3
+        return lambda: elapsed
+
+    return Timed(start, 1, start()(), "perf_counter")
+
+
+def _prepare_cuda(calls: Sequence[Call]) -> Timed:
+    rough_ms = _event_ms(calls[0])
     if rough_ms > GRAPH_LIMIT_MS:
-        repeats = _repeats(seconds, rough_ms, 50)
-        return summarize(_event_times([calls[i % len(calls)] for i in range(repeats)]), "events")
+        turn = itertools.cycle(calls)
+        return Timed(lambda: _start_events(next(turn)), 1, rough_ms, "events")
 
     cycles = max(1, min(16, round(MIN_REPLAY_MS / (rough_ms * len(calls)))))
     graph = torch.cuda.CUDAGraph()
@@ -103,24 +141,23 @@ def _time_cuda(calls: Sequence[Call], seconds: float) -> Measurement:
     finally:
         graph.capture_end()
     del results
-    graph.replay()
-    replay_ms = min(_event_times([graph.replay] * 2))
-    for _ in range(_repeats(seconds / 4, replay_ms, 100)):
-        graph.replay()
-    times = _event_times([graph.replay] * _repeats(seconds, replay_ms, 200))
-    graph.reset()
-    return summarize([ms / (cycles * len(calls)) for ms in times], f"graph of {cycles} x {len(calls)}")
+    method = f"graph of {cycles} x {len(calls)}"
+    return Timed(lambda: _start_events(graph.replay), cycles * len(calls), _event_ms(graph.replay), method)
 
 
-def _event_times(calls: Sequence[Call]) -> list[float]:
-    """Milliseconds of each call, queued without a gap for the host between them."""
-    events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in calls]
-    for call, (start, stop) in zip(calls, events, strict=True):
-        start.record()
-        call()
-        stop.record()
+def _start_events(call: Call) -> Callable[[], float]:
+    start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    call()
+    stop.record()
+    return lambda: start.elapsed_time(stop)
+
+
+def _event_ms(call: Call) -> float:
+    """Of the faster of two."""
+    samples = [_start_events(call) for _ in range(2)]
     torch.cuda.synchronize()
-    return [start.elapsed_time(stop) for start, stop in events]
+    return min(sample() for sample in samples)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 from pathlib import Path
@@ -132,6 +133,15 @@ def test_cpu_time_is_of_one_call() -> None:
     found = timing.time_calls([lambda: calls.append(0), lambda: calls.append(1)], torch.device("cpu"), 0.001)
     assert found.samples + 1 == len(calls)
     assert set(calls) == {0, 1}
+
+
+def test_contenders_take_turns() -> None:
+    calls: list[str] = []
+    contenders = {name: timing.prepare([functools.partial(calls.append, name)], torch.device("cpu")) for name in "ab"}
+    assert calls == ["a", "b"]
+    found = timing.time_in_turns(contenders, torch.device("cpu"), 0.001)
+    assert calls[:12] == ["a", "b"] * 6
+    assert all(found[name].samples + 1 == calls.count(name) for name in "ab")
 
 
 def test_host_times_compare_all_contenders() -> None:
