@@ -37,7 +37,6 @@ Launcher halo_launcher_for(const KernelEntry& kernel) {
                  ? halo_launcher<HaloStaging::kTma, FilterTile::kNMajor, T>(kernel.line)
                  : halo_launcher<HaloStaging::kTma, FilterTile::kKMajor, T>(kernel.line);
     case HaloStaging::kTransposed: return halo_launcher<HaloStaging::kTransposed, FilterTile::kKMajor, T>(kernel.line);
-    case HaloStaging::kGathered: return halo_launcher<HaloStaging::kGathered, FilterTile::kKMajor, T>(kernel.line);
     case HaloStaging::kPlanes: return halo_launcher<HaloStaging::kPlanes, FilterTile::kKMajor, T>(kernel.line);
     case HaloStaging::kPairs: return halo_launcher<HaloStaging::kPairs, FilterTile::kKMajor, T>(kernel.line);
     case HaloStaging::kPixels: return halo_launcher<HaloStaging::kPixels, FilterTile::kKMajor, T>(kernel.line);

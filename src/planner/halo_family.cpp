@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <initializer_list>
 #include <limits>
 #include <numeric>
@@ -16,10 +17,9 @@ namespace {
 constexpr int64_t kInt32Max = std::numeric_limits<int32_t>::max();
 constexpr int64_t kMaxStride = 1 << 12;  // a tile that begins inside and ends outside has 32-bit coordinates
 constexpr int64_t kMaxHaloPixels = 1 << 20;
-constexpr int64_t kMaxTiles = 1 << 29;    // and so does the first tile of a block's last run
-constexpr int64_t kMaxSlabPixels = 1280;  // of a channel that is staged whole
-constexpr int64_t kMaxBox = 256;          // of the copy engine
-constexpr int64_t kBlock = 64;            // pixels of an M-block
+constexpr int64_t kMaxTiles = 1 << 29;  // and so does the first tile of a block's last run
+constexpr int64_t kMaxBox = 256;        // of the copy engine
+constexpr int64_t kBlock = 64;          // pixels of an M-block
 
 // The runs of each output phase along one dimension.
 struct Axis {
@@ -129,32 +129,27 @@ bool tma_can_load_filter(const ConvProblem& p) {
   return w.c == 1 && p.w_align >= 16 && copies(p.k, w.n) && copies(p.r, w.h) && copies(p.s, w.w);
 }
 
-// Rows after which addresses are multiples of 16 bytes again.
-int64_t row_phases(const Side& in) { return in.h == 1 ? 1 : 8 / std::gcd(in.stride.h, int64_t{8}); }
-
-bool transposition_can_stage(const Side& in, int64_t groups, Pair in_step) {
-  const int64_t rows = row_phases(in);
-  // The copy engine is slow to write the zeros of channels that do not exist.
-  return in.c > 8 && in.stride.w == 1 && in.align >= 16 && in.h >= rows && copies(in.h, in.stride.h * rows) &&
-         copies(in.c, in.stride.c) && copies(groups, in.stride.c * in.c) && copies(in.n, in.stride.n) &&
-         std::has_single_bit(static_cast<uint64_t>(in_step.w));
+// Channels after which addresses are multiples of 16 bytes again.
+int64_t plane_phases(const Side& in, int64_t groups) {
+  return in.c * groups == 1 ? 1 : 8 / std::gcd(in.stride.c, int64_t{8});
 }
 
-// Whole channels of an image are contiguous and few bytes; their starts are multiples of 16 of those.
-bool slabs_can_stage(const Side& in) {
-  return in.stride.w == 1 && in.align >= 16 && (in.h == 1 || in.stride.h == in.w) && in.stride.c == in.h * in.w &&
-         in.stride.c <= kMaxSlabPixels && in.c % 8 == 0 && copies(in.n, in.stride.n);
+// Contiguous images. The copy engine is slow to write the zeros of channels that do not exist.
+bool transposition_can_stage(const Side& in, int64_t groups, Pair in_step) {
+  const int64_t phases = plane_phases(in, groups);
+  return in.c > 8 && phases <= (in.c > 16 ? 8 : 4) && in.stride.w == 1 && (in.h == 1 || in.stride.h == in.w) &&
+         in.align >= 16 && in.h * in.w < kMaxExtent && copies(2, in.stride.c * phases) &&
+         copies(groups, in.stride.c * in.c) && copies(in.n, in.stride.n) &&
+         std::has_single_bit(static_cast<uint64_t>(in_step.w));
 }
 
 HaloStaging best_staging(const ConvProblem& problem, const Side& in, Pair in_step) {
   const int64_t groups = problem.groups;
   if (tma_can_stage(in, groups, in_step)) return HaloStaging::kTma;
-  const bool wide = in.c > 32;  // the kernels that need it have stages of 64 channels
   if (transposition_can_stage(in, groups, in_step)) {
-    const bool planes = wide && is_pointwise(problem) && in.w >= kBlock && row_phases(in) == 1;
+    const bool planes = in.c > 32 && is_pointwise(problem) && in.w >= kBlock && plane_phases(in, groups) == 1;
     return planes ? HaloStaging::kPlanes : HaloStaging::kTransposed;
   }
-  if (wide && slabs_can_stage(in)) return HaloStaging::kGathered;
   // Pairs of pixels that never straddle the end of a row, aligned.
   const bool pairs =
       in.stride.w == 1 && in_step.w == 1 && in.w % 2 == 0 && in.align >= 4 && planes_divisible(in, groups, 2);
@@ -237,33 +232,32 @@ struct Tiles {
   int64_t c_blocks;
   int64_t steps;  // of all phases: a step is one tap of one channel block
   int64_t pixel_bytes, step_bytes, halo_bytes, halo_stage_bytes;
-  RawRows raw;  // but for the shifts
+  RawPlanes raw;
 
   int64_t raw_bytes() const { return int64_t{raw.stages} * raw.stage_bytes; }
 };
 
 // Enough stages for the latency of memory, no more than six warps can take part in.
-RawRows raw_rows(const Work& work, const HaloConfig& config, const HaloTiling& tiling, const Reaches& reaches,
-                 const Tiles& tiles) {
-  RawRows raw{};
+RawPlanes raw_planes(const Work& work, const HaloConfig& config, const HaloTiling& tiling, const Reaches& reaches,
+                     const Tiles& tiles) {
+  constexpr int64_t kLinearBox = 104;  // short enough that the last of an image wastes little
+  RawPlanes raw{};
+  if (config.staging != HaloStaging::kTransposed) return raw;
   const Side& in = work.in;
-  if (config.staging == HaloStaging::kTransposed) {
-    const int64_t phases = row_phases(in), step = work.in_step.w, cols = (tiles.halo_pitch - 1) * step + 1;
-    raw.row_phases_log2 = std::countr_zero(static_cast<uint64_t>(phases));
-    raw.step_log2 = std::countr_zero(static_cast<uint64_t>(step));
-    const bool aligned = phases == 1 && reaches.aligned && (tiling.linear || tiling.tile_q * step % 8 == 0);
-    const int64_t reach = cols + (aligned ? 0 : 7);
-    raw.boxes = static_cast<int32_t>(ceil_div(reach, kMaxBox - 8));
-    // An odd number of 16-byte chunks: the eight rows that a matrix is read from then lie in different banks.
-    raw.box_w = static_cast<int32_t>((ceil_div(ceil_div(reach, raw.boxes), 8) | 1) * 8);
-    raw.stage_bytes = static_cast<int32_t>(raw.box_w * tiles.pixel_bytes);
-    raw.stages = raw.stage_bytes <= 3072 ? 12 : std::clamp(36864 / raw.stage_bytes, 3, 6);
-  } else if (config.staging == HaloStaging::kGathered) {
-    raw.slab = config.channels;
-    while (raw.slab > 8 && raw.slab * in.stride.c * 2 > 16384) raw.slab /= 2;
-    raw.stage_bytes = static_cast<int32_t>(round_up(raw.slab * in.stride.c * 2, 128));
-    raw.stages = static_cast<int32_t>(std::clamp<int64_t>(ceil_div(24576, raw.stage_bytes), 2, 6));
-  }
+  const int64_t phases = plane_phases(in, work.groups), step = work.in_step.w;
+  raw.phases_log2 = std::countr_zero(static_cast<uint64_t>(phases));
+  raw.step_log2 = std::countr_zero(static_cast<uint64_t>(step));
+  raw.width = FastDivmod(in.w);
+  const bool aligned =
+      phases == 1 && in.w % 8 == 0 && (tiling.linear || (reaches.aligned && tiling.tile_q * step % 8 == 0));
+  const int64_t run =
+      tiling.linear ? std::min(tiles.halo_rows, in.h) * in.w : std::min((tiles.halo_pitch - 1) * step + 1, in.w);
+  const int64_t most = tiling.linear ? kLinearBox : kMaxBox - 8, lead = aligned ? 0 : 7;
+  // An odd number of 16-byte chunks: the eight channels that a block is read from then lie in different banks.
+  const int64_t box_w = (ceil_div(ceil_div(run, ceil_div(run, most - lead)) + lead, 8) | 1) * 8;
+  raw.box_w = static_cast<int32_t>(box_w), raw.advance = static_cast<int32_t>(aligned ? box_w : box_w - 8);
+  raw.stage_bytes = static_cast<int32_t>(box_w * tiles.pixel_bytes);
+  raw.stages = raw.stage_bytes <= 3072 ? 12 : std::clamp(43008 / raw.stage_bytes, 3, 6);
   return raw;
 }
 
@@ -310,7 +304,7 @@ bool make_tiles(const Work& work, const HaloConfig& config, const HaloTiling& ti
   out.step_bytes = config.block_k * out.pixel_bytes;
   out.halo_bytes = out.halo_rows * out.halo_pitch * out.pixel_bytes;
   out.halo_stage_bytes = round_up(out.halo_bytes, kHaloAlignment);
-  out.raw = raw_rows(work, config, tiling, reaches, out);
+  out.raw = raw_planes(work, config, tiling, reaches, out);
   return true;
 }
 
@@ -344,7 +338,9 @@ int64_t packed_filter_bytes(const Work& work, const Tiles& tiles) {
   return bytes > 1e15 ? int64_t{1} << 50 : static_cast<int64_t>(bytes);  // 2^50 of them are exact in a double
 }
 
-bool reads_filter_directly(const HaloConfig& config, const ConvProblem& problem) {
+// As it is, and so with channels in their order.
+bool reads_filter_directly(const Work& work, const HaloConfig& config, const ConvProblem& problem) {
+  if (config.staging == HaloStaging::kTransposed && plane_phases(work.in, work.groups) > 1) return false;
   return (config.filter == FilterTile::kNMajor || problem.pass == Pass::kFprop) && tma_can_load_filter(problem);
 }
 
@@ -383,19 +379,26 @@ double store_rate(const Work& work, const HaloConfig& config, const HaloTiling& 
   return tiling.turns && stores_pieces(work, store) ? rate / 2 : rate;
 }
 
+// Copies of raw planes that an average halo takes.
+double raw_copies(const Work& work, const HaloTiling& tiling, const Tiles& tiles) {
+  const auto rows = static_cast<double>(tiles.halo_rows);
+  const auto row =
+      static_cast<double>(tiling.linear ? work.in.w : std::min((tiles.halo_pitch - 1) * work.in_step.w + 1, work.in.w));
+  if (!tiling.linear || work.in_step.h > 1) return rows * std::ceil(row / tiles.raw.advance);
+  const double images = 1 + rows / static_cast<double>(tiles.linear_h);
+  return rows * row / tiles.raw.advance + images / 2;
+}
+
 // Clocks that staging takes of the warps and the copy engine, a halo.
 double staging_clocks(const Work& work, const HaloConfig& config, const HaloTiling& tiling, const Tiles& tiles) {
-  constexpr double kBytesPerClock[] = {40, 9.5, 12, 40, 4.6, 4};  // by HaloStaging
+  constexpr double kBytesPerClock[] = {40, 9.5, 40, 4.6, 4};  // by HaloStaging
   const double rate = kBytesPerClock[static_cast<int>(config.staging)];
-  const auto halo_bytes = static_cast<double>(tiles.halo_bytes);
-  if (config.staging != HaloStaging::kTransposed) return halo_bytes / rate;
-  // Rows shorter than the latency of their copies cost the same. Those that begin before the image take a slower loop;
-  // of columns that a stride leaves out, only the loads.
-  const double left_out = tiles.raw.step_log2 > 0 ? .7 : 1;
-  const double tiles_q = std::max(1., static_cast<double>(work.cols) / std::max<double>(tiling.tile_q, 1));
-  const double edges = work.w.run[0].d >= 0 || tiles.raw.step_log2 > 0 ? 0. : tiling.linear ? 1. : 1 / tiles_q;
-  const double row = std::max(530., left_out * (50 + tiles.raw.stage_bytes / rate)) * (1 + .6 * edges);
-  return row * static_cast<double>(tiles.halo_rows * tiles.raw.boxes);
+  if (config.staging != HaloStaging::kTransposed) return static_cast<double>(tiles.halo_bytes) / rate;
+  // Rows shorter than the latency of their copies cost the same; of columns that a stride leaves out, only the loads.
+  // The stages of linear tiles are shared by the warps, but it takes them longer to tell where a pixel goes.
+  const double left_out = tiles.raw.step_log2 > 0 ? .7 : 1, bytes = tiles.raw.stage_bytes;
+  const double copy = tiling.linear ? 200 + bytes / 14 : std::max(530., left_out * (50 + bytes / rate));
+  return copy * raw_copies(work, tiling, tiles);
 }
 
 // Clocks of an average tile, times tiles of the busiest multiprocessor. Rates measured on an H200.
@@ -413,10 +416,8 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
   const double filter_load = tiling.filter_resident ? 0. : steps * static_cast<double>(tiles.step_bytes);
   const double out_bytes = 2. * static_cast<double>(tiles.pixels * config.block_k);
   const double mma = wgmmas * config.block_k / 2. / .95;
-  const double raw_load = config.staging == HaloStaging::kTransposed
-                              ? halos * static_cast<double>(tiles.halo_rows * tiles.raw.boxes * tiles.raw.stage_bytes)
-                          : config.staging == HaloStaging::kGathered ? halo_load
-                                                                     : 0;
+  const double raw_load =
+      config.staging == HaloStaging::kTransposed ? halos * raw_copies(work, tiling, tiles) * tiles.raw.stage_bytes : 0;
   const double smem =
       (wgmmas * (64 + config.block_k) * 32 + halo_load + filter_load + 2 * raw_load + 2 * out_bytes) / 128;
   const double staging = halos * staging_clocks(work, config, tiling, tiles);
@@ -482,7 +483,7 @@ struct Best {
 Best best_tiling(const Work& work, const HaloConfig& config, const ConvProblem& problem, const DeviceSpec& device,
                  bool any) {
   Best best;
-  const bool direct = reads_filter_directly(config, problem);
+  const bool direct = reads_filter_directly(work, config, problem);
   const double bytes = compulsory_bytes(problem);
   const Store store[] = {store_mode(work, false), store_mode(work, true)};
   const bool rows_apart = work.h.runs() > work.h.phases || work.h.run[0].step > 1;
@@ -583,18 +584,18 @@ TensorMapSpec planes_map(const Work& work, const HaloConfig& config) {
           2 * kBlock};
 }
 
-// Of the rows `row`, `row` + number of maps and so on. Its columns begin raw.shift before the image's.
-TensorMapSpec raw_map(const Work& work, const HaloConfig& config, const RawRows& raw, int row) {
+// Of the channels `phase`, `phase` + number of maps and so on. It begins up to 7 pixels before their planes.
+TensorMapSpec raw_map(const Work& work, const HaloConfig& config, const RawPlanes& raw, int phase) {
   const Side& in = work.in;
-  const int64_t maps = int64_t{1} << raw.row_phases_log2, rows = ceil_div(in.h - row, maps);
-  return {{static_cast<uint64_t>(in.w + raw.shift[row]), static_cast<uint64_t>(rows), static_cast<uint64_t>(in.c),
-           static_cast<uint64_t>(work.groups), static_cast<uint64_t>(in.n)},
-          {stride_bytes(rows, in.stride.h * maps), stride_bytes(in.c, in.stride.c),
-           stride_bytes(work.groups, in.c * in.stride.c), stride_bytes(in.n, in.stride.n)},
-          {static_cast<uint32_t>(raw.box_w), 1, static_cast<uint32_t>(config.channels), 1, 1},
+  const int64_t maps = int64_t{1} << raw.phases_log2, shift = raw_shift(in.stride.c, phase);
+  return {{static_cast<uint64_t>(in.h * in.w + shift), static_cast<uint64_t>(ceil_div(in.c - phase, maps)),
+           static_cast<uint64_t>(work.groups), static_cast<uint64_t>(in.n), 1},
+          {stride_bytes(2, in.stride.c * maps), stride_bytes(work.groups, in.c * in.stride.c),
+           stride_bytes(in.n, in.stride.n), 16},
+          {static_cast<uint32_t>(raw.box_w), static_cast<uint32_t>(config.channels >> raw.phases_log2), 1, 1, 1},
           {1, 1, 1, 1, 1},
           0,
-          row * in.stride.h - raw.shift[row]};
+          phase * in.stride.c - shift};
 }
 
 TensorMapSpec filter_map(const ConvProblem& problem, const HaloConfig& config) {
@@ -634,12 +635,14 @@ const char* halo_why_not(const KernelEntry& entry, const ConvProblem& problem, c
       case HaloStaging::kTma:
         return "needs contiguous channels, 16-byte strides and addresses, strides of the convolution up to 8";
       case HaloStaging::kTransposed:
-        return "needs contiguous rows, planes 16 bytes apart, more than one tap and 8 channels";
-      case HaloStaging::kGathered: return "needs small contiguous images that no tensor map takes, 40 channels or more";
+        return "needs contiguous images, 16 bytes apart, more than 8 channels, more than one tap or odd planes";
       case HaloStaging::kPlanes: return "needs one tap, contiguous pixels, rows and planes 16 bytes apart";
       case HaloStaging::kPairs: return "needs contiguous rows of whole, aligned pairs of pixels, stride 1";
       case HaloStaging::kPixels: return "reads the input in smaller pieces than it allows";
     }
+  }
+  if (config.staging == HaloStaging::kTransposed && config.channels < 8 * plane_phases(in, problem.groups)) {
+    return "has stages of too few channels for planes of this size";
   }
   if (config.filter == FilterTile::kNMajor && !tma_can_load_filter(problem)) {
     return "needs a channels_last filter, 16-byte strides and address";
@@ -723,7 +726,7 @@ HaloLaunch halo_launch(const Plan& plan, const ConvProblem& problem) {
   params.a_stages = tiling.halo_stages, params.a_stage_bytes = static_cast<int32_t>(tiles.halo_stage_bytes);
   params.b_stages = tiling.filter_stages;
   params.filter_resident = tiling.filter_resident;
-  params.filter_direct = reads_filter_directly(config, problem);
+  params.filter_direct = reads_filter_directly(work, config, problem);
   params.store = store.mode, params.pixel_vector = store.pixel_vector;
   fill_taps(work, tiling.split, tiles, params);
   params.raw = tiles.raw;
@@ -734,10 +737,8 @@ HaloLaunch halo_launch(const Plan& plan, const ConvProblem& problem) {
       launch.in_map[launch.in_maps++] = planes_map(work, config);
       break;
     case HaloStaging::kTransposed:
-      while (launch.in_maps < 1 << params.raw.row_phases_log2) {
-        const int row = launch.in_maps++;
-        params.raw.shift[row] = static_cast<int32_t>(row * in.stride.h % 8);
-        launch.in_map[row] = raw_map(work, config, params.raw, row);
+      for (; launch.in_maps < 1 << params.raw.phases_log2; ++launch.in_maps) {
+        launch.in_map[launch.in_maps] = raw_map(work, config, params.raw, launch.in_maps);
       }
       break;
     default: break;

@@ -262,22 +262,27 @@ std::vector<int64_t> staged_halo(const HaloParams& params, HaloStaging staging, 
   if (staging == HaloStaging::kPlanes) {
     for (int32_t i = 0; i < params.loads * 64; ++i) put(0, i, tile.n, tile.p, tile.q + i);
   } else if (staging == HaloStaging::kTransposed) {
-    for_each_raw_row(params, tile, group, [&](int32_t i, const HaloRow& row, int32_t w, int32_t start) {
-      const int32_t phase = row.h & ((1 << params.raw.row_phases_log2) - 1);
-      if (exists(params, row) && (row.h * params.in_h + start) % 8 != 0) throw py::index_error("no 16-byte address");
-      if (exists(params, row) && (params.raw.shift[phase] + start) % 8 != 0) throw py::index_error("another column");
-      for (int32_t column = start; column < start + params.raw.box_w; ++column) {
-        const int32_t from_w = column - w, at = from_w >> params.raw.step_log2;
-        if (from_w < 0 || from_w % (1 << params.raw.step_log2) != 0 || at >= params.halo_pitch) continue;
-        put(i, at, row.n, row.h, column);
+    const int32_t w0 = halo_col(params, tile, group);
+    const HaloColumns inside(params, w0);
+    for_each_raw_run(params, tile, group, [&](const RawRun& run) {
+      for (int32_t row = run.row; row < run.row + run.rows; ++row) {
+        for (int32_t column = 0; column < params.halo_pitch; ++column) {
+          if (run.count == 0 || column < inside.begin || column >= inside.end) put(row, column, params.n, 0, 0);
+        }
       }
-    });
-  } else if (staging == HaloStaging::kGathered) {
-    for_each_slab(params, tile, 0, params.raw.slab, [&](int32_t image, int32_t row, int32_t next, int, bool there) {
-      for (int32_t i = row; i < next; ++i) {
-        const int32_t n = halo_row(params, tile, group, i).n;
-        if (n != image || there != (n < params.n)) throw py::index_error("another image");
-        put_row(i);
+      for (int32_t first = 0; first < run.count; first += params.raw.advance) {
+        const int32_t end = std::min(run.count, first + params.raw.advance);
+        for (int32_t phase = 0; phase < 1 << params.raw.phases_log2; ++phase) {
+          const int32_t lead = raw_lead(params, run, first, phase), start = run.flat(params) + first - lead;
+          if ((start + raw_shift(params.in_c, phase)) % 8 != 0) throw py::index_error("no column of the copy engine");
+          if ((phase * params.in_c + start) % 8 != 0) throw py::index_error("no 16-byte address");
+          if (end - first + lead > params.raw.box_w) throw py::index_error("not copied");
+        }
+        for (int32_t i = first; i < end; ++i) {
+          const int32_t pixel = halo_pixel(params, run, w0, i), flat = run.flat(params) + i;
+          if (pixel < 0) continue;
+          put(pixel / params.halo_pitch, pixel % params.halo_pitch, run.n, flat / params.width, flat % params.width);
+        }
       }
     });
   } else {
@@ -292,7 +297,7 @@ Products halo_products(const ConvProblem& problem, const KernelEntry& kernel, co
   const HaloParams params = halo_launch(plan, problem).params;
   const Strides& w = problem.w_strides;
   const int64_t filter_c = problem.pass == Pass::kDgrad ? w.n : w.c;
-  const int32_t pixel_bytes = 2 * kernel.halo.channels;
+  const int32_t channels = kernel.halo.channels, pixel_bytes = 2 * channels;
   Products products;
   auto multiply = [&](const Tile& tile, const TapGroup& taps, const std::vector<int64_t>& halo, int32_t m) {
     const OutputPhase& phase = params.phase[tile.phase];
@@ -309,8 +314,9 @@ Products halo_products(const ConvProblem& problem, const KernelEntry& kernel, co
       if (source == kNothing) throw py::index_error("nothing staged");
       if (source == kZero) continue;
       const int64_t filter = (taps.r0 + i * taps.dr) * w.h + (taps.s0 + j * taps.ds) * w.w;
-      for (int32_t c = 0; c < params.c; ++c) {
-        products.emplace_back(source + c * params.in_c, filter + c * filter_c, target);
+      for (int32_t at = 0; at < params.c_blocks * channels; ++at) {
+        const int32_t c = at - at % channels + staged_channel(params.raw.phases_log2, channels, at % channels);
+        if (c < params.c) products.emplace_back(source + c * params.in_c, filter + c * filter_c, target);
       }
     }
   };

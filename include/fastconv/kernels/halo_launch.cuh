@@ -21,6 +21,7 @@ inline PackParams pack_params(const HaloParams& params, const HaloConfig& config
   pack.rows = params.k, pack.cols = params.c;
   pack.filter_h = static_cast<int32_t>(problem.r), pack.filter_w = static_cast<int32_t>(problem.s);
   pack.block_k = config.block_k;
+  pack.channel_phases_log2 = params.raw.phases_log2;
   return pack;
 }
 

@@ -86,9 +86,11 @@ __global__ __launch_bounds__(kPackThreads) void pack_filter(const __grid_constan
     for (int e = threadIdx.x; e < count * kPackRows * kChunks; e += kPackThreads) {
       const int chunk = e % kChunks, row = e / kChunks % kPackRows, tap = e / (kChunks * kPackRows);
       if (step_of_tap[tap] < 0) continue;  // reaches no output
-      const uint16_t* from = &tile[tap][row][chunk * 8];
       uint4 v;
-      auto pair = [&](int i) { return from[i] | uint32_t{from[i + 1]} << 16; };
+      auto element = [&](int i) {
+        return uint32_t{tile[tap][row][staged_channel(pack.channel_phases_log2, kChannels, chunk * 8 + i)]};
+      };
+      auto pair = [&](int i) { return element(i) | element(i + 1) << 16; };
       v.x = pair(0), v.y = pair(2), v.z = pair(4), v.w = pair(6);
       const uint32_t offset = ((row_block * kPackRows + row) * kChunks + chunk) * 16;
       const uint32_t swizzled = offset ^ (((offset >> 7) & (kChunks - 1)) << 4);

@@ -17,6 +17,7 @@ struct PackParams {
   int32_t rows, cols;      // per convolution group
   int32_t filter_h, filter_w;
   int32_t block_k;
+  int32_t channel_phases_log2;  // see staged_channel
 };
 
 void launch_pack_filter(const char* name, const HaloParams& params, const PackParams& pack, int channels, int64_t tiles,

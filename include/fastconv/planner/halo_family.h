@@ -14,7 +14,7 @@ Plan halo_plan(const KernelEntry& entry, const ConvProblem& problem, const Devic
 struct HaloLaunch {
   HaloParams params;  // without addresses
   int in_maps;        // how many there are
-  // kTma: c, group, w, h, n. kPlanes: w, c, group, h, n. kTransposed: w, h, c, group, n, one map a row phase.
+  // kTma: c, group, w, h, n. kPlanes: w, c, group, h, n. kTransposed: pixel, c, group, n, one map a phase of planes.
   TensorMapSpec in_map[kMaxRawMaps];
   TensorMapSpec filter_map;  // c, s, r, k, group; where params.filter_direct
 };
