@@ -252,8 +252,20 @@ RawPlanes raw_planes(const Work& work, const HaloConfig& config, const HaloTilin
       phases == 1 && in.w % 8 == 0 && (tiling.linear || (reaches.aligned && tiling.tile_q * step % 8 == 0));
   const int64_t run =
       tiling.linear ? std::min(tiles.halo_rows, in.h) * in.w : std::min((tiles.halo_pitch - 1) * step + 1, in.w);
+  // Small images whole. Channels that do not exist would be left as they are; a phase's planes lie an odd number of
+  // 16-byte chunks apart, so that the eight channels that a block is read from lie in different banks.
+  constexpr int64_t kWholeBytes = 26624;
+  const int64_t whole_bytes = in.h * in.w * tiles.pixel_bytes;
+  const bool spread = in.stride.c == in.h * in.w && in.stride.c * phases / 8 % 2 != 0;
+  if (tiling.linear && work.in_step.h == 1 && in.c % config.channels == 0 && whole_bytes <= kWholeBytes && spread) {
+    raw.whole = true;
+    raw.box_w = raw.advance = static_cast<int32_t>(round_up(in.h * in.w + 7, 8));
+    raw.stage_bytes = static_cast<int32_t>(round_up(whole_bytes, 128));
+    raw.stages = static_cast<int32_t>(std::clamp<int64_t>(ceil_div(24576, raw.stage_bytes), 2, 6));
+    return raw;
+  }
   const int64_t most = tiling.linear ? kLinearBox : kMaxBox - 8, lead = aligned ? 0 : 7;
-  // An odd number of 16-byte chunks: the eight channels that a block is read from then lie in different banks.
+  // An odd number of chunks here too.
   const int64_t box_w = (ceil_div(ceil_div(run, ceil_div(run, most - lead)) + lead, 8) | 1) * 8;
   raw.box_w = static_cast<int32_t>(box_w), raw.advance = static_cast<int32_t>(aligned ? box_w : box_w - 8);
   raw.stage_bytes = static_cast<int32_t>(box_w * tiles.pixel_bytes);
@@ -386,7 +398,7 @@ double raw_copies(const Work& work, const HaloTiling& tiling, const Tiles& tiles
       static_cast<double>(tiling.linear ? work.in.w : std::min((tiles.halo_pitch - 1) * work.in_step.w + 1, work.in.w));
   if (!tiling.linear || work.in_step.h > 1) return rows * std::ceil(row / tiles.raw.advance);
   const double images = 1 + rows / static_cast<double>(tiles.linear_h);
-  return rows * row / tiles.raw.advance + images / 2;
+  return tiles.raw.whole ? images : rows * row / tiles.raw.advance + images / 2;
 }
 
 // Clocks that staging takes of the warps and the copy engine, a halo.
@@ -397,7 +409,7 @@ double staging_clocks(const Work& work, const HaloConfig& config, const HaloTili
   // Rows shorter than the latency of their copies cost the same; of columns that a stride leaves out, only the loads.
   // The stages of linear tiles are shared by the warps, but it takes them longer to tell where a pixel goes.
   const double left_out = tiles.raw.step_log2 > 0 ? .7 : 1, bytes = tiles.raw.stage_bytes;
-  const double copy = tiling.linear ? 200 + bytes / 14 : std::max(530., left_out * (50 + bytes / rate));
+  const double copy = tiling.linear ? 300 + bytes / 12 : std::max(530., left_out * (50 + bytes / rate));
   return copy * raw_copies(work, tiling, tiles);
 }
 
@@ -407,7 +419,7 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
   constexpr double kClocksPerUs = 1755;
   constexpr double kLoadBytesPerClock = 40;
   constexpr double kFixedClocks = 6000;  // launch, first loads, last store
-  constexpr double kPackUs = 4, kPackBytesPerUs = 1.3e6;
+  constexpr double kPackUs = 2.5, kPackBytesPerUs = 2e6;
   const double phases = work.phases();
   const double steps = static_cast<double>(tiles.steps) / phases;
   const double halos = static_cast<double>(reaches.groups()) / phases * static_cast<double>(tiles.c_blocks);
@@ -425,7 +437,8 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
   const double epilogue = out_bytes / store_rate(work, config, tiling, store) + 300;
   // Warps that stage and products compete for shared memory.
   const bool by_warps = staged_by_warps(config.staging);
-  const double body = std::max({mma, smem, load}) + (by_warps ? .3 * std::min(mma, staging) : 0);
+  const double body = std::max({mma, smem, load}) + (by_warps ? .3 * std::min(mma, staging) : 0) +
+                      (config.staging == HaloStaging::kTransposed ? 500 * halos : 0);  // warps wait for each other
   const double tile = tiling.turns ? std::max({body + 100, epilogue, (body + epilogue + 500) / 2}) : body + epilogue;
   const auto waves = static_cast<double>(ceil_div(tiles.count, sm_count));
   // What the model does not see, measured: short rings, linear tiles and long runs of pixels each lose a little,
@@ -612,6 +625,43 @@ TensorMapSpec filter_map(const ConvProblem& problem, const HaloConfig& config) {
           n_major ? 128 : config.channels * 2};
 }
 
+PackParams pack_params(const ConvProblem& problem, const HaloConfig& config, const Tiles& tiles,
+                       const HaloParams& params) {
+  const Strides& w = problem.w_strides;
+  PackParams pack{};
+  const int64_t row = problem.pass == Pass::kDgrad ? w.c : w.n, col = problem.pass == Pass::kDgrad ? w.n : w.c;
+  pack.r = w.h, pack.s = w.w;
+  pack.group = problem.k_per_group() * w.n;
+  pack.rows = params.k, pack.cols = params.c;
+  const int64_t taps = problem.r * problem.s, channels = config.channels;
+  pack.taps = static_cast<int32_t>(taps), pack.block_k = config.block_k, pack.channels = config.channels;
+  pack.filter_w = FastDivmod(problem.s);
+  pack.chunks_log2 = std::countr_zero(static_cast<uint64_t>(channels / 8));
+  pack.along_cols = col <= row;
+  pack.outer = std::max(row, col), pack.inner = std::min(row, col);
+  pack.taps_fastest = taps > 1 && pack.s < pack.inner;
+
+  const int64_t slab = std::min<int64_t>(taps, kPackTaps), slabs = ceil_div(taps, slab);
+  pack.block_rows = 8;
+  auto inner = [&] { return pack.along_cols ? channels : int64_t{pack.block_rows}; };
+  auto fits = [&] {
+    pack.pitch = static_cast<int32_t>(round_up(inner() * slab, 8));
+    return pack_bytes(pack) <= kPackBytes;
+  };
+  while (!fits()) pack.block_rows /= 2;
+  pack.inner_log2 = std::countr_zero(static_cast<uint64_t>(inner()));
+  pack.whole = slabs == 1 && pack.inner == taps && (problem.s == 1 || pack.s == 1) &&
+               (problem.r == 1 || pack.r == problem.s) && problem.w_align >= 16 && pack.outer % 8 == 0 &&
+               (problem.groups == 1 || pack.group % 8 == 0) && inner() * taps % 8 == 0;
+  pack.channel_phases_log2 = params.raw.phases_log2;
+  pack.units = FastDivmod(pack.whole ? pack.pitch / 8 : inner() * slab);
+  const int64_t row_blocks = config.block_k / pack.block_rows;
+  pack.slab = FastDivmod(slab), pack.slabs = FastDivmod(slabs);
+  pack.c_blocks = FastDivmod(tiles.c_blocks), pack.row_blocks = FastDivmod(row_blocks);
+  pack.blocks = problem.groups * tiles.filters * row_blocks * tiles.c_blocks * slabs;
+  return pack;
+}
+
 }  // namespace
 
 const char* halo_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
@@ -743,7 +793,11 @@ HaloLaunch halo_launch(const Plan& plan, const ConvProblem& problem) {
       break;
     default: break;
   }
-  if (params.filter_direct) launch.filter_map = filter_map(problem, config);
+  if (params.filter_direct) {
+    launch.filter_map = filter_map(problem, config);
+  } else {
+    launch.pack = pack_params(problem, config, tiles, params);
+  }
   return launch;
 }
 

@@ -2,6 +2,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <bit>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -277,6 +278,7 @@ std::vector<int64_t> staged_halo(const HaloParams& params, HaloStaging staging, 
           if ((start + raw_shift(params.in_c, phase)) % 8 != 0) throw py::index_error("no column of the copy engine");
           if ((phase * params.in_c + start) % 8 != 0) throw py::index_error("no 16-byte address");
           if (end - first + lead > params.raw.box_w) throw py::index_error("not copied");
+          if (params.raw.whole && end < run.count) throw py::index_error("another copy of the same planes");
         }
         for (int32_t i = first; i < end; ++i) {
           const int32_t pixel = halo_pixel(params, run, w0, i), flat = run.flat(params) + i;
@@ -298,6 +300,7 @@ Products halo_products(const ConvProblem& problem, const KernelEntry& kernel, co
   const Strides& w = problem.w_strides;
   const int64_t filter_c = problem.pass == Pass::kDgrad ? w.n : w.c;
   const int32_t channels = kernel.halo.channels, pixel_bytes = 2 * channels;
+  const int32_t channels_log2 = std::countr_zero(static_cast<uint32_t>(channels));
   Products products;
   auto multiply = [&](const Tile& tile, const TapGroup& taps, const std::vector<int64_t>& halo, int32_t m) {
     const OutputPhase& phase = params.phase[tile.phase];
@@ -315,7 +318,7 @@ Products halo_products(const ConvProblem& problem, const KernelEntry& kernel, co
       if (source == kZero) continue;
       const int64_t filter = (taps.r0 + i * taps.dr) * w.h + (taps.s0 + j * taps.ds) * w.w;
       for (int32_t at = 0; at < params.c_blocks * channels; ++at) {
-        const int32_t c = at - at % channels + staged_channel(params.raw.phases_log2, channels, at % channels);
+        const int32_t c = at - at % channels + staged_channel(params.raw.phases_log2, channels_log2, at % channels);
         if (c < params.c) products.emplace_back(source + c * params.in_c, filter + c * filter_c, target);
       }
     }
@@ -332,6 +335,77 @@ Products halo_products(const ConvProblem& problem, const KernelEntry& kernel, co
     }
   }
   return products;
+}
+
+// The packed filter as elements of the filter, kZero or kNothing, by the same steps as the kernel that packs it; empty
+// if none is packed. Beside it what it should be, by the order in which tiles use it.
+std::tuple<std::vector<int64_t>, std::vector<int64_t>> halo_packed_filter(const ConvProblem& problem,
+                                                                          const KernelEntry& kernel,
+                                                                          const DeviceSpec& device) {
+  const Plan plan = kernel.plan(kernel, problem, device);
+  const HaloLaunch launch = halo_launch(plan, problem);
+  const HaloParams& params = launch.params;
+  if (params.filter_direct) return {};
+  const PackParams& pack = launch.pack;
+  const int64_t channels = pack.channels, step_size = pack.block_k * channels;
+  const int32_t channels_log2 = std::countr_zero(static_cast<uint32_t>(pack.channels));
+  const int64_t tiles = problem.groups * params.k_tiles.divisor;
+  const Strides& w = problem.w_strides;
+  const int64_t row_stride = problem.pass == Pass::kDgrad ? w.c : w.n,
+                col_stride = problem.pass == Pass::kDgrad ? w.n : w.c;
+  std::vector<int64_t> expected(tiles * params.steps_per_filter_tile * step_size, kZero),
+      packed(expected.size(), kNothing);
+  std::vector<int64_t> step_of(params.c_blocks * pack.taps, kNothing);
+  for (int32_t p = 0; p < params.phase_count; ++p) {
+    int64_t step = params.phase[p].first_step;
+    for (int32_t c_block = 0; c_block < params.c_blocks; ++c_block) {
+      for (int32_t g = params.phase[p].group_begin; g < params.phase[p].group_end; ++g) {
+        const TapGroup& taps = params.group[g];
+        for (int32_t t = 0; t < taps.rows * taps.cols; ++t, ++step) {
+          const int64_t r = taps.r0 + t / taps.cols * taps.dr, s = taps.s0 + t % taps.cols * taps.ds;
+          step_of.at(c_block * pack.taps + r * problem.s + s) = step;
+          for (int64_t i = 0; i < tiles * step_size; ++i) {
+            const int64_t tile = i / step_size, row = i % step_size / channels, c = i % channels;
+            const int64_t k = tile % params.k_tiles.divisor * pack.block_k + row;
+            const int64_t col =
+                c_block * channels + staged_channel(params.raw.phases_log2, channels_log2, static_cast<int32_t>(c));
+            const int64_t bytes = (row * channels + c) * 2, swizzled = bytes ^ ((bytes >> 7 & (channels / 8 - 1)) << 4);
+            if (k < pack.rows && col < pack.cols) {
+              expected.at((tile * params.steps_per_filter_tile + step) * step_size + swizzled / 2) =
+                  tile / params.k_tiles.divisor * pack.group + k * row_stride + col * col_stride + r * pack.r +
+                  s * pack.s;
+            }
+          }
+        }
+      }
+    }
+  }
+  for (int32_t index = 0; index < pack.blocks; ++index) {
+    const PackBlock block(params, pack, index);
+    const auto slab = static_cast<int32_t>(pack.slab.divisor);
+    std::vector<int64_t> smem(pack_bytes(pack) / 2, kNothing);
+    for (int32_t u = 0; u < pack_segments(pack) * static_cast<int32_t>(pack.units.divisor); ++u) {
+      const PackUnit unit(pack, block, u);
+      const int64_t source = pack_source(pack, block, unit.outer, unit.at);
+      const int32_t slot = pack_slot(pack, unit.outer, unit.at);
+      if (pack.whole && (slot % 8 != 0 || (unit.exist == 8 && source % 8 != 0))) throw py::index_error("not aligned");
+      for (int32_t i = 0; i < (pack.whole ? 8 : 1); ++i) {
+        if (smem.at(slot + i) != kNothing) throw py::index_error("read twice");
+        smem.at(slot + i) = i < unit.exist ? source + i : kZero;
+      }
+    }
+    for (int32_t c = 0; c < pack.block_rows * slab * pack.channels / 8; ++c) {
+      const PackChunk chunk(pack, block, c);
+      if (chunk.tap >= block.count) continue;
+      const int64_t step = step_of.at(block.c_block * pack.taps + block.first_tap + chunk.tap);
+      for (int32_t i = 0; i < 8 && step != kNothing; ++i) {
+        int64_t& to = packed.at((block.filter_tile * params.steps_per_filter_tile + step) * step_size + chunk.at + i);
+        if (to != kNothing) throw py::index_error("packed twice");
+        to = smem.at(chunk.slot(pack, i));
+      }
+    }
+  }
+  return {packed, expected};
 }
 
 // Where a staged box has the pixel that lies so many bytes from its start; row -1: in the zeros behind the box.
@@ -419,6 +493,13 @@ void bind_index_maths(py::module_& m) {
       [](const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device) {
         if (const char* reason = kernel.why_not(kernel, problem, device)) throw py::value_error(reason);
         return halo_products(problem, kernel, device);
+      },
+      "problem"_a, "kernel"_a, "device"_a);
+  m.def(
+      "halo_packed_filter",
+      [](const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device) {
+        if (const char* reason = kernel.why_not(kernel, problem, device)) throw py::value_error(reason);
+        return halo_packed_filter(problem, kernel, device);
       },
       "problem"_a, "kernel"_a, "device"_a);
   m.def(

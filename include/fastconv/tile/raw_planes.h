@@ -23,10 +23,10 @@ struct RawPlanes {
 // Pixels that a phase's map has before the first of its planes.
 FASTCONV_HOST_DEVICE int32_t raw_shift(int64_t plane, int phase) { return static_cast<int32_t>(phase * plane) & 7; }
 
-// Channels of a phase lie side by side in a stage of `channels`: what position `at` holds. The filter follows.
-FASTCONV_HOST_DEVICE int32_t staged_channel(int phases_log2, int channels, int at) {
-  const int each = channels >> phases_log2;
-  return ((at % each) << phases_log2) + at / each;
+// Channels of a phase lie side by side in a stage: what position `at` of it holds. The filter follows.
+FASTCONV_HOST_DEVICE int32_t staged_channel(int phases_log2, int channels_log2, int at) {
+  const int each_log2 = channels_log2 - phases_log2;
+  return ((at & ((1 << each_log2) - 1)) << phases_log2) + (at >> each_log2);
 }
 
 }  // namespace fastconv

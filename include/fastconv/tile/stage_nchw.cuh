@@ -19,6 +19,7 @@ struct RawMaps {
 template <int kChannels>
 struct Transposition {
   static constexpr int kRowBytes = kChannels * 2, kChunks = kChannels / 8;  // of a pixel; chunks of 16 bytes
+  static constexpr int kChannelsLog2 = kChannels == 64 ? 6 : kChannels == 32 ? 5 : 4;
   static constexpr int kUnitChunks = kChunks < 4 ? kChunks : 4, kUnitPixels = 32 / kUnitChunks;  // of four blocks
 
   const HaloParams& params;
@@ -68,8 +69,13 @@ struct Transposition {
 #pragma unroll
     for (int part = 0; part < kChunks; part += kUnitChunks) {
       const int chunk = part + matrix % kUnitChunks, phase = (chunk << params.raw.phases_log2) / kChunks;
-      const uint32_t from = source + (chunk * 8 + lane % 8) * box_w * 2 + matrix / kUnitChunks * 16;
-      const int begin = first - raw_lead(params, run, first, phase) + mine;  // what I store of unit 0
+      const int lead = raw_lead(params, run, first, phase), row = chunk * 8 + lane % 8;
+      const int start = params.raw.whole ? staged_channel(params.raw.phases_log2, kChannelsLog2, row) *
+                                                   static_cast<int>(params.in_c) +
+                                               run.flat(params) - lead
+                                         : row * box_w;
+      const uint32_t from = source + start * 2 + matrix / kUnitChunks * 16;
+      const int begin = first - lead + mine;  // what I store of unit 0
       // A unit further is whole swizzle patterns further.
       const uint32_t to = halo + swizzled(run.row * params.halo_pitch + run.w - w0 + begin, chunk);
       auto store = [&](int offset, const uint32_t (&v)[4]) {
@@ -129,6 +135,16 @@ __device__ __forceinline__ void load_raw_planes(const HaloParams& params, const 
     for_each_raw_run(params, tile, group, [&](const RawRun& run) {
       for (int first = 0; first < run.count; first += planes.advance) {
         raw.wait_empty();
+        if (planes.whole) {
+          const uint32_t bytes = kChannels * static_cast<int32_t>(params.in_c) * 2;
+          ptx::mbarrier_arrive_expect(raw.full(), bytes);
+          ptx::bulk_load(raw.stage(),
+                         static_cast<const uint16_t*>(params.in) + run.n * params.in_n +
+                             (int64_t{tile.group} * params.c + c_block * kChannels) * params.in_c,
+                         bytes, raw.full());
+          raw.next();
+          continue;
+        }
         ptx::mbarrier_arrive_expect(raw.full(), planes.stage_bytes);
         for (int phase = 0; phase < 1 << planes.phases_log2; ++phase) {
           const int column =
