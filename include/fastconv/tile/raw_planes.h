@@ -14,6 +14,7 @@ inline constexpr int kMaxRawMaps = 8;
 
 struct RawPlanes {
   int32_t phases_log2;
+  bool whole;              // a copy brings the planes of an image as they follow each other, and is a run's only one
   int32_t box_w, advance;  // pixels of one copy, and from one copy of a run of pixels to the next
   int32_t step_log2;       // of the input columns from one halo pixel to the next
   int32_t stages, stage_bytes;
