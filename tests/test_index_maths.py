@@ -89,7 +89,9 @@ def staged_convolutions(draw: st.DrawFn, kernel: native.Kernel) -> Convolution:
     if staging == "planes":
         image = draw(st.sampled_from([(1, 64), (8, 8), (8, 24), (2, 72), (3, 136)]))
     elif staging == "transposed":
-        image = draw(st.one_of(st.tuples(st.integers(1, 12), st.integers(1, 14)), st.sampled_from([(3, 264), (1, 251)])))
+        image = draw(
+            st.one_of(st.tuples(st.integers(1, 12), st.integers(1, 14)), st.sampled_from([(3, 264), (1, 251)]))
+        )
     elif staging == "pairs":
         image = draw(st.sampled_from([(1, 2), (1, 6), (3, 2), (3, 10), (5, 4), (7, 14), (9, 12), (11, 6)]))
     else:
@@ -149,13 +151,20 @@ def test_halo_engine_forms_every_product_once_and_no_other(kernel: native.Kernel
 @settings(max_examples=30, suppress_health_check=list(HealthCheck))
 def test_halo_engine_packs_the_filter_as_it_is_used(pass_: str, channels_last: bool, data: st.DataObject) -> None:
     kernel = data.draw(st.sampled_from([k for k in HALO_KERNELS if k.pass_ == pass_ and "krsc" not in k.name]))
-    groups, r, s = data.draw(st.sampled_from([1, 1, 2])), *data.draw(
-        st.sampled_from([(1, 1), (3, 3), (1, 4), (5, 7), (2, 2), (9, 11), (1, 300)])
+    groups, r, s = (
+        data.draw(st.sampled_from([1, 1, 2])),
+        *data.draw(st.sampled_from([(1, 1), (3, 3), (1, 4), (5, 7), (2, 2), (9, 11), (1, 300)])),
     )
     taps = [(r, s)] if "planes" not in kernel.name else [(1, 1)]
-    reduced, produced = data.draw(st.sampled_from([16, 38, 40, 64, 72])), kernel.tile[1] // 2 + data.draw(st.integers(0, 3))
+    reduced, produced = (
+        data.draw(st.sampled_from([16, 38, 40, 64, 72])),
+        kernel.tile[1] // 2 + data.draw(st.integers(0, 3)),
+    )
     k, c = (reduced, produced) if pass_ == "dgrad" else (produced, reduced)
-    stride, dilation = data.draw(st.sampled_from([(1, 1), (2, 1), (2, 2)])), data.draw(st.sampled_from([(1, 1), (2, 3)]))
+    stride, dilation = (
+        data.draw(st.sampled_from([(1, 1), (2, 1), (2, 2)])),
+        data.draw(st.sampled_from([(1, 1), (2, 3)])),
+    )
     conv = Convolution((1, groups * c, 40, 608), (groups * k, c, *taps[0]), stride, (0, 0), dilation, groups)
     assume(not native.validate(*conv))
     strides = (c * r * s, 1, s * c, c) if channels_last else (c * r * s, r * s, s, 1)

@@ -2,6 +2,8 @@
 // where taps go, and it is done soon: the next kernel needs its shared memory.
 #pragma once
 
+#include <type_traits>
+
 #include "fastconv/ptx/warpgroup.cuh"
 #include "fastconv/tile/packed_filter.cuh"
 
