@@ -31,12 +31,14 @@ def stageable(draw: st.DrawFn, kernel: native.Kernel) -> Convolution:
     taps, stride, padding, dilation = draw(TAPS), draw(PAIR), draw(PADDING), draw(PAIR)
     if kernel.name.endswith("pixels"):
         taps, stride, padding, w = (1, 1), (1, 1), (0, 0), w + -w % 8
-    elif kernel.name.endswith("warps_x"):
-        stride, columns = (stride[0], 1), w + -w % 8
-        w = max(1, columns - 2 * padding[1] + dilation[1] * (taps[1] - 1))
+    elif kernel.name.endswith("transposed"):
+        stride = (stride[0], draw(st.sampled_from([1, 1, 2])))
+        h += 7
+        # Planes of x are whole units of 16 bytes, rows are not.
+        w += next(more for more in range(8) if h * (w + more) % 8 == 0)
     elif draw(st.integers(0, 3)) == 0:
         taps = (1, 1)
-    filters = draw(st.sampled_from([8, 72]))
+    filters = draw(st.sampled_from([8, 72, 136] if kernel.name.endswith("transposed") else [8, 72]))
     return Convolution(
         (draw(st.integers(1, 5)), channels, h, w), (filters, channels, *taps), stride, padding, dilation, groups=1
     )
@@ -52,7 +54,9 @@ def test_every_product_is_formed_once_and_no_other(kernel: native.Kernel, data: 
     problem = native.ConvProblem(*conv, pass_="wgrad", dtype="float16", channels_last=channels_last)
     assume(kernel.why_not(problem, HOPPER) is None)
     expected = sorted(products_by_definition(conv, problem, "wgrad"))
-    assert sorted(native.wgrad_products(problem, kernel, HOPPER)) == expected
+    filters = {0} | ({1, 2, 7, problem.k - 1} if kernel.name.endswith("transposed") else set())
+    for k in filters:
+        assert sorted(native.wgrad_products(problem, kernel, HOPPER, k)) == expected
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

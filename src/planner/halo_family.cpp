@@ -1,12 +1,12 @@
 #include "fastconv/planner/halo_family.h"
 
 #include <algorithm>
-#include <bit>
 #include <initializer_list>
 #include <limits>
 #include <numeric>
 
 #include "fastconv/core/integers.h"
+#include "fastconv/planner/copies.h"
 #include "fastconv/planner/cost_model.h"
 #include "fastconv/planner/sides.h"
 
@@ -18,7 +18,6 @@ constexpr int64_t kMaxStride = 1 << 12;  // a tile that begins inside and ends o
 constexpr int64_t kMaxHaloPixels = 1 << 20;
 constexpr int64_t kMaxTiles = 1 << 29;    // and so does the first tile of a block's last run
 constexpr int64_t kMaxSlabPixels = 1280;  // of a channel that is staged whole
-constexpr int64_t kMaxBox = 256;          // of the copy engine
 constexpr int64_t kBlock = 64;            // pixels of an M-block
 
 // The runs of each output phase along one dimension.
@@ -112,12 +111,6 @@ bool planes_divisible(const Side& side, int64_t groups, int64_t by) {
          (side.c * groups == 1 || side.stride.c % by == 0);
 }
 
-// The copy engine wants strides of 1 to 2^40 bytes.
-bool copies(int64_t size, int64_t stride) {
-  return size == 1 || (stride > 0 && stride % 8 == 0 && stride < int64_t{1} << 39);
-}
-uint64_t stride_bytes(int64_t size, int64_t stride) { return static_cast<uint64_t>(size == 1 ? 16 : stride * 2); }
-
 bool tma_can_stage(const Side& in, int64_t groups, Pair in_step) {
   return in.stride.c == 1 && in.align >= 16 && copies(in.n, in.stride.n) && copies(in.h, in.stride.h) &&
          copies(in.w, in.stride.w) && (groups == 1 || in.c % 8 == 0) && in_step.h <= 8 && in_step.w <= 8;
@@ -127,17 +120,6 @@ bool tma_can_stage(const Side& in, int64_t groups, Pair in_step) {
 bool tma_can_load_filter(const ConvProblem& p) {
   const Strides& w = p.w_strides;
   return w.c == 1 && p.w_align >= 16 && copies(p.k, w.n) && copies(p.r, w.h) && copies(p.s, w.w);
-}
-
-// Rows after which addresses are multiples of 16 bytes again.
-int64_t row_phases(const Side& in) { return in.h == 1 ? 1 : 8 / std::gcd(in.stride.h, int64_t{8}); }
-
-bool transposition_can_stage(const Side& in, int64_t groups, Pair in_step) {
-  const int64_t rows = row_phases(in);
-  // The copy engine is slow to write the zeros of channels that do not exist.
-  return in.c > 8 && in.stride.w == 1 && in.align >= 16 && in.h >= rows && copies(in.h, in.stride.h * rows) &&
-         copies(in.c, in.stride.c) && copies(groups, in.stride.c * in.c) && copies(in.n, in.stride.n) &&
-         std::has_single_bit(static_cast<uint64_t>(in_step.w));
 }
 
 // Whole channels of an image are contiguous and few bytes; their starts are multiples of 16 of those.
@@ -150,7 +132,7 @@ HaloStaging best_staging(const ConvProblem& problem, const Side& in, Pair in_ste
   const int64_t groups = problem.groups;
   if (tma_can_stage(in, groups, in_step)) return HaloStaging::kTma;
   const bool wide = in.c > 32;  // the kernels that need it have stages of 64 channels
-  if (transposition_can_stage(in, groups, in_step)) {
+  if (transposition_can_stage(in, groups, in_step.w)) {
     const bool planes = wide && is_pointwise(problem) && in.w >= kBlock && row_phases(in) == 1;
     return planes ? HaloStaging::kPlanes : HaloStaging::kTransposed;
   }
@@ -237,26 +219,20 @@ struct Tiles {
   int64_t c_blocks;
   int64_t steps;  // of all phases: a step is one tap of one channel block
   int64_t pixel_bytes, step_bytes, halo_bytes, halo_stage_bytes;
-  RawRows raw;  // but for the shifts
+  RawRows raw;
 
   int64_t raw_bytes() const { return int64_t{raw.stages} * raw.stage_bytes; }
 };
 
 // Enough stages for the latency of memory, no more than six warps can take part in.
-RawRows raw_rows(const Work& work, const HaloConfig& config, const HaloTiling& tiling, const Reaches& reaches,
-                 const Tiles& tiles) {
+RawRows make_raw_rows(const Work& work, const HaloConfig& config, const HaloTiling& tiling, const Reaches& reaches,
+                      const Tiles& tiles) {
   RawRows raw{};
   const Side& in = work.in;
   if (config.staging == HaloStaging::kTransposed) {
-    const int64_t phases = row_phases(in), step = work.in_step.w, cols = (tiles.halo_pitch - 1) * step + 1;
-    raw.row_phases_log2 = std::countr_zero(static_cast<uint64_t>(phases));
-    raw.step_log2 = std::countr_zero(static_cast<uint64_t>(step));
-    const bool aligned = phases == 1 && reaches.aligned && (tiling.linear || tiling.tile_q * step % 8 == 0);
-    const int64_t reach = cols + (aligned ? 0 : 7);
-    raw.boxes = static_cast<int32_t>(ceil_div(reach, kMaxBox - 8));
-    // An odd number of 16-byte chunks: the eight rows that a matrix is read from then lie in different banks.
-    raw.box_w = static_cast<int32_t>((ceil_div(ceil_div(reach, raw.boxes), 8) | 1) * 8);
-    raw.stage_bytes = static_cast<int32_t>(raw.box_w * tiles.pixel_bytes);
+    const int64_t step = work.in_step.w;
+    const bool aligned = reaches.aligned && (tiling.linear || tiling.tile_q * step % 8 == 0);
+    raw = raw_rows(in, tiles.halo_pitch, step, config.channels, aligned);
     raw.stages = raw.stage_bytes <= 3072 ? 12 : std::clamp(36864 / raw.stage_bytes, 3, 6);
   } else if (config.staging == HaloStaging::kGathered) {
     raw.slab = config.channels;
@@ -310,7 +286,7 @@ bool make_tiles(const Work& work, const HaloConfig& config, const HaloTiling& ti
   out.step_bytes = config.block_k * out.pixel_bytes;
   out.halo_bytes = out.halo_rows * out.halo_pitch * out.pixel_bytes;
   out.halo_stage_bytes = round_up(out.halo_bytes, kHaloAlignment);
-  out.raw = raw_rows(work, config, tiling, reaches, out);
+  out.raw = make_raw_rows(work, config, tiling, reaches, out);
   return true;
 }
 
@@ -583,20 +559,6 @@ TensorMapSpec planes_map(const Work& work, const HaloConfig& config) {
           2 * kBlock};
 }
 
-// Of the rows `row`, `row` + number of maps and so on. Its columns begin raw.shift before the image's.
-TensorMapSpec raw_map(const Work& work, const HaloConfig& config, const RawRows& raw, int row) {
-  const Side& in = work.in;
-  const int64_t maps = int64_t{1} << raw.row_phases_log2, rows = ceil_div(in.h - row, maps);
-  return {{static_cast<uint64_t>(in.w + raw.shift[row]), static_cast<uint64_t>(rows), static_cast<uint64_t>(in.c),
-           static_cast<uint64_t>(work.groups), static_cast<uint64_t>(in.n)},
-          {stride_bytes(rows, in.stride.h * maps), stride_bytes(in.c, in.stride.c),
-           stride_bytes(work.groups, in.c * in.stride.c), stride_bytes(in.n, in.stride.n)},
-          {static_cast<uint32_t>(raw.box_w), 1, static_cast<uint32_t>(config.channels), 1, 1},
-          {1, 1, 1, 1, 1},
-          0,
-          row * in.stride.h - raw.shift[row]};
-}
-
 TensorMapSpec filter_map(const ConvProblem& problem, const HaloConfig& config) {
   const Strides& w = problem.w_strides;
   const int64_t k = problem.k_per_group();
@@ -736,8 +698,7 @@ HaloLaunch halo_launch(const Plan& plan, const ConvProblem& problem) {
     case HaloStaging::kTransposed:
       while (launch.in_maps < 1 << params.raw.row_phases_log2) {
         const int row = launch.in_maps++;
-        params.raw.shift[row] = static_cast<int32_t>(row * in.stride.h % 8);
-        launch.in_map[row] = raw_map(work, config, params.raw, row);
+        launch.in_map[row] = raw_map(in, work.groups, config.channels, params.raw, row);
       }
       break;
     default: break;

@@ -31,13 +31,6 @@ FASTCONV_HOST_DEVICE bool exists(const HaloParams& params, const HaloRow& row) {
   return row.h >= 0 && row.h < params.height && row.n < params.n;
 }
 
-// The column of the image where the copy of box `box` of a halo row begins, up to 7 before `w`, where the halo does.
-// NOTES: a copy starts at a multiple of 16 bytes; anything else is an "illegal instruction" (measured).
-FASTCONV_HOST_DEVICE int32_t raw_row_start(const RawRows& raw, int32_t w, int32_t h, int box) {
-  const int32_t shift = raw.shift[h & ((1 << raw.row_phases_log2) - 1)];
-  return ((w + shift) & ~7) - shift + box * raw.box_w;
-}
-
 // f(halo row, its image and row, column of its first pixel, first column of the copy).
 FASTCONV_HOST_DEVICE_CALLER void for_each_raw_row(const HaloParams& params, const Tile& tile, const TapGroup& group,
                                                   F f) {

@@ -1,0 +1,111 @@
+// Producers of the weight gradient, WgradStaging::kTransposed: x is copied as it lies and transposed by warps, dy
+// copied as rows of pixels.
+#pragma once
+
+#include "fastconv/tile/ring.cuh"
+#include "fastconv/tile/transpose.cuh"
+#include "fastconv/tile/wgrad_walk.cuh"
+
+namespace fastconv {
+
+// One thread.
+template <int kChannels>
+__device__ __forceinline__ void load_wgrad_raw(const WgradParams& params, const WgradJob& job, int32_t split,
+                                               const RawMaps& maps, Ring& raw) {
+  const WgradTapGroup& group = params.tap_group[job.tap_group];
+  const int32_t c_block = job.c_job * params.c_blocks_per_job;
+  for (int t = split; t < params.tiles; t += params.splits) {
+    const WgradTile tile(params, t);
+    for (int i = group.part_begin; i < group.part_end; ++i) {
+      const int32_t channel = (c_block + params.part[i].c_block) * kChannels;
+      for_each_raw_row(params, tile, params.part[i], [&](int, int h, int, int start) {
+        if (!exists(params, h, channel)) return;
+        raw.wait_empty();
+        load_raw_row(params.raw, maps, raw, start, h, channel, job.group, tile.n);
+        raw.next();
+      });
+    }
+  }
+}
+
+// One thread: dy's rows of a stage.
+__device__ __forceinline__ void load_wgrad_rows(const WgradParams& params, const WgradJob& job, const WgradTile& tile,
+                                                const RawMaps& maps, uint32_t to, uint32_t barrier) {
+  for (int m = 0; m < params.m_blocks; ++m, to += params.y_block_bytes) {
+    for_each_y_copy(params, tile, job.k_job * params.m_blocks + m, [&](int map, int p, int filter, int place) {
+      ptx::tma_load(to + place * params.tile_q * 128, &maps.map[map], tile.q, filter, job.group, p, tile.n, barrier);
+    });
+  }
+}
+
+// kWarps warps, each a share of dy's rows: what lies before the image's first column, other rows' pixels.
+template <int kWarps>
+__device__ __forceinline__ void clear_wgrad_margin(const WgradParams& params, const WgradJob& job, uint32_t y, int warp,
+                                                   int lane) {
+  const int row_bytes = params.tile_q * 2, swizzle = (row_bytes >> 4) - 1;
+  for (int i = warp; i < params.m_blocks * params.tile_p; i += kWarps) {
+    const int m = i / params.tile_p, row = i - m * params.tile_p;
+    const int row_phase = row & ((1 << params.rows.row_log2) - 1);
+    const int phase = params.rows.filter_phase(job.k_job * params.m_blocks + m) << params.rows.row_log2 | row_phase;
+    const int shift = params.rows.shift[phase];
+    const uint32_t base = y + m * params.y_block_bytes;
+    for (int filter = lane; filter < 64; filter += 32) {
+      const uint32_t first = (params.rows.place(row, params.tile_p) * 64 + filter) * row_bytes;
+      const uint32_t flip = ((first >> 7) & swizzle) << 4;  // the same for all of the row
+      for (int j = 0; j < shift; ++j) ptx::store_shared2(base + ((first + 2 * j) ^ flip), 0);
+    }
+  }
+}
+
+// kWarps warps; the ring's full barrier expects each. A row that was copied belongs to the warp whose
+// turn its stage is: see transpose_halo. `y` has the ring's stages and their barriers for dy, where it must be waited
+// for.
+template <int kChannels, int kWarps>
+__device__ __forceinline__ void transpose_wgrad(const WgradParams& params, const WgradJob& job, int32_t split,
+                                                const RawMaps& y_maps, Ring& raw, Ring& ring, uint32_t y_barriers,
+                                                int warp, const TransposeRow<kChannels>& transpose) {
+  const WgradTapGroup& group = params.tap_group[job.tap_group];
+  const int32_t c_block = job.c_job * params.c_blocks_per_job;
+  const bool copies = warp == 0 && transpose.lane == 0;
+  for (int t = split; t < params.tiles; t += params.splits) {
+    const WgradTile tile(params, t);
+    const uint32_t y = ring.stage() + params.y_offset, y_barrier = y_barriers + 8 * ring.index;
+    ring.wait_empty();
+    if (copies) {
+      const int32_t bytes = params.m_blocks * params.y_box_bytes;
+      if (params.rows.shifted) {
+        ptx::mbarrier_arrive_expect(y_barrier, bytes);
+      } else {
+        ptx::mbarrier_expect(ring.full(), bytes);
+      }
+      load_wgrad_rows(params, job, tile, y_maps, y, params.rows.shifted ? y_barrier : ring.full());
+    }
+    __syncwarp();
+    uint32_t to = ring.stage();
+    for (int p = group.part_begin; p < group.part_end; ++p, to += params.x_part_bytes) {
+      const int32_t channel = (c_block + params.part[p].c_block) * kChannels, pitch = params.x.pitch;
+      for_each_raw_row(params, tile, params.part[p], [&](int i, int h, int w, int start) {
+        const bool there = exists(params, h, channel), mine = (there ? raw.index : i) % kWarps == warp;
+        if (mine && there) {
+          raw.wait_full();
+          transpose.run(raw.stage(), start, w, to, i * pitch, pitch);
+          __syncwarp();
+          if (transpose.lane == 0) ptx::mbarrier_arrive(raw.empty());
+        } else if (mine) {
+          transpose.clear(to, i * pitch, pitch);
+        }
+        if (there) raw.next();
+      });
+    }
+    if (params.rows.shifted) {
+      ptx::mbarrier_wait(y_barrier, ring.parity);
+      if (tile.q == 0) clear_wgrad_margin<kWarps>(params, job, y, warp, transpose.lane);
+    }
+    ptx::async_proxy_fence();
+    __syncwarp();
+    if (transpose.lane == 0) ptx::mbarrier_arrive(ring.full());
+    ring.next();
+  }
+}
+
+}  // namespace fastconv
