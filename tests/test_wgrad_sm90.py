@@ -36,9 +36,13 @@ def stageable(draw: st.DrawFn, kernel: native.Kernel) -> Convolution:
         h += 7
         # Planes of x are whole units of 16 bytes, rows are not.
         w += next(more for more in range(8) if h * (w + more) % 8 == 0)
+    elif kernel.name.endswith("dense"):
+        stride = (1, 1)
+        # Images are whole units of 16 bytes, as they are with 64 channels.
+        padding = (padding[0] if taps[0] > 1 else 0, padding[1] if taps[1] > 1 else 0)
     elif draw(st.integers(0, 3)) == 0:
         taps = (1, 1)
-    filters = draw(st.sampled_from([8, 72, 136] if kernel.name.endswith("transposed") else [8, 72]))
+    filters = draw(st.sampled_from([40, 72, 136] if kernel.name.endswith(("transposed", "dense")) else [8, 72]))
     return Convolution(
         (draw(st.integers(1, 5)), channels, h, w), (filters, channels, *taps), stride, padding, dilation, groups=1
     )
@@ -54,7 +58,8 @@ def test_every_product_is_formed_once_and_no_other(kernel: native.Kernel, data: 
     problem = native.ConvProblem(*conv, pass_="wgrad", dtype="float16", channels_last=channels_last)
     assume(kernel.why_not(problem, HOPPER) is None)
     expected = sorted(products_by_definition(conv, problem, "wgrad"))
-    filters = {0} | ({1, 2, 7, problem.k - 1} if kernel.name.endswith("transposed") else set())
+    raw = kernel.name.endswith(("transposed", "dense"))
+    filters = {0, data.draw(st.integers(1, 7)), problem.k - 1} if raw else {0}
     for k in filters:
         assert sorted(native.wgrad_products(problem, kernel, HOPPER, k)) == expected
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <limits>
+#include <numeric>
 
 #include "fastconv/core/integers.h"
 #include "fastconv/planner/copies.h"
@@ -69,7 +70,9 @@ Work make_work(const ConvProblem& p, const WgradConfig& config) {
   work.h = make_axis(p.r, p.padding.h, p.dilation.h, p.stride.h);
   work.w = make_axis(p.s, p.padding.w, p.dilation.w, p.stride.w);
   work.pointwise = is_pointwise(p);
-  if (work.pointwise) x_has_pixel_rows(config.staging) ? fold_rows(work.x, work.y) : flatten(work.x, work.y);
+  // kDense needs no longer rows than there are, and tiles are whole rows.
+  if (!work.pointwise || config.staging == WgradStaging::kDense) return work;
+  x_has_pixel_rows(config.staging) ? fold_rows(work.x, work.y) : flatten(work.x, work.y);
   return work;
 }
 
@@ -102,6 +105,44 @@ bool rows_copyable(const Side& y, int64_t groups) {
          copies(y.n, y.stride.n) && copies(y.h, y.stride.h * phases.rows) && copies(y.c, y.stride.c * phases.filters) &&
          copies(groups, y.c * y.stride.c);
 }
+// Planes that are copied in pieces, whatever their address.
+bool planes_copyable(const Side& side, int64_t groups) {
+  if (side.stride.w != 1 || (side.h != 1 && side.stride.h != side.w) || side.align < 16 || side.stride.c <= 0)
+    return false;
+  const int64_t phases = address_phases(side.c, side.stride.c);
+  // The copy engine is slow to write the zeros of channels that do not exist.
+  return side.c > 32 && copies(side.n, side.stride.n) && copies(side.c, side.stride.c * phases) &&
+         copies(groups, side.c * side.stride.c) && side.h * side.w < kMaxExtent;
+}
+// Of so many rows of a plane.
+RawRows plane_copies(const Side& side, int64_t rows) {
+  RawRows raw{};
+  const int64_t phases = address_phases(side.c, side.stride.c);
+  // They begin as far behind a multiple of 16 bytes as rows and planes do.
+  const int64_t apart = std::gcd(std::gcd(side.stride.c, int64_t{8}), rows < side.h ? side.w : 8);
+  const int64_t reach = rows * side.w + 8 - apart;
+  raw.row_phases_log2 = std::countr_zero(static_cast<uint64_t>(phases));
+  for (int64_t channel = 0; channel < phases; ++channel) {
+    raw.shift[channel] = i32(channel * side.stride.c % 8);
+  }
+  raw.boxes = i32(ceil_div(reach, kMaxBox - 8));
+  raw.box_w = i32((ceil_div(ceil_div(reach, raw.boxes), 8) | 1) * 8);  // banks: see raw_rows()
+  raw.stage_bytes = raw.box_w * 128;
+  return raw;
+}
+// Of the channels `channel`, `channel` + number of maps and so on.
+TensorMapSpec plane_map(const Side& side, int64_t groups, const RawRows& raw, int channel) {
+  const int64_t maps = int64_t{1} << raw.row_phases_log2, channels = ceil_div(side.c - channel, maps);
+  auto u64 = [](int64_t v) { return static_cast<uint64_t>(v); };
+  return {{u64(side.h * side.w + raw.shift[channel]), u64(channels), u64(groups), 1, u64(side.n)},
+          {stride_bytes(channels, side.stride.c * maps), stride_bytes(groups, side.c * side.stride.c), 16,
+           stride_bytes(side.n, side.stride.n)},
+          {static_cast<uint32_t>(raw.box_w), static_cast<uint32_t>(64 / maps), 1, 1, 1},
+          {1, 1, 1, 1, 1},
+          0,
+          channel * side.stride.c - raw.shift[channel]};
+}
+
 // Columns that tiles begin before the image.
 int64_t lead_of(const Work& work, WgradStaging staging) {
   return staging == WgradStaging::kTransposed ? row_phases_of_y(work.y).lead : 0;
@@ -114,6 +155,7 @@ int64_t filter_blocks(const Work& work, WgradStaging staging) {
 
 Copied copied_operands(const Work& work, WgradStaging staging) {
   if (staging == WgradStaging::kTransposed) return {false, true};
+  if (staging == WgradStaging::kDense) return {false, false};
   return {x_has_pixel_rows(staging) || copyable(work.x, work.groups),
           y_has_pixel_rows(staging) || copyable(work.y, work.groups)};
 }
@@ -304,11 +346,11 @@ struct Tile {
   int64_t used;                              // positions that a step may read, from where it starts
   int64_t x_box_bytes, x_part_bytes, y_box_bytes, y_block_bytes, stage_bytes;
   int64_t stages, count;
-  RawRows raw;
+  RawRows raw, raw_y;
 };
 
 int64_t barrier_bytes(WgradStaging staging) {
-  if (staging != WgradStaging::kTransposed) return 16 * kMaxWgradStages;
+  if (!is_transposed(staging)) return 16 * kMaxWgradStages;
   return 16 * (kMaxWgradStages + kMaxWgradRawStages) + 8 * kMaxWgradStages + 16;  // and what nobody wants
 }
 
@@ -335,6 +377,7 @@ bool make_tile(const Work& work, const WgradConfig& config, const Reach& reach, 
   tile.y_rows = whole_images ? reach.linear_h : tiling.tile_p;
   tile.x_rows = whole_images ? reach.linear_h : tiling.tile_p + reach.extent_h;
   if (transposed && tiling.tile_p % row_phases(work.y) != 0) return false;
+  if (config.staging == WgradStaging::kDense && !tiling.linear) return false;  // pieces are whole rows
   if ((tile.x_pitch - 1) * work.stride.w >= kMaxBox || (tile.x_rows - 1) * work.stride.h >= kMaxBox) return false;
   const int64_t x_boxes = n * tile.x_rows * tile.x_pitch, y_boxes = n * tile.y_rows * tile.y_pitch;
   int64_t x_positions = x_boxes, y_positions = y_boxes;
@@ -352,7 +395,13 @@ bool make_tile(const Work& work, const WgradConfig& config, const Reach& reach, 
   tile.x_box_bytes = x_boxes * row_bytes, tile.x_part_bytes = round_up(x_positions * row_bytes, kAlignment);
   tile.y_box_bytes = y_boxes * kYRowBytes, tile.y_block_bytes = round_up(y_positions * kYRowBytes, kAlignment);
   tile.stage_bytes = reach.most_parts * tile.x_part_bytes + tiling.m_blocks * tile.y_block_bytes;
-  tile.raw = transposed ? raw_rows(work.x, tile.x_pitch, work.stride.w, config.channels, /*aligned=*/false) : RawRows{};
+  tile.raw = tile.raw_y = {};
+  if (transposed) tile.raw = raw_rows(work.x, tile.x_pitch, work.stride.w, config.channels, /*aligned=*/false);
+  if (config.staging == WgradStaging::kDense) {
+    tile.raw = plane_copies(work.x, std::min(tile.x_rows, work.x.h));
+    tile.raw_y = plane_copies(work.y, std::min(tile.y_rows, work.y.h));
+    tile.raw.stage_bytes = std::max(tile.raw.stage_bytes, tile.raw_y.stage_bytes);
+  }
   share_room(smem_bytes - kAlignment - barrier_bytes(config.staging), tile);
   tile.count = ceil_div(work.y.n, n) * ceil_div(work.y.h, tiling.tile_p) *
                (tiling.linear ? 1 : ceil_div(work.y.w + lead, tiling.tile_q));
@@ -407,6 +456,7 @@ WgradOperand operand(const Side& side, int64_t groups, int64_t pitch, int64_t ro
            whole(side.n, side.stride.n) && whole(side.c * groups, side.stride.c) && whole(side.h, side.stride.h))) {
     out.vector /= 2;
   }
+  out.plane_w = FastDivmod(side.w);
   out.box_h = FastDivmod(rows), out.box_rows = i32(images * rows), out.pitch = i32(pitch);
   out.row_units = FastDivmod((pitch + 2 * out.vector - 2) / out.vector);
   return out;
@@ -485,15 +535,23 @@ double staging_clocks(const WgradOperand& from, int channels, int64_t boxes) {
   return kStagingRoundClocks * static_cast<double>(boxes * ceil_div(count, kWgradStagingWarps * sharing.batch));
 }
 
-// Of transposed rows, bytes a clock; measured in the forward engine.
-constexpr double kRawCopyBytes = 16, kTransposedBytes = 10. / 6;  // of a multiprocessor; of a warp
+// Of what is transposed, bytes a clock: copies of a multiprocessor and rows of a warp as in the forward engine, slices
+// of a warp estimated.
+constexpr double kRawCopyBytes = 16, kTransposedBytes = 10. / 6, kSliceBytes = 4;
 
 double transposition_clocks(const WgradConfig& config, const WgradTiling& tiling, const Tile& tile, const Reach& reach,
                             Pair stride) {
+  const double warps = config.producer_warps() - 1;
+  if (config.staging == WgradStaging::kDense) {
+    const double bytes = static_cast<double>(tiling.tile_n * 128) *
+                         static_cast<double>(reach.most_parts * tile.raw.boxes * tile.raw.box_w +
+                                             tiling.m_blocks * tile.raw_y.boxes * tile.raw_y.box_w);
+    return std::max(bytes / kRawCopyBytes, bytes / (kSliceBytes * warps));
+  }
   const double rows = static_cast<double>(reach.most_parts * tile.x_rows * tile.raw.boxes);
   const double copied = rows * tile.raw.stage_bytes / kRawCopyBytes;
   const double turned = static_cast<double>(reach.most_parts * tile.x_box_bytes * stride.w) /
-                        (kTransposedBytes * std::min(tile.raw.stages, config.producer_warps() - 1));
+                        (kTransposedBytes * std::min<double>(tile.raw.stages, warps));
   return std::max(copied + static_cast<double>(tiling.m_blocks * tile.y_box_bytes) / kCopyBytes, turned);
 }
 
@@ -505,7 +563,7 @@ double tile_clocks(const Work& work, const WgradConfig& config, const Reach& rea
   const double bytes = static_cast<double>(reach.most_parts * tile.x_box_bytes + tiling.m_blocks * tile.y_box_bytes);
   const double copies = static_cast<double>(reach.most_parts + tiling.m_blocks);
   double load = bytes / kCopyBytes + kCopyClocks * copies;
-  if (config.staging == WgradStaging::kTransposed) {
+  if (is_transposed(config.staging)) {
     load = transposition_clocks(config, tiling, tile, reach, work.stride);
   } else if (!copied.x)
     load += staging_clocks(x_operand(work, tiling, tile), config.channels, reach.most_parts);
@@ -628,6 +686,13 @@ const char* wgrad_why_not(const KernelEntry& entry, const ConvProblem& a, const 
                   "units "
                   "of 16 bytes, more than 8 channels, no 1x1 filter";
   }
+  if (config.staging == WgradStaging::kDense) {
+    if (!planes_copyable(work.x, a.groups) || !planes_copyable(work.y, a.groups) || a.stride.h != 1 ||
+        a.stride.w != 1) {
+      return "transposes pieces of planes: needs NCHW without gaps between rows, no stride, 33 channels and filters";
+    }
+    return wgrad_plan(entry, a, device).grid > 0 ? nullptr : "finds no tile of whole rows that fits shared memory";
+  }
   const bool copied = copyable(work.x, a.groups) && copyable(work.y, a.groups);
   if (config.staging == WgradStaging::kTma && !copied) {
     return "copies boxes of channels: needs channels_last operands, aligned to 16 bytes as all their strides are";
@@ -671,6 +736,7 @@ Plan wgrad_plan(const KernelEntry& entry, const ConvProblem& problem, const Devi
         least = block, clocks_of_best = clocks, tiling = shape, tile = one;
       };
       for_each_shape(work, config.staging, consider);
+      if (tile.count == 0 && config.staging == WgradStaging::kDense) consider(shape(true, 1, 1, work.y.w));
       if (tile.count == 0) consider(y_has_pixel_rows(config.staging) ? last_pixel_rows(work) : kLastResort);
       if (tile.count == 0) continue;
       const Sharing sharing = share_pixels(config, device, jobs, tile.count, clocks_of_best, dram_clocks);
@@ -715,6 +781,15 @@ WgradLaunch wgrad_launch(const Plan& plan, const ConvProblem& problem) {
       launch.x_map[row] = raw_map(work.x, work.groups, config.channels, out.raw, row);
     }
     make_row_maps(work, tiling, launch);
+  } else if (config.staging == WgradStaging::kDense) {
+    out.raw = tile.raw, out.raw_y = tile.raw_y;
+    out.c_phases_log2 = out.raw.row_phases_log2, out.k_phases_log2 = out.raw_y.row_phases_log2;
+    while (launch.x_maps < 1 << out.c_phases_log2) {
+      launch.x_map[launch.x_maps] = plane_map(work.x, work.groups, out.raw, launch.x_maps), ++launch.x_maps;
+    }
+    while (launch.y_maps < 1 << out.k_phases_log2) {
+      launch.y_map[launch.y_maps] = plane_map(work.y, work.groups, out.raw_y, launch.y_maps), ++launch.y_maps;
+    }
   } else {
     if (copied.x) {
       launch.x_map[launch.x_maps++] = tensor_map(work.x, work.groups, x_pixel_rows, config.channels, tile.x_pitch,
@@ -796,8 +871,8 @@ WgradLaunch wgrad_launch(const Plan& plan, const ConvProblem& problem) {
   auto even = [](int64_t size, int64_t stride) { return size == 1 || stride % 2 == 0; };
   out.c = i32(work.x.c), out.k = i32(work.y.c);
   out.w_k = w.n, out.w_c = w.c, out.w_r = w.h, out.w_s = w.w, out.w_group = problem.k_per_group() * w.n;
-  out.w_pairs = w.c == 1 && work.x.c % 2 == 0 && problem.w_align >= 4 && even(problem.k, w.n) && even(problem.r, w.h) &&
-                even(problem.s, w.w);
+  out.w_pairs = out.c_phases_log2 == 0 && w.c == 1 && work.x.c % 2 == 0 && problem.w_align >= 4 &&
+                even(problem.k, w.n) && even(problem.r, w.h) && even(problem.s, w.w);
   return launch;
 }
 

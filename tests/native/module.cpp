@@ -463,6 +463,96 @@ Products transposed_wgrad_products(const WgradLaunch& launch, int32_t channels, 
   return products;
 }
 
+// A box of 64 channels as transpose_wgrad_slices() leaves it: for each pixel and position the element's offset, or
+// kZero.
+void stage_slice(const WgradParams& params, const WgradSlice& slice, const TensorMapSpec (&maps)[kMaxRawMaps],
+                 std::vector<std::array<int64_t, 64>>& box) {
+  const WgradOperand& from = slice.is_x ? params.x : params.y;
+  const RawRows& raw = slice.is_x ? params.raw : params.raw_y;
+  const int32_t channels = 64 >> raw.row_phases_log2;
+  const bool there = slice.begin < slice.end;
+  for (int32_t i = 0; i < slice.rows; ++i) {
+    for (int32_t j = 0; j < from.pitch; ++j) {
+      const int32_t h = slice.h + i, w = slice.w + j;
+      if (there && h >= 0 && h < from.h && w >= 0 && w < from.w) continue;
+      box.at(slice.first + i * from.pitch + j).fill(kZero);  // by a warp, or since the kernel's start
+    }
+  }
+  for (int at = 0; there && at < raw.boxes; ++at) {
+    for (int32_t position = 0; position < 64; ++position) {
+      const int32_t phase = position / channels, start = raw_row_start(raw, slice.begin, phase, at);
+      if ((position / 8) >> (3 - raw.row_phases_log2) != phase) throw py::index_error("another phase");
+      check_copy(maps[phase], start + raw.shift[phase]);
+      if (static_cast<int32_t>(maps[phase].box[0]) != raw.box_w) throw py::index_error("another box");
+      for (int32_t j = 0; j < raw.box_w; ++j) {
+        const int32_t pixel = slice_pixel(from, slice, start + j);
+        if (pixel < 0) continue;
+        int64_t& element = box.at(pixel)[position];
+        if (element != kNothing) throw py::index_error("staged twice");
+        element = mapped(maps[phase],
+                         {start + j + raw.shift[phase], slice.block * channels + position % channels, 0, 0, slice.n});
+      }
+    }
+  }
+}
+
+// WgradStaging::kDense, of one filter; `target` is counted from that filter's plane.
+Products dense_wgrad_products(const WgradLaunch& launch, int32_t filter) {
+  const WgradParams& params = launch.params;
+  int32_t position = 0;
+  while (channel_at(position, params.k_phases_log2) != filter % 64) ++position;
+  const int32_t k_job = filter / 64 / params.m_blocks, m = filter / 64 % params.m_blocks;
+  Products products;
+  for (int32_t t = 0; t < params.tiles; ++t) {
+    const WgradTile tile(params, t);
+    for (uint32_t i = 0; i < params.c_jobs.divisor * params.tap_groups.divisor; ++i) {
+      const WgradJob job(params, k_job * params.c_jobs.divisor * params.tap_groups.divisor + i);
+      const WgradTapGroup& group = params.tap_group[job.tap_group];
+      std::array<int64_t, 64> nothing, zeros;
+      nothing.fill(kNothing), zeros.fill(kZero);
+      std::vector<std::vector<std::array<int64_t, 64>>> boxes;
+      auto add = [&](int64_t pixels, int64_t room) {  // zeros behind the box
+        boxes.emplace_back(pixels, nothing).resize(room / 128, zeros);
+      };
+      for (int p = group.part_begin; p < group.part_end; ++p) {
+        add(params.tile_n * int64_t{params.x.box_h.divisor} * params.x.pitch, params.x_part_bytes);
+      }
+      const int parts = boxes.size();
+      for (int b = 0; b < params.m_blocks; ++b) {
+        add(params.tile_n * int64_t{params.y.box_h.divisor} * params.y.pitch, params.y_block_bytes);
+      }
+      for_each_slice(params, job, tile, [&](const WgradSlice& slice) {
+        const int32_t box =
+            slice.is_x ? slice.to / params.x_part_bytes : parts + (slice.to - params.y_offset) / params.y_block_bytes;
+        stage_slice(params, slice, slice.is_x ? launch.x_map : launch.y_map, boxes.at(box));
+      });
+      for (int u = group.unit_begin; u < group.unit_end; ++u) {
+        const WgradUnit& unit = params.unit[u];
+        for (int32_t k = 0; k < 32 * params.step_pairs; ++k) {
+          const WgradStep& step = params.step[k / 16];
+          const int32_t y = step.y * 16 + k % 16 / 8 * params.y_group_pitch + k % 8 * 128;
+          const int64_t target = boxes.at(parts + m).at(y / 128)[position];
+          for (int b = 0; b < kMaxWgradBlocks; ++b) {
+            if (unit.c_block[b] < 0) continue;
+            const int32_t at = (unit.start + b * unit.step) * 16;
+            const int32_t x = at % params.x_part_bytes + step.x * 16 + k % 16 / 8 * params.x_group_pitch + k % 8 * 128;
+            const auto& pixel = boxes.at(at / params.x_part_bytes).at(x / 128);
+            for (int32_t i = 0; i < 64; ++i) {
+              const int32_t c =
+                  (job.c_job * params.c_blocks_per_job + unit.c_block[b]) * 64 + channel_at(i, params.c_phases_log2);
+              if (pixel[i] == kNothing || target == kNothing) throw py::index_error("nothing staged");
+              if (pixel[i] == kZero || target == kZero || c >= params.c) continue;
+              products.emplace_back(pixel[i], c * params.w_c + unit.r[b] * params.w_r + unit.s[b] * params.w_s,
+                                    target - filter * params.y.c_stride);
+            }
+          }
+        }
+      }
+    }
+  }
+  return products;
+}
+
 // As the sm_90a weight gradient forms them: both operands' pixels by their place in a stage.
 Products wgrad_products(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device,
                         int32_t filter) {
@@ -470,6 +560,7 @@ Products wgrad_products(const ConvProblem& problem, const KernelEntry& kernel, c
   if (kernel.wgrad.staging == WgradStaging::kTransposed) {
     return transposed_wgrad_products(launch, kernel.wgrad.channels, filter);
   }
+  if (kernel.wgrad.staging == WgradStaging::kDense) return dense_wgrad_products(launch, filter);
   const WgradParams& params = launch.params;
   const WgradOperand &x = params.x, &y = params.y;
   const int64_t channels = kernel.wgrad.channels;

@@ -20,7 +20,8 @@ struct Registers {
 template <int kChannels, int kBlocks, int kUnits, int kWarpgroups, WgradStaging kStaging>
 struct WgradThreads {
   static constexpr WgradConfig kConfig{kChannels, kBlocks, kUnits, kWarpgroups, kStaging};
-  static constexpr bool kTransposed = kStaging == WgradStaging::kTransposed, kTma = !has_staging_warps(kStaging);
+  static constexpr bool kTransposed = is_transposed(kStaging);
+  static constexpr bool kTma = kStaging == WgradStaging::kTma || kStaging == WgradStaging::kTmaPixels;
   static constexpr int kProducerWarps = kConfig.producer_warps(), kProducers = 32 * kProducerWarps;
   static constexpr int kTransposingWarps = kProducerWarps - 1;
   // Arrivals that fill a stage.
@@ -36,16 +37,16 @@ struct WgradThreads {
 };
 
 // Tensor maps of an operand.
-template <WgradStaging kStaging>
+template <bool kTransposed>
 struct WgradMapsOf {
   using Type = CUtensorMap;
 };
 template <>
-struct WgradMapsOf<WgradStaging::kTransposed> {
+struct WgradMapsOf<true> {
   using Type = RawMaps;
 };
 template <WgradStaging kStaging>
-using WgradMaps = typename WgradMapsOf<kStaging>::Type;
+using WgradMaps = typename WgradMapsOf<is_transposed(kStaging)>::Type;
 
 // The sum, in the order of their ranks, of what the cluster's blocks hold at this address.
 __device__ __forceinline__ float4 add_cluster(uint32_t smem, int blocks) {
@@ -93,7 +94,8 @@ __global__ __launch_bounds__((WgradConfig{kChannels, kBlocks, kUnits, kWarpgroup
   if (warp == 0) {
     ring.init(lane, Threads::kFullArrivals, 4 * kWarpgroups);
     if constexpr (Threads::kTransposed) {
-      raw.init(lane, 1, 1);
+      // Warps that transpose rows have raw stages of their own, slices they share.
+      raw.init(lane, 1, kStaging == WgradStaging::kDense ? Threads::kTransposingWarps : 1);
       for (int i = lane; i < params.stages; i += 32) ptx::mbarrier_init(y_barriers + 8 * i, 1);
     }
     ptx::mbarrier_init_fence();
@@ -105,15 +107,22 @@ __global__ __launch_bounds__((WgradConfig{kChannels, kBlocks, kUnits, kWarpgroup
     }
     ptx::allow_next_kernel();  // it waits for this one's results, but can be launched
   }
-  clear_wgrad_tails(params, smem, group.part_end - group.part_begin);
+  clear_wgrad_tails(params, smem, group.part_end - group.part_begin, kStaging == WgradStaging::kDense);
   __syncthreads();
 
   if (warp < Threads::kProducerWarps) {
     ptx::release_registers<Threads::kRegisters.producer>();
-    if constexpr (Threads::kTransposed) {
+    constexpr int kTransposingWarps = Threads::kTransposingWarps;
+    if constexpr (kStaging == WgradStaging::kDense) {
       if (warp > 0) {
-        transpose_wgrad<kChannels, Threads::kTransposingWarps>(params, job, split, y_maps, raw, ring, y_barriers,
-                                                               warp - 1, {params.raw, waste, lane});
+        transpose_wgrad_slices<kTransposingWarps>(params, job, split, raw, ring, waste, warp - 1, lane);
+      } else if (lane == 0) {
+        load_wgrad_slices(params, job, split, x_maps, y_maps, raw);
+      }
+    } else if constexpr (kStaging == WgradStaging::kTransposed) {
+      if (warp > 0) {
+        transpose_wgrad<kChannels, kTransposingWarps>(params, job, split, y_maps, raw, ring, y_barriers, warp - 1,
+                                                      {params.raw, waste, lane});
       } else if (lane == 0) {
         load_wgrad_raw<kChannels>(params, job, split, x_maps, raw);
       }

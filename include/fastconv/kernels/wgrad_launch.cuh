@@ -23,7 +23,7 @@ void launch_wgrad(const Plan& plan, const ConvProblem& problem, const ConvBuffer
   LaunchShape shape{plan.grid, plan.block_threads, plan.smem_bytes};
   shape.cluster = params.cluster.divisor;
   const auto kernel = conv_wgrad_sm90<T, kChannels, kBlocks, kUnits, kWarpgroups, kStaging>;
-  if constexpr (kStaging == WgradStaging::kTransposed) {
+  if constexpr (is_transposed(kStaging)) {
     launch(plan.kernel->name, kernel, shape, stream, params, x_maps, y_maps);
   } else {
     launch(plan.kernel->name, kernel, shape, stream, params, x_maps.map[0], y_maps.map[0]);

@@ -11,6 +11,7 @@ namespace fastconv {
 // again every few rows, so each of those takes the map of its own.
 inline constexpr int kMaxRawMaps = 8;
 
+// WgradStaging::kDense: likewise planes; what are rows and columns here are channels and pixels of a plane.
 struct RawRows {
   int32_t box_w;      // pixels of one copy, which brings them for every channel of a stage
   int32_t boxes;      // copies that cover a staged row

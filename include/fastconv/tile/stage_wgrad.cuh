@@ -187,8 +187,9 @@ __device__ __forceinline__ void stage_wgrad_warps(const WgradParams& params, con
   }
 }
 
-// The rows of a stage that no copy writes but a step may read: beyond the last pixel of a tile. All threads.
-__device__ __forceinline__ void clear_wgrad_tails(const WgradParams& params, uint32_t data, int parts) {
+// The rows of a stage that no copy writes but a step may read: beyond the last pixel of a tile, or `all`, where padding
+// is not written either. All threads.
+__device__ __forceinline__ void clear_wgrad_tails(const WgradParams& params, uint32_t data, int parts, bool all) {
   const int boxes = parts + params.m_blocks;
   for (int i = 0; i < params.stages * boxes; ++i) {
     const int stage = i / boxes, box = i - stage * boxes;
@@ -196,7 +197,7 @@ __device__ __forceinline__ void clear_wgrad_tails(const WgradParams& params, uin
     const bool is_x = box < parts;
     const uint32_t start =
         is_x ? base + box * params.x_part_bytes : base + params.y_offset + (box - parts) * params.y_block_bytes;
-    const int begin = is_x ? params.x_box_bytes : params.y_box_bytes;
+    const int begin = all ? 0 : is_x ? params.x_box_bytes : params.y_box_bytes;
     const int end = is_x ? params.x_part_bytes : params.y_block_bytes;
     for (int at = begin + threadIdx.x * 16; at < end; at += blockDim.x * 16) {
       asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(start + at), "r"(0) : "memory");

@@ -108,4 +108,94 @@ __device__ __forceinline__ void transpose_wgrad(const WgradParams& params, const
   }
 }
 
+// One thread.
+__device__ __forceinline__ void load_wgrad_slices(const WgradParams& params, const WgradJob& job, int32_t split,
+                                                  const RawMaps& x_maps, const RawMaps& y_maps, Ring& raw) {
+  for (int t = split; t < params.tiles; t += params.splits) {
+    const WgradTile tile(params, t);
+    for_each_slice(params, job, tile, [&](const WgradSlice& slice) {
+      if (slice.begin == slice.end) return;
+      const RawRows& rows = slice.is_x ? params.raw : params.raw_y;
+      const RawMaps& maps = slice.is_x ? x_maps : y_maps;
+      const int channels = 64 >> rows.row_phases_log2;  // of a phase
+      for (int box = 0; box < rows.boxes; ++box) {
+        raw.wait_empty();
+        ptx::mbarrier_arrive_expect(raw.full(), rows.box_w * 128);
+        for (int phase = 0; phase < 1 << rows.row_phases_log2; ++phase) {
+          ptx::tma_load(raw.stage() + phase * channels * rows.box_w * 2, &maps.map[phase],
+                        raw_row_start(rows, slice.begin, phase, box) + rows.shift[phase], slice.block * channels,
+                        job.group, 0, slice.n, raw.full());
+        }
+        raw.next();
+      }
+    });
+  }
+}
+
+// One of kWarps warps that share a raw stage, every so manieth group of 8 pixels: 8x8 blocks of 8 chunks of channels.
+template <int kWarps>
+__device__ __forceinline__ void transpose_slice(const WgradOperand& from, const RawRows& rows, const WgradSlice& slice,
+                                                int box, uint32_t source, uint32_t to, uint32_t waste, int warp,
+                                                int lane) {
+  const int matrix = lane / 8, groups = rows.box_w / 8;
+  int chunk[2], start[2];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    chunk[half] = half * 4 + matrix;
+    start[half] = raw_row_start(rows, slice.begin, chunk[half] >> (3 - rows.row_phases_log2), box) + lane % 8;
+  }
+  const uint32_t row = source + (matrix * 8 + lane % 8) * rows.box_w * 2, half_bytes = 32 * rows.box_w * 2;
+  for (int i = warp; i < groups; i += 2 * kWarps) {
+    uint32_t v[2][2][4];
+#pragma unroll
+    for (int u = 0; u < 2; ++u) {
+      const int group = min(i + u * kWarps, groups - 1);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) ptx::ldmatrix4<true>(row + half * half_bytes + group * 16, v[u][half]);
+    }
+#pragma unroll
+    for (int u = 0; u < 2; ++u) {
+      if (i + u * kWarps >= groups) break;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int pixel = slice_pixel(from, slice, start[half] + (i + u * kWarps) * 8);
+        const uint32_t address = to + pixel * 128 + ((chunk[half] ^ (pixel & 7)) << 4);
+        ptx::stmatrix4<false>(pixel < 0 ? waste : address, v[u][half]);
+      }
+    }
+  }
+}
+
+// kWarps warps, all of them at every raw stage. Columns of padding are never written.
+template <int kWarps>
+__device__ __forceinline__ void transpose_wgrad_slices(const WgradParams& params, const WgradJob& job, int32_t split,
+                                                       Ring& raw, Ring& ring, uint32_t waste, int warp, int lane) {
+  for (int t = split; t < params.tiles; t += params.splits) {
+    const WgradTile tile(params, t);
+    ring.wait_empty();
+    for_each_slice(params, job, tile, [&](const WgradSlice& slice) {
+      const WgradOperand& from = slice.is_x ? params.x : params.y;
+      const RawRows& rows = slice.is_x ? params.raw : params.raw_y;
+      const uint32_t to = ring.stage() + slice.to;
+      const bool there = slice.begin < slice.end;
+      for (int i = warp; i < slice.rows; i += kWarps) {
+        if (there && slice.h + i >= 0 && slice.h + i < from.h) continue;
+        const uint32_t row = to + (slice.first + i * from.pitch) * 128;
+        for (int at = lane * 16; at < from.pitch * 128; at += 512) ptx::store_shared16(row + at, {0, 0, 0, 0});
+      }
+      for (int box = 0; there && box < rows.boxes; ++box) {
+        raw.wait_full();
+        transpose_slice<kWarps>(from, rows, slice, box, raw.stage(), to, waste, warp, lane);
+        __syncwarp();
+        if (lane == 0) ptx::mbarrier_arrive(raw.empty());
+        raw.next();
+      }
+    });
+    ptx::async_proxy_fence();
+    __syncwarp();
+    if (lane == 0) ptx::mbarrier_arrive(ring.full());
+    ring.next();
+  }
+}
+
 }  // namespace fastconv

@@ -44,7 +44,7 @@ struct WgradStep {
   uint16_t x, y;
 };
 
-// An operand that producer warps read, in boxes of rows x pitch pixels.
+// An operand that producer warps read or transpose, in boxes of rows x pitch pixels.
 struct WgradOperand {
   const void* data;
   int64_t n_stride, c_stride, h_stride, w_stride;  // elements
@@ -52,6 +52,7 @@ struct WgradOperand {
   int32_t step_h, step_w;
   FastDivmod box_h;      // rows of a box in each image
   FastDivmod row_units;  // loads of a row
+  FastDivmod plane_w;    // pixels of an image's row
   int32_t box_rows, pitch;
   int32_t vector;  // pixels a load: 8, 4, 2 or 1
 };
@@ -95,9 +96,16 @@ struct WgradRows {
   }
 };
 
+// WgradStaging::kDense: a copy brings every 2^phases_log2-th channel, so that is how channels follow each other in a
+// staged block of 64: which one is at `position`. In dW they are put in order.
+FASTCONV_HOST_DEVICE int32_t channel_at(int32_t position, int32_t phases_log2) {
+  const int32_t channels_log2 = 6 - phases_log2;  // of a phase
+  return (position & ((1 << channels_log2) - 1)) << phases_log2 | position >> channels_log2;
+}
+
 struct WgradParams {
   WgradOperand x, y;
-  RawRows raw;  // of x, WgradStaging::kTransposed
+  RawRows raw, raw_y;  // of x, WgradStaging::kTransposed and kDense; of dy, kDense; stages are those of both
   WgradRows rows;
   void* w;
   float* partial;
@@ -124,9 +132,10 @@ struct WgradParams {
   int32_t step_pairs;
   bool x_copied, y_copied;  // by the copy engine; otherwise by producer warps
 
-  int32_t c, k;                         // of a convolution group
-  int64_t w_k, w_c, w_r, w_s, w_group;  // strides, elements
-  bool w_pairs;                         // two neighbouring channels can be stored at once
+  int32_t c, k;                          // of a convolution group
+  int32_t c_phases_log2, k_phases_log2;  // see channel_at()
+  int64_t w_k, w_c, w_r, w_s, w_group;   // strides, elements
+  bool w_pairs;                          // two neighbouring channels can be stored at once
 
   WgradStep step[kMaxWgradSteps];
   WgradTapGroup tap_group[kMaxWgradTapGroups];
