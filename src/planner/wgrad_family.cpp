@@ -552,7 +552,9 @@ double transposition_clocks(const WgradConfig& config, const WgradTiling& tiling
   const double copied = rows * tile.raw.stage_bytes / kRawCopyBytes;
   const double turned = static_cast<double>(reach.most_parts * tile.x_box_bytes * stride.w) /
                         (kTransposedBytes * std::min<double>(tile.raw.stages, warps));
-  return std::max(copied + static_cast<double>(tiling.m_blocks * tile.y_box_bytes) / kCopyBytes, turned);
+  // The copy engine takes as long for a short row of pixels as for one of 128 bytes.
+  const double y_copied = static_cast<double>(tiling.m_blocks * tile.y_box_bytes) * 64. / tiling.tile_q / kCopyBytes;
+  return std::max(copied + y_copied, turned);
 }
 
 double tile_clocks(const Work& work, const WgradConfig& config, const Reach& reach, const WgradTiling& tiling,
@@ -678,20 +680,19 @@ const char* wgrad_why_not(const KernelEntry& entry, const ConvProblem& a, const 
     const bool fits = work.pointwise && pixels_copyable(work.x, a.groups) && pixels_copyable(work.y, a.groups);
     return fits ? nullptr : "copies rows of pixels: needs a 1x1 filter and NCHW planes of whole units of 16 bytes";
   }
-  if (config.staging == WgradStaging::kTransposed) {
-    const bool fits =
-        !work.pointwise && transposition_can_stage(work.x, a.groups, a.stride.w) && rows_copyable(work.y, a.groups);
-    return fits ? nullptr
-                : "transposes rows of x and copies rows of dy's pixels: needs NCHW, planes of x and images of whole "
-                  "units "
-                  "of 16 bytes, more than 8 channels, no 1x1 filter";
+  if (config.staging == WgradStaging::kTransposed &&
+      (work.pointwise || !transposition_can_stage(work.x, a.groups, a.stride.w) || !rows_copyable(work.y, a.groups))) {
+    return "transposes rows of x and copies rows of dy's pixels: needs NCHW, planes of x and images of whole units of "
+           "16 "
+           "bytes, more than 8 channels, no 1x1 filter";
   }
-  if (config.staging == WgradStaging::kDense) {
-    if (!planes_copyable(work.x, a.groups) || !planes_copyable(work.y, a.groups) || a.stride.h != 1 ||
-        a.stride.w != 1) {
-      return "transposes pieces of planes: needs NCHW without gaps between rows, no stride, 33 channels and filters";
-    }
-    return wgrad_plan(entry, a, device).grid > 0 ? nullptr : "finds no tile of whole rows that fits shared memory";
+  if (config.staging == WgradStaging::kDense &&
+      (!planes_copyable(work.x, a.groups) || !planes_copyable(work.y, a.groups) || a.stride.h != 1 ||
+       a.stride.w != 1)) {
+    return "transposes pieces of planes: needs NCHW without gaps between rows, no stride, 33 channels and filters";
+  }
+  if (is_transposed(config.staging)) {
+    return wgrad_plan(entry, a, device).grid > 0 ? nullptr : "finds no tile that fits shared memory";
   }
   const bool copied = copyable(work.x, a.groups) && copyable(work.y, a.groups);
   if (config.staging == WgradStaging::kTma && !copied) {

@@ -1,5 +1,5 @@
-// Producers of the weight gradient, WgradStaging::kTransposed: x is copied as it lies and transposed by warps, dy
-// copied as rows of pixels.
+// Producers of the weight gradient for NCHW. WgradStaging::kTransposed: x is copied as it lies and transposed by warps,
+// dy copied as rows of pixels. kDense: both are copied as they lie and transposed.
 #pragma once
 
 #include "fastconv/tile/ring.cuh"
@@ -57,9 +57,8 @@ __device__ __forceinline__ void clear_wgrad_margin(const WgradParams& params, co
   }
 }
 
-// kWarps warps; the ring's full barrier expects each. A row that was copied belongs to the warp whose
-// turn its stage is: see transpose_halo. `y` has the ring's stages and their barriers for dy, where it must be waited
-// for.
+// kWarps warps; the ring's full barrier expects each. A row that was copied belongs to the warp whose turn its stage
+// is: see transpose_halo. Where dy has margins to clear, it has a barrier a stage of its own.
 template <int kChannels, int kWarps>
 __device__ __forceinline__ void transpose_wgrad(const WgradParams& params, const WgradJob& job, int32_t split,
                                                 const RawMaps& y_maps, Ring& raw, Ring& ring, uint32_t y_barriers,
