@@ -64,6 +64,31 @@ def test_every_product_is_formed_once_and_no_other(kernel: native.Kernel, data: 
         assert sorted(native.wgrad_products(problem, kernel, HOPPER, k)) == expected
 
 
+# Rows and planes that begin anywhere: input, weight, stride, padding.
+AWKWARD = {
+    "rows of dy": ((1, 32, 16, 24), (64, 32, 3, 5), 1, (0, 0)),
+    "rows and planes of dy": ((1, 16, 16, 64), (128, 16, 3, 3), 1, (0, 0)),
+    "rows of both": ((2, 32, 12, 28), (40, 32, 3, 3), 1, (1, 1)),
+    "strided": ((1, 32, 8, 28), (40, 32, 3, 3), 2, (1, 1)),
+    "half planes": ((2, 64, 14, 14), (72, 64, 3, 3), 1, (1, 1)),
+    "odd planes": ((5, 64, 7, 7), (64, 64, 3, 3), 1, (1, 1)),
+    "planes without taps": ((8, 64, 14, 14), (64, 64, 1, 1), 1, (0, 0)),
+}
+
+
+@pytest.mark.parametrize("name", AWKWARD)
+def test_any_address_of_rows_and_planes(name: str) -> None:
+    x, w, stride, padding = AWKWARD[name]
+    conv = Convolution(x, w, (stride, stride), padding, (1, 1), groups=1)
+    problem = native.ConvProblem(*conv, pass_="wgrad", dtype="float16")
+    expected = sorted(products_by_definition(conv, problem, "wgrad"))
+    staged = [kernel for kernel in KERNELS if kernel.name.endswith(("transposed", "dense"))]
+    kernels = [kernel for kernel in staged if kernel.why_not(problem, HOPPER) is None]
+    assert kernels
+    for kernel, k in itertools.product(kernels, [0, 1, problem.k - 1]):
+        assert sorted(native.wgrad_products(problem, kernel, HOPPER, k)) == expected
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("name", [name for name, problem in PUBLIC.items() if problem.c >= 16 * problem.groups])
 def test_hopper_sums_wide_gradients_on_tensor_cores(name: str, dtype: str) -> None:
