@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "fastconv/core/integers.h"
+#include "fastconv/planner/copies.h"
 #include "fastconv/planner/cost_model.h"
 #include "fastconv/planner/sides.h"
 
@@ -18,7 +19,6 @@ constexpr int64_t kInt32Max = std::numeric_limits<int32_t>::max();
 constexpr int64_t kMaxStride = 1 << 12;  // a tile that begins inside and ends outside has 32-bit coordinates
 constexpr int64_t kMaxHaloPixels = 1 << 20;
 constexpr int64_t kMaxTiles = 1 << 29;  // and so does the first tile of a block's last run
-constexpr int64_t kMaxBox = 256;        // of the copy engine
 constexpr int64_t kBlock = 64;          // pixels of an M-block
 
 // The runs of each output phase along one dimension.
@@ -112,12 +112,6 @@ bool planes_divisible(const Side& side, int64_t groups, int64_t by) {
          (side.c * groups == 1 || side.stride.c % by == 0);
 }
 
-// The copy engine wants strides of 1 to 2^40 bytes.
-bool copies(int64_t size, int64_t stride) {
-  return size == 1 || (stride > 0 && stride % 8 == 0 && stride < int64_t{1} << 39);
-}
-uint64_t stride_bytes(int64_t size, int64_t stride) { return static_cast<uint64_t>(size == 1 ? 16 : stride * 2); }
-
 bool tma_can_stage(const Side& in, int64_t groups, Pair in_step) {
   return in.stride.c == 1 && in.align >= 16 && copies(in.n, in.stride.n) && copies(in.h, in.stride.h) &&
          copies(in.w, in.stride.w) && (groups == 1 || in.c % 8 == 0) && in_step.h <= 8 && in_step.w <= 8;
@@ -129,13 +123,10 @@ bool tma_can_load_filter(const ConvProblem& p) {
   return w.c == 1 && p.w_align >= 16 && copies(p.k, w.n) && copies(p.r, w.h) && copies(p.s, w.w);
 }
 
-// Channels after which addresses are multiples of 16 bytes again.
-int64_t plane_phases(const Side& in, int64_t groups) {
-  return in.c * groups == 1 ? 1 : 8 / std::gcd(in.stride.c, int64_t{8});
-}
+int64_t plane_phases(const Side& in, int64_t groups) { return address_phases(in.c * groups, in.stride.c); }
 
 // Contiguous images. The copy engine is slow to write the zeros of channels that do not exist.
-bool transposition_can_stage(const Side& in, int64_t groups, Pair in_step) {
+bool planes_can_stage(const Side& in, int64_t groups, Pair in_step) {
   const int64_t phases = plane_phases(in, groups);
   return in.c > 8 && phases <= (in.c > 16 ? 8 : 4) && in.stride.w == 1 && (in.h == 1 || in.stride.h == in.w) &&
          in.align >= 16 && in.h * in.w < kMaxExtent && copies(2, in.stride.c * phases) &&
@@ -146,7 +137,7 @@ bool transposition_can_stage(const Side& in, int64_t groups, Pair in_step) {
 HaloStaging best_staging(const ConvProblem& problem, const Side& in, Pair in_step) {
   const int64_t groups = problem.groups;
   if (tma_can_stage(in, groups, in_step)) return HaloStaging::kTma;
-  if (transposition_can_stage(in, groups, in_step)) {
+  if (planes_can_stage(in, groups, in_step)) {
     const bool planes = in.c > 32 && is_pointwise(problem) && in.w >= kBlock && plane_phases(in, groups) == 1;
     return planes ? HaloStaging::kPlanes : HaloStaging::kTransposed;
   }
@@ -381,7 +372,7 @@ double store_rate(const Work& work, const HaloConfig& config, const HaloTiling& 
   const double run = 2. * across * (narrow ? 8 : 64);
   double rate = std::min(40., run / 2);
   if (stores_pieces(work, store)) {
-    constexpr double kSmallOutput = 8e6;  // elements
+    constexpr double kSmallOutput = 2e7;  // elements
     const bool small =
         static_cast<double>(work.out.n * work.out.h * work.out.w) * static_cast<double>(work.out.c * work.groups) <
         kSmallOutput;
@@ -403,13 +394,14 @@ double raw_copies(const Work& work, const HaloTiling& tiling, const Tiles& tiles
 
 // Clocks that staging takes of the warps and the copy engine, a halo.
 double staging_clocks(const Work& work, const HaloConfig& config, const HaloTiling& tiling, const Tiles& tiles) {
-  constexpr double kBytesPerClock[] = {40, 9.5, 40, 4.6, 4};  // by HaloStaging
-  const double rate = kBytesPerClock[static_cast<int>(config.staging)];
-  if (config.staging != HaloStaging::kTransposed) return static_cast<double>(tiles.halo_bytes) / rate;
-  // Rows shorter than the latency of their copies cost the same; of columns that a stride leaves out, only the loads.
-  // The stages of linear tiles are shared by the warps, but it takes them longer to tell where a pixel goes.
+  constexpr double kBytesPerClock[] = {40, 0, 40, 4.6, 4};  // by HaloStaging
+  if (config.staging != HaloStaging::kTransposed) {
+    return static_cast<double>(tiles.halo_bytes) / kBytesPerClock[static_cast<int>(config.staging)];
+  }
+  // A row of a rectangular tile is turned by one warp and waits for its copy; columns that a stride leaves out are only
+  // loaded. Copies of linear tiles are shared by all warps, which wait for each other and look up where pixels go.
   const double left_out = tiles.raw.step_log2 > 0 ? .7 : 1, bytes = tiles.raw.stage_bytes;
-  const double copy = tiling.linear ? 300 + bytes / 12 : std::max(530., left_out * (50 + bytes / rate));
+  const double copy = tiling.linear ? 900 + bytes / 60 : std::max(530., left_out * (50 + bytes / 9.5));
   return copy * raw_copies(work, tiling, tiles);
 }
 
@@ -438,7 +430,7 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
   // Warps that stage and products compete for shared memory.
   const bool by_warps = staged_by_warps(config.staging);
   const double body = std::max({mma, smem, load}) + (by_warps ? .3 * std::min(mma, staging) : 0) +
-                      (config.staging == HaloStaging::kTransposed ? 500 * halos : 0);  // warps wait for each other
+                      (config.staging == HaloStaging::kTransposed && tiling.linear ? 500 * halos : 0);
   const double tile = tiling.turns ? std::max({body + 100, epilogue, (body + epilogue + 500) / 2}) : body + epilogue;
   const auto waves = static_cast<double>(ceil_div(tiles.count, sm_count));
   // What the model does not see, measured: short rings, linear tiles and long runs of pixels each lose a little,
@@ -448,7 +440,8 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
   const double rough = !by_threads
                            ? 1 + (config.staging == HaloStaging::kTransposed ? .06 : .02) * (tiling.halo_stages == 2) +
                                  .02 * short_of_filters(tiling, tiles) + .01 * tiling.linear +
-                                 .01 * (!tiling.linear && tiling.block_w_log2 == 6) + .02 * idle
+                                 .01 * (!tiling.linear && tiling.block_w_log2 == 6) + .02 * idle +
+                                 .1 * (by_warps && tiling.linear && config.channels < 64 && work.in.c > 32)
                            : 1 + .06 * (4 - tiling.halo_stages) + .1 * idle;
   const double pack = packed_bytes > 0 ? kPackUs + 2 * static_cast<double>(packed_bytes) / kPackBytesPerUs : 0;
   const double clocks = waves * tile * rough + kFixedClocks + (tiling.turns ? epilogue : 0);
@@ -598,7 +591,7 @@ TensorMapSpec planes_map(const Work& work, const HaloConfig& config) {
 }
 
 // Of the channels `phase`, `phase` + number of maps and so on. It begins up to 7 pixels before their planes.
-TensorMapSpec raw_map(const Work& work, const HaloConfig& config, const RawPlanes& raw, int phase) {
+TensorMapSpec raw_planes_map(const Work& work, const HaloConfig& config, const RawPlanes& raw, int phase) {
   const Side& in = work.in;
   const int64_t maps = int64_t{1} << raw.phases_log2, shift = raw_shift(in.stride.c, phase);
   return {{static_cast<uint64_t>(in.h * in.w + shift), static_cast<uint64_t>(ceil_div(in.c - phase, maps)),
@@ -788,7 +781,7 @@ HaloLaunch halo_launch(const Plan& plan, const ConvProblem& problem) {
       break;
     case HaloStaging::kTransposed:
       for (; launch.in_maps < 1 << params.raw.phases_log2; ++launch.in_maps) {
-        launch.in_map[launch.in_maps] = raw_map(work, config, params.raw, launch.in_maps);
+        launch.in_map[launch.in_maps] = raw_planes_map(work, config, params.raw, launch.in_maps);
       }
       break;
     default: break;

@@ -5,13 +5,12 @@
 
 #include "fastconv/core/fast_divmod.h"
 #include "fastconv/core/problem.h"
+#include "fastconv/tile/raw_rows.h"
 
 namespace fastconv {
 
 // The copy engine wants addresses and strides that are multiples of 16 bytes. Planes of another size are as far from
 // such an address again every few channels, so each of those phases takes a tensor map of its own.
-inline constexpr int kMaxRawMaps = 8;
-
 struct RawPlanes {
   int32_t phases_log2;
   bool whole;              // a copy brings the planes of an image as they follow each other, and is a run's only one

@@ -4,16 +4,10 @@
 
 #include <cuda.h>
 
-#include "fastconv/ptx/shared_memory.cuh"
-#include "fastconv/ptx/tma.cuh"
 #include "fastconv/tile/halo_walk.cuh"
-#include "fastconv/tile/ring.cuh"
+#include "fastconv/tile/transpose.cuh"
 
 namespace fastconv {
-
-struct RawMaps {
-  CUtensorMap map[kMaxRawMaps];  // pixel, channel of the phase, group, image
-};
 
 // One warp, or several that share out its 8x8 blocks: a stage of the ring into pixel rows of the halo.
 template <int kChannels>
