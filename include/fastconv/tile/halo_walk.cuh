@@ -2,18 +2,8 @@
 // well as CUDA: the tests run it against brute force.
 #pragma once
 
+#include "fastconv/tile/host_device_caller.h"
 #include "fastconv/tile/scheduler.cuh"
-
-// What is called back may be a function of one side only.
-#if defined(__CUDACC__)
-#define FASTCONV_HOST_DEVICE_CALLER                      \
-  _Pragma("nv_exec_check_disable") template <typename F> \
-  FASTCONV_HOST_DEVICE
-#else
-#define FASTCONV_HOST_DEVICE_CALLER \
-  template <typename F>             \
-  FASTCONV_HOST_DEVICE
-#endif
 
 namespace fastconv {
 
@@ -93,5 +83,3 @@ FASTCONV_HOST_DEVICE int32_t raw_lead(const HaloParams& params, const RawRun& ru
 }
 
 }  // namespace fastconv
-
-#undef FASTCONV_HOST_DEVICE_CALLER

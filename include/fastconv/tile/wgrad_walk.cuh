@@ -2,18 +2,8 @@
 // against brute force.
 #pragma once
 
+#include "fastconv/tile/host_device_caller.h"
 #include "fastconv/tile/wgrad_params.h"
-
-// What is called back may be a function of one side only.
-#if defined(__CUDACC__)
-#define FASTCONV_HOST_DEVICE_CALLER                      \
-  _Pragma("nv_exec_check_disable") template <typename F> \
-  FASTCONV_HOST_DEVICE
-#else
-#define FASTCONV_HOST_DEVICE_CALLER \
-  template <typename F>             \
-  FASTCONV_HOST_DEVICE
-#endif
 
 namespace fastconv {
 
@@ -115,5 +105,3 @@ FASTCONV_HOST_DEVICE int32_t slice_pixel(const WgradOperand& from, const WgradSl
 }
 
 }  // namespace fastconv
-
-#undef FASTCONV_HOST_DEVICE_CALLER
