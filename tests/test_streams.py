@@ -9,6 +9,8 @@ import subprocess
 import sys
 import textwrap
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -53,6 +55,20 @@ def test_each_stream_sees_its_own_work(cuda: str) -> None:
             results.append(training_step(cuda, seed))
     torch.cuda.synchronize()
     assert all(map(equal, expected, results))
+
+
+@pytest.mark.cuda
+def test_a_thread_that_has_used_no_cuda_yet(cuda: str) -> None:
+    """As one of autograd's may be, when the allocator has all memory that it needs. Tensor maps want more."""
+    o = operands(PROBLEM, torch.float16, cuda, views=("channels_last",) * 3)
+    call = partial(fastconv.conv2d, o.input, o.weight, None, *PROBLEM.geometry)
+    expected = [call().clone() for _ in range(2)][0]
+    torch.cuda.synchronize()
+    results: list[Tensor] = []
+    thread = Thread(target=lambda: results.append(call()))
+    thread.start()
+    thread.join()
+    assert torch.equal(results[0], expected)
 
 
 @pytest.mark.cuda

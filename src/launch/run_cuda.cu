@@ -37,7 +37,6 @@ Launcher halo_launcher_for(const KernelEntry& kernel) {
                  ? halo_launcher<HaloStaging::kTma, FilterTile::kNMajor, T>(kernel.line)
                  : halo_launcher<HaloStaging::kTma, FilterTile::kKMajor, T>(kernel.line);
     case HaloStaging::kTransposed: return halo_launcher<HaloStaging::kTransposed, FilterTile::kKMajor, T>(kernel.line);
-    case HaloStaging::kGathered: return halo_launcher<HaloStaging::kGathered, FilterTile::kKMajor, T>(kernel.line);
     case HaloStaging::kPlanes: return halo_launcher<HaloStaging::kPlanes, FilterTile::kKMajor, T>(kernel.line);
     case HaloStaging::kPairs: return halo_launcher<HaloStaging::kPairs, FilterTile::kKMajor, T>(kernel.line);
     case HaloStaging::kPixels: return halo_launcher<HaloStaging::kPixels, FilterTile::kKMajor, T>(kernel.line);
@@ -54,8 +53,9 @@ Launcher half_launcher(const KernelEntry& kernel) {
       switch (kernel.wgrad.staging) {
         case WgradStaging::kTma: return wgrad_launcher<WgradStaging::kTma, T>(kernel.line);
         case WgradStaging::kTmaPixels: return wgrad_launcher<WgradStaging::kTmaPixels, T>(kernel.line);
+        case WgradStaging::kTransposed: return wgrad_launcher<WgradStaging::kTransposed, T>(kernel.line);
+        case WgradStaging::kDense: return wgrad_launcher<WgradStaging::kDense, T>(kernel.line);
         case WgradStaging::kWarps: return wgrad_launcher<WgradStaging::kWarps, T>(kernel.line);
-        case WgradStaging::kWarpsX: return wgrad_launcher<WgradStaging::kWarpsX, T>(kernel.line);
       }
       return nullptr;
     default: return simt_launcher<T>(kernel);

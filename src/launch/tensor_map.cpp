@@ -41,11 +41,20 @@ CUtensorMap encode_tensor_map(const TensorMapSpec& spec, DType dtype, const void
   cuuint64_t size[5], stride[4];
   for (int i = 0; i < 5; ++i) size[i] = spec.size[i];
   for (int i = 0; i < 4; ++i) stride[i] = spec.stride[i];
-  const CUresult result = encode_tiled()(
-      &map, dtype == DType::kFloat16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 5,
-      static_cast<uint16_t*>(const_cast<void*>(address)) + spec.offset, size, stride, spec.box, spec.step,
-      CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle_of(spec.swizzle_bytes), CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const auto type = dtype == DType::kFloat16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  auto* start = static_cast<uint16_t*>(const_cast<void*>(address)) + spec.offset;
+  auto encode = [&] {
+    return encode_tiled()(&map, type, 5, start, size, stride, spec.box, spec.step, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                          swizzle_of(spec.swizzle_bytes), CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                          CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  };
+  CUresult result = encode();
+  if (result == CUDA_ERROR_INVALID_CONTEXT) {  // a thread that has used no CUDA yet, as one of autograd's may be
+    int device = 0;
+    check_cuda(cudaGetDevice(&device), "cudaGetDevice");
+    check_cuda(cudaSetDevice(device), "cudaSetDevice");  // makes the device's context the thread's
+    result = encode();
+  }
   if (result != CUDA_SUCCESS) {
     throw std::runtime_error("fastconv: cuTensorMapEncodeTiled: error " + std::to_string(result));
   }

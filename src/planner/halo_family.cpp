@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <initializer_list>
 #include <limits>
 #include <numeric>
 
 #include "fastconv/core/integers.h"
+#include "fastconv/planner/copies.h"
 #include "fastconv/planner/cost_model.h"
 #include "fastconv/planner/sides.h"
 
@@ -16,10 +18,8 @@ namespace {
 constexpr int64_t kInt32Max = std::numeric_limits<int32_t>::max();
 constexpr int64_t kMaxStride = 1 << 12;  // a tile that begins inside and ends outside has 32-bit coordinates
 constexpr int64_t kMaxHaloPixels = 1 << 20;
-constexpr int64_t kMaxTiles = 1 << 29;    // and so does the first tile of a block's last run
-constexpr int64_t kMaxSlabPixels = 1280;  // of a channel that is staged whole
-constexpr int64_t kMaxBox = 256;          // of the copy engine
-constexpr int64_t kBlock = 64;            // pixels of an M-block
+constexpr int64_t kMaxTiles = 1 << 29;  // and so does the first tile of a block's last run
+constexpr int64_t kBlock = 64;          // pixels of an M-block
 
 // The runs of each output phase along one dimension.
 struct Axis {
@@ -112,12 +112,6 @@ bool planes_divisible(const Side& side, int64_t groups, int64_t by) {
          (side.c * groups == 1 || side.stride.c % by == 0);
 }
 
-// The copy engine wants strides of 1 to 2^40 bytes.
-bool copies(int64_t size, int64_t stride) {
-  return size == 1 || (stride > 0 && stride % 8 == 0 && stride < int64_t{1} << 39);
-}
-uint64_t stride_bytes(int64_t size, int64_t stride) { return static_cast<uint64_t>(size == 1 ? 16 : stride * 2); }
-
 bool tma_can_stage(const Side& in, int64_t groups, Pair in_step) {
   return in.stride.c == 1 && in.align >= 16 && copies(in.n, in.stride.n) && copies(in.h, in.stride.h) &&
          copies(in.w, in.stride.w) && (groups == 1 || in.c % 8 == 0) && in_step.h <= 8 && in_step.w <= 8;
@@ -129,32 +123,24 @@ bool tma_can_load_filter(const ConvProblem& p) {
   return w.c == 1 && p.w_align >= 16 && copies(p.k, w.n) && copies(p.r, w.h) && copies(p.s, w.w);
 }
 
-// Rows after which addresses are multiples of 16 bytes again.
-int64_t row_phases(const Side& in) { return in.h == 1 ? 1 : 8 / std::gcd(in.stride.h, int64_t{8}); }
+int64_t plane_phases(const Side& in, int64_t groups) { return address_phases(in.c * groups, in.stride.c); }
 
-bool transposition_can_stage(const Side& in, int64_t groups, Pair in_step) {
-  const int64_t rows = row_phases(in);
-  // The copy engine is slow to write the zeros of channels that do not exist.
-  return in.c > 8 && in.stride.w == 1 && in.align >= 16 && in.h >= rows && copies(in.h, in.stride.h * rows) &&
-         copies(in.c, in.stride.c) && copies(groups, in.stride.c * in.c) && copies(in.n, in.stride.n) &&
+// Contiguous images. The copy engine is slow to write the zeros of channels that do not exist.
+bool planes_can_stage(const Side& in, int64_t groups, Pair in_step) {
+  const int64_t phases = plane_phases(in, groups);
+  return in.c > 8 && phases <= (in.c > 16 ? 8 : 4) && in.stride.w == 1 && (in.h == 1 || in.stride.h == in.w) &&
+         in.align >= 16 && in.h * in.w < kMaxExtent && copies(2, in.stride.c * phases) &&
+         copies(groups, in.stride.c * in.c) && copies(in.n, in.stride.n) &&
          std::has_single_bit(static_cast<uint64_t>(in_step.w));
-}
-
-// Whole channels of an image are contiguous and few bytes; their starts are multiples of 16 of those.
-bool slabs_can_stage(const Side& in) {
-  return in.stride.w == 1 && in.align >= 16 && (in.h == 1 || in.stride.h == in.w) && in.stride.c == in.h * in.w &&
-         in.stride.c <= kMaxSlabPixels && in.c % 8 == 0 && copies(in.n, in.stride.n);
 }
 
 HaloStaging best_staging(const ConvProblem& problem, const Side& in, Pair in_step) {
   const int64_t groups = problem.groups;
   if (tma_can_stage(in, groups, in_step)) return HaloStaging::kTma;
-  const bool wide = in.c > 32;  // the kernels that need it have stages of 64 channels
-  if (transposition_can_stage(in, groups, in_step)) {
-    const bool planes = wide && is_pointwise(problem) && in.w >= kBlock && row_phases(in) == 1;
+  if (planes_can_stage(in, groups, in_step)) {
+    const bool planes = in.c > 32 && is_pointwise(problem) && in.w >= kBlock && plane_phases(in, groups) == 1;
     return planes ? HaloStaging::kPlanes : HaloStaging::kTransposed;
   }
-  if (wide && slabs_can_stage(in)) return HaloStaging::kGathered;
   // Pairs of pixels that never straddle the end of a row, aligned.
   const bool pairs =
       in.stride.w == 1 && in_step.w == 1 && in.w % 2 == 0 && in.align >= 4 && planes_divisible(in, groups, 2);
@@ -237,33 +223,44 @@ struct Tiles {
   int64_t c_blocks;
   int64_t steps;  // of all phases: a step is one tap of one channel block
   int64_t pixel_bytes, step_bytes, halo_bytes, halo_stage_bytes;
-  RawRows raw;  // but for the shifts
+  RawPlanes raw;
 
   int64_t raw_bytes() const { return int64_t{raw.stages} * raw.stage_bytes; }
 };
 
 // Enough stages for the latency of memory, no more than six warps can take part in.
-RawRows raw_rows(const Work& work, const HaloConfig& config, const HaloTiling& tiling, const Reaches& reaches,
-                 const Tiles& tiles) {
-  RawRows raw{};
+RawPlanes raw_planes(const Work& work, const HaloConfig& config, const HaloTiling& tiling, const Reaches& reaches,
+                     const Tiles& tiles) {
+  constexpr int64_t kLinearBox = 104;  // short enough that the last of an image wastes little
+  RawPlanes raw{};
+  if (config.staging != HaloStaging::kTransposed) return raw;
   const Side& in = work.in;
-  if (config.staging == HaloStaging::kTransposed) {
-    const int64_t phases = row_phases(in), step = work.in_step.w, cols = (tiles.halo_pitch - 1) * step + 1;
-    raw.row_phases_log2 = std::countr_zero(static_cast<uint64_t>(phases));
-    raw.step_log2 = std::countr_zero(static_cast<uint64_t>(step));
-    const bool aligned = phases == 1 && reaches.aligned && (tiling.linear || tiling.tile_q * step % 8 == 0);
-    const int64_t reach = cols + (aligned ? 0 : 7);
-    raw.boxes = static_cast<int32_t>(ceil_div(reach, kMaxBox - 8));
-    // An odd number of 16-byte chunks: the eight rows that a matrix is read from then lie in different banks.
-    raw.box_w = static_cast<int32_t>((ceil_div(ceil_div(reach, raw.boxes), 8) | 1) * 8);
-    raw.stage_bytes = static_cast<int32_t>(raw.box_w * tiles.pixel_bytes);
-    raw.stages = raw.stage_bytes <= 3072 ? 12 : std::clamp(36864 / raw.stage_bytes, 3, 6);
-  } else if (config.staging == HaloStaging::kGathered) {
-    raw.slab = config.channels;
-    while (raw.slab > 8 && raw.slab * in.stride.c * 2 > 16384) raw.slab /= 2;
-    raw.stage_bytes = static_cast<int32_t>(round_up(raw.slab * in.stride.c * 2, 128));
+  const int64_t phases = plane_phases(in, work.groups), step = work.in_step.w;
+  raw.phases_log2 = std::countr_zero(static_cast<uint64_t>(phases));
+  raw.step_log2 = std::countr_zero(static_cast<uint64_t>(step));
+  raw.width = FastDivmod(in.w);
+  const bool aligned =
+      phases == 1 && in.w % 8 == 0 && (tiling.linear || (reaches.aligned && tiling.tile_q * step % 8 == 0));
+  const int64_t run =
+      tiling.linear ? std::min(tiles.halo_rows, in.h) * in.w : std::min((tiles.halo_pitch - 1) * step + 1, in.w);
+  // Small images whole. Channels that do not exist would be left as they are; a phase's planes lie an odd number of
+  // 16-byte chunks apart, so that the eight channels that a block is read from lie in different banks.
+  constexpr int64_t kWholeBytes = 26624;
+  const int64_t whole_bytes = in.h * in.w * tiles.pixel_bytes;
+  const bool spread = in.stride.c == in.h * in.w && in.stride.c * phases / 8 % 2 != 0;
+  if (tiling.linear && work.in_step.h == 1 && in.c % config.channels == 0 && whole_bytes <= kWholeBytes && spread) {
+    raw.whole = true;
+    raw.box_w = raw.advance = static_cast<int32_t>(round_up(in.h * in.w + 7, 8));
+    raw.stage_bytes = static_cast<int32_t>(round_up(whole_bytes, 128));
     raw.stages = static_cast<int32_t>(std::clamp<int64_t>(ceil_div(24576, raw.stage_bytes), 2, 6));
+    return raw;
   }
+  const int64_t most = tiling.linear ? kLinearBox : kMaxBox - 8, lead = aligned ? 0 : 7;
+  // An odd number of chunks here too.
+  const int64_t box_w = (ceil_div(ceil_div(run, ceil_div(run, most - lead)) + lead, 8) | 1) * 8;
+  raw.box_w = static_cast<int32_t>(box_w), raw.advance = static_cast<int32_t>(aligned ? box_w : box_w - 8);
+  raw.stage_bytes = static_cast<int32_t>(box_w * tiles.pixel_bytes);
+  raw.stages = raw.stage_bytes <= 3072 ? 12 : std::clamp(43008 / raw.stage_bytes, 3, 6);
   return raw;
 }
 
@@ -310,7 +307,7 @@ bool make_tiles(const Work& work, const HaloConfig& config, const HaloTiling& ti
   out.step_bytes = config.block_k * out.pixel_bytes;
   out.halo_bytes = out.halo_rows * out.halo_pitch * out.pixel_bytes;
   out.halo_stage_bytes = round_up(out.halo_bytes, kHaloAlignment);
-  out.raw = raw_rows(work, config, tiling, reaches, out);
+  out.raw = raw_planes(work, config, tiling, reaches, out);
   return true;
 }
 
@@ -344,7 +341,9 @@ int64_t packed_filter_bytes(const Work& work, const Tiles& tiles) {
   return bytes > 1e15 ? int64_t{1} << 50 : static_cast<int64_t>(bytes);  // 2^50 of them are exact in a double
 }
 
-bool reads_filter_directly(const HaloConfig& config, const ConvProblem& problem) {
+// As it is, and so with channels in their order.
+bool reads_filter_directly(const Work& work, const HaloConfig& config, const ConvProblem& problem) {
+  if (config.staging == HaloStaging::kTransposed && plane_phases(work.in, work.groups) > 1) return false;
   return (config.filter == FilterTile::kNMajor || problem.pass == Pass::kFprop) && tma_can_load_filter(problem);
 }
 
@@ -373,7 +372,7 @@ double store_rate(const Work& work, const HaloConfig& config, const HaloTiling& 
   const double run = 2. * across * (narrow ? 8 : 64);
   double rate = std::min(40., run / 2);
   if (stores_pieces(work, store)) {
-    constexpr double kSmallOutput = 8e6;  // elements
+    constexpr double kSmallOutput = 2e7;  // elements
     const bool small =
         static_cast<double>(work.out.n * work.out.h * work.out.w) * static_cast<double>(work.out.c * work.groups) <
         kSmallOutput;
@@ -383,19 +382,27 @@ double store_rate(const Work& work, const HaloConfig& config, const HaloTiling& 
   return tiling.turns && stores_pieces(work, store) ? rate / 2 : rate;
 }
 
+// Copies of raw planes that an average halo takes.
+double raw_copies(const Work& work, const HaloTiling& tiling, const Tiles& tiles) {
+  const auto rows = static_cast<double>(tiles.halo_rows);
+  const auto row =
+      static_cast<double>(tiling.linear ? work.in.w : std::min((tiles.halo_pitch - 1) * work.in_step.w + 1, work.in.w));
+  if (!tiling.linear || work.in_step.h > 1) return rows * std::ceil(row / tiles.raw.advance);
+  const double images = 1 + rows / static_cast<double>(tiles.linear_h);
+  return tiles.raw.whole ? images : rows * row / tiles.raw.advance + images / 2;
+}
+
 // Clocks that staging takes of the warps and the copy engine, a halo.
 double staging_clocks(const Work& work, const HaloConfig& config, const HaloTiling& tiling, const Tiles& tiles) {
-  constexpr double kBytesPerClock[] = {40, 9.5, 12, 40, 4.6, 4};  // by HaloStaging
-  const double rate = kBytesPerClock[static_cast<int>(config.staging)];
-  const auto halo_bytes = static_cast<double>(tiles.halo_bytes);
-  if (config.staging != HaloStaging::kTransposed) return halo_bytes / rate;
-  // Rows shorter than the latency of their copies cost the same. Those that begin before the image take a slower loop;
-  // of columns that a stride leaves out, only the loads.
-  const double left_out = tiles.raw.step_log2 > 0 ? .7 : 1;
-  const double tiles_q = std::max(1., static_cast<double>(work.cols) / std::max<double>(tiling.tile_q, 1));
-  const double edges = work.w.run[0].d >= 0 || tiles.raw.step_log2 > 0 ? 0. : tiling.linear ? 1. : 1 / tiles_q;
-  const double row = std::max(530., left_out * (50 + tiles.raw.stage_bytes / rate)) * (1 + .6 * edges);
-  return row * static_cast<double>(tiles.halo_rows * tiles.raw.boxes);
+  constexpr double kBytesPerClock[] = {40, 0, 40, 4.6, 4};  // by HaloStaging
+  if (config.staging != HaloStaging::kTransposed) {
+    return static_cast<double>(tiles.halo_bytes) / kBytesPerClock[static_cast<int>(config.staging)];
+  }
+  // A row of a rectangular tile is turned by one warp and waits for its copy; columns that a stride leaves out are only
+  // loaded. Copies of linear tiles are shared by all warps, which wait for each other and look up where pixels go.
+  const double left_out = tiles.raw.step_log2 > 0 ? .7 : 1, bytes = tiles.raw.stage_bytes;
+  const double copy = tiling.linear ? 900 + bytes / 60 : std::max(530., left_out * (50 + bytes / 9.5));
+  return copy * raw_copies(work, tiling, tiles);
 }
 
 // Clocks of an average tile, times tiles of the busiest multiprocessor. Rates measured on an H200.
@@ -404,7 +411,7 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
   constexpr double kClocksPerUs = 1755;
   constexpr double kLoadBytesPerClock = 40;
   constexpr double kFixedClocks = 6000;  // launch, first loads, last store
-  constexpr double kPackUs = 4, kPackBytesPerUs = 1.3e6;
+  constexpr double kPackUs = 2.5, kPackBytesPerUs = 2e6;
   const double phases = work.phases();
   const double steps = static_cast<double>(tiles.steps) / phases;
   const double halos = static_cast<double>(reaches.groups()) / phases * static_cast<double>(tiles.c_blocks);
@@ -413,10 +420,8 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
   const double filter_load = tiling.filter_resident ? 0. : steps * static_cast<double>(tiles.step_bytes);
   const double out_bytes = 2. * static_cast<double>(tiles.pixels * config.block_k);
   const double mma = wgmmas * config.block_k / 2. / .95;
-  const double raw_load = config.staging == HaloStaging::kTransposed
-                              ? halos * static_cast<double>(tiles.halo_rows * tiles.raw.boxes * tiles.raw.stage_bytes)
-                          : config.staging == HaloStaging::kGathered ? halo_load
-                                                                     : 0;
+  const double raw_load =
+      config.staging == HaloStaging::kTransposed ? halos * raw_copies(work, tiling, tiles) * tiles.raw.stage_bytes : 0;
   const double smem =
       (wgmmas * (64 + config.block_k) * 32 + halo_load + filter_load + 2 * raw_load + 2 * out_bytes) / 128;
   const double staging = halos * staging_clocks(work, config, tiling, tiles);
@@ -424,7 +429,8 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
   const double epilogue = out_bytes / store_rate(work, config, tiling, store) + 300;
   // Warps that stage and products compete for shared memory.
   const bool by_warps = staged_by_warps(config.staging);
-  const double body = std::max({mma, smem, load}) + (by_warps ? .3 * std::min(mma, staging) : 0);
+  const double body = std::max({mma, smem, load}) + (by_warps ? .3 * std::min(mma, staging) : 0) +
+                      (config.staging == HaloStaging::kTransposed && tiling.linear ? 500 * halos : 0);
   const double tile = tiling.turns ? std::max({body + 100, epilogue, (body + epilogue + 500) / 2}) : body + epilogue;
   const auto waves = static_cast<double>(ceil_div(tiles.count, sm_count));
   // What the model does not see, measured: short rings, linear tiles and long runs of pixels each lose a little,
@@ -434,7 +440,8 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
   const double rough = !by_threads
                            ? 1 + (config.staging == HaloStaging::kTransposed ? .06 : .02) * (tiling.halo_stages == 2) +
                                  .02 * short_of_filters(tiling, tiles) + .01 * tiling.linear +
-                                 .01 * (!tiling.linear && tiling.block_w_log2 == 6) + .02 * idle
+                                 .01 * (!tiling.linear && tiling.block_w_log2 == 6) + .02 * idle +
+                                 .1 * (by_warps && tiling.linear && config.channels < 64 && work.in.c > 32)
                            : 1 + .06 * (4 - tiling.halo_stages) + .1 * idle;
   const double pack = packed_bytes > 0 ? kPackUs + 2 * static_cast<double>(packed_bytes) / kPackBytesPerUs : 0;
   const double clocks = waves * tile * rough + kFixedClocks + (tiling.turns ? epilogue : 0);
@@ -482,7 +489,7 @@ struct Best {
 Best best_tiling(const Work& work, const HaloConfig& config, const ConvProblem& problem, const DeviceSpec& device,
                  bool any) {
   Best best;
-  const bool direct = reads_filter_directly(config, problem);
+  const bool direct = reads_filter_directly(work, config, problem);
   const double bytes = compulsory_bytes(problem);
   const Store store[] = {store_mode(work, false), store_mode(work, true)};
   const bool rows_apart = work.h.runs() > work.h.phases || work.h.run[0].step > 1;
@@ -583,18 +590,18 @@ TensorMapSpec planes_map(const Work& work, const HaloConfig& config) {
           2 * kBlock};
 }
 
-// Of the rows `row`, `row` + number of maps and so on. Its columns begin raw.shift before the image's.
-TensorMapSpec raw_map(const Work& work, const HaloConfig& config, const RawRows& raw, int row) {
+// Of the channels `phase`, `phase` + number of maps and so on. It begins up to 7 pixels before their planes.
+TensorMapSpec raw_planes_map(const Work& work, const HaloConfig& config, const RawPlanes& raw, int phase) {
   const Side& in = work.in;
-  const int64_t maps = int64_t{1} << raw.row_phases_log2, rows = ceil_div(in.h - row, maps);
-  return {{static_cast<uint64_t>(in.w + raw.shift[row]), static_cast<uint64_t>(rows), static_cast<uint64_t>(in.c),
-           static_cast<uint64_t>(work.groups), static_cast<uint64_t>(in.n)},
-          {stride_bytes(rows, in.stride.h * maps), stride_bytes(in.c, in.stride.c),
-           stride_bytes(work.groups, in.c * in.stride.c), stride_bytes(in.n, in.stride.n)},
-          {static_cast<uint32_t>(raw.box_w), 1, static_cast<uint32_t>(config.channels), 1, 1},
+  const int64_t maps = int64_t{1} << raw.phases_log2, shift = raw_shift(in.stride.c, phase);
+  return {{static_cast<uint64_t>(in.h * in.w + shift), static_cast<uint64_t>(ceil_div(in.c - phase, maps)),
+           static_cast<uint64_t>(work.groups), static_cast<uint64_t>(in.n), 1},
+          {stride_bytes(2, in.stride.c * maps), stride_bytes(work.groups, in.c * in.stride.c),
+           stride_bytes(in.n, in.stride.n), 16},
+          {static_cast<uint32_t>(raw.box_w), static_cast<uint32_t>(config.channels >> raw.phases_log2), 1, 1, 1},
           {1, 1, 1, 1, 1},
           0,
-          row * in.stride.h - raw.shift[row]};
+          phase * in.stride.c - shift};
 }
 
 TensorMapSpec filter_map(const ConvProblem& problem, const HaloConfig& config) {
@@ -609,6 +616,43 @@ TensorMapSpec filter_map(const ConvProblem& problem, const HaloConfig& config) {
           {n_major ? 64 : channels, 1, 1, n_major ? channels : static_cast<uint32_t>(config.block_k), 1},
           {1, 1, 1, 1, 1},
           n_major ? 128 : config.channels * 2};
+}
+
+PackParams pack_params(const ConvProblem& problem, const HaloConfig& config, const Tiles& tiles,
+                       const HaloParams& params) {
+  const Strides& w = problem.w_strides;
+  PackParams pack{};
+  const int64_t row = problem.pass == Pass::kDgrad ? w.c : w.n, col = problem.pass == Pass::kDgrad ? w.n : w.c;
+  pack.r = w.h, pack.s = w.w;
+  pack.group = problem.k_per_group() * w.n;
+  pack.rows = params.k, pack.cols = params.c;
+  const int64_t taps = problem.r * problem.s, channels = config.channels;
+  pack.taps = static_cast<int32_t>(taps), pack.block_k = config.block_k, pack.channels = config.channels;
+  pack.filter_w = FastDivmod(problem.s);
+  pack.chunks_log2 = std::countr_zero(static_cast<uint64_t>(channels / 8));
+  pack.along_cols = col <= row;
+  pack.outer = std::max(row, col), pack.inner = std::min(row, col);
+  pack.taps_fastest = taps > 1 && pack.s < pack.inner;
+
+  const int64_t slab = std::min<int64_t>(taps, kPackTaps), slabs = ceil_div(taps, slab);
+  pack.block_rows = 8;
+  auto inner = [&] { return pack.along_cols ? channels : int64_t{pack.block_rows}; };
+  auto fits = [&] {
+    pack.pitch = static_cast<int32_t>(round_up(inner() * slab, 8));
+    return pack_bytes(pack) <= kPackBytes;
+  };
+  while (!fits()) pack.block_rows /= 2;
+  pack.inner_log2 = std::countr_zero(static_cast<uint64_t>(inner()));
+  pack.whole = slabs == 1 && pack.inner == taps && (problem.s == 1 || pack.s == 1) &&
+               (problem.r == 1 || pack.r == problem.s) && problem.w_align >= 16 && pack.outer % 8 == 0 &&
+               (problem.groups == 1 || pack.group % 8 == 0) && inner() * taps % 8 == 0;
+  pack.channel_phases_log2 = params.raw.phases_log2;
+  pack.units = FastDivmod(pack.whole ? pack.pitch / 8 : inner() * slab);
+  const int64_t row_blocks = config.block_k / pack.block_rows;
+  pack.slab = FastDivmod(slab), pack.slabs = FastDivmod(slabs);
+  pack.c_blocks = FastDivmod(tiles.c_blocks), pack.row_blocks = FastDivmod(row_blocks);
+  pack.blocks = problem.groups * tiles.filters * row_blocks * tiles.c_blocks * slabs;
+  return pack;
 }
 
 }  // namespace
@@ -634,12 +678,14 @@ const char* halo_why_not(const KernelEntry& entry, const ConvProblem& problem, c
       case HaloStaging::kTma:
         return "needs contiguous channels, 16-byte strides and addresses, strides of the convolution up to 8";
       case HaloStaging::kTransposed:
-        return "needs contiguous rows, planes 16 bytes apart, more than one tap and 8 channels";
-      case HaloStaging::kGathered: return "needs small contiguous images that no tensor map takes, 40 channels or more";
+        return "needs contiguous images, 16 bytes apart, more than 8 channels, more than one tap or odd planes";
       case HaloStaging::kPlanes: return "needs one tap, contiguous pixels, rows and planes 16 bytes apart";
       case HaloStaging::kPairs: return "needs contiguous rows of whole, aligned pairs of pixels, stride 1";
       case HaloStaging::kPixels: return "reads the input in smaller pieces than it allows";
     }
+  }
+  if (config.staging == HaloStaging::kTransposed && config.channels < 8 * plane_phases(in, problem.groups)) {
+    return "has stages of too few channels for planes of this size";
   }
   if (config.filter == FilterTile::kNMajor && !tma_can_load_filter(problem)) {
     return "needs a channels_last filter, 16-byte strides and address";
@@ -723,7 +769,7 @@ HaloLaunch halo_launch(const Plan& plan, const ConvProblem& problem) {
   params.a_stages = tiling.halo_stages, params.a_stage_bytes = static_cast<int32_t>(tiles.halo_stage_bytes);
   params.b_stages = tiling.filter_stages;
   params.filter_resident = tiling.filter_resident;
-  params.filter_direct = reads_filter_directly(config, problem);
+  params.filter_direct = reads_filter_directly(work, config, problem);
   params.store = store.mode, params.pixel_vector = store.pixel_vector;
   fill_taps(work, tiling.split, tiles, params);
   params.raw = tiles.raw;
@@ -734,15 +780,17 @@ HaloLaunch halo_launch(const Plan& plan, const ConvProblem& problem) {
       launch.in_map[launch.in_maps++] = planes_map(work, config);
       break;
     case HaloStaging::kTransposed:
-      while (launch.in_maps < 1 << params.raw.row_phases_log2) {
-        const int row = launch.in_maps++;
-        params.raw.shift[row] = static_cast<int32_t>(row * in.stride.h % 8);
-        launch.in_map[row] = raw_map(work, config, params.raw, row);
+      for (; launch.in_maps < 1 << params.raw.phases_log2; ++launch.in_maps) {
+        launch.in_map[launch.in_maps] = raw_planes_map(work, config, params.raw, launch.in_maps);
       }
       break;
     default: break;
   }
-  if (params.filter_direct) launch.filter_map = filter_map(problem, config);
+  if (params.filter_direct) {
+    launch.filter_map = filter_map(problem, config);
+  } else {
+    launch.pack = pack_params(problem, config, tiles, params);
+  }
   return launch;
 }
 

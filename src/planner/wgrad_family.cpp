@@ -1,21 +1,23 @@
 #include "fastconv/planner/wgrad_family.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <initializer_list>
 #include <limits>
+#include <numeric>
 
 #include "fastconv/core/integers.h"
+#include "fastconv/planner/copies.h"
 #include "fastconv/planner/sides.h"
 
 namespace fastconv {
 namespace {
 
 constexpr int64_t kMaxStride = 8;             // of the copy engine
-constexpr int64_t kMaxBox = 256;              // pixels, likewise
 constexpr int64_t kMaxTaps = kMaxWgradUnits;  // one a unit fits every configuration's tables
-constexpr int64_t kBarrierBytes = 16 * kMaxWgradStages, kAlignment = 1024;
+constexpr int64_t kAlignment = 1024;
 constexpr int64_t kFilters = 64;  // a block of M
 constexpr int64_t kYRowBytes = kFilters * 2;
 
@@ -68,14 +70,12 @@ Work make_work(const ConvProblem& p, const WgradConfig& config) {
   work.h = make_axis(p.r, p.padding.h, p.dilation.h, p.stride.h);
   work.w = make_axis(p.s, p.padding.w, p.dilation.w, p.stride.w);
   work.pointwise = is_pointwise(p);
-  if (work.pointwise) x_has_pixel_rows(config.staging) ? fold_rows(work.x, work.y) : flatten(work.x, work.y);
+  // kDense needs no longer rows than there are, and tiles are whole rows.
+  if (!work.pointwise || config.staging == WgradStaging::kDense) return work;
+  x_has_pixel_rows(config.staging) ? fold_rows(work.x, work.y) : flatten(work.x, work.y);
   return work;
 }
 
-// Strides that a dimension of one element never uses need not be multiples of anything; others are 1 to 2^40 bytes.
-bool copies(int64_t size, int64_t stride) {
-  return size == 1 || (stride > 0 && stride % 8 == 0 && stride < int64_t{1} << 39);
-}
 bool copyable(const Side& side, int64_t groups) {
   return (side.c * groups == 1 || side.stride.c == 1) && side.align >= 16 && copies(side.n, side.stride.n) &&
          copies(side.h, side.stride.h) && copies(side.w, side.stride.w) && (groups == 1 || side.c % 8 == 0);
@@ -85,7 +85,77 @@ bool pixels_copyable(const Side& side, int64_t groups) {
          copies(side.h, side.stride.h) && copies(side.c * groups, side.stride.c);
 }
 
+// How dy's rows of pixels lie to addresses that the copy engine takes.
+struct RowPhases {
+  int64_t rows, filters;
+  int64_t lead;  // of the columns of the maps, the most
+};
+RowPhases row_phases_of_y(const Side& y) {
+  RowPhases out{row_phases(y), address_phases(y.c, y.stride.c), 0};
+  int64_t row = 0, filter = 0;
+  for (int64_t i = 0; i < out.rows; ++i) row = std::max(row, i * y.stride.h % 8);
+  for (int64_t i = 0; i < out.filters; ++i) filter = std::max(filter, i * y.stride.c % 8);
+  out.lead = row + filter;
+  return out;
+}
+bool rows_copyable(const Side& y, int64_t groups) {
+  if (y.stride.w != 1 || y.align < 16 || y.stride.h <= 0 || y.stride.c <= 0) return false;
+  const RowPhases phases = row_phases_of_y(y);
+  return phases.rows * phases.filters <= kMaxRawMaps && y.h >= phases.rows && y.c >= phases.filters &&
+         copies(y.n, y.stride.n) && copies(y.h, y.stride.h * phases.rows) && copies(y.c, y.stride.c * phases.filters) &&
+         copies(groups, y.c * y.stride.c);
+}
+// Planes that are copied in pieces, whatever their address.
+bool planes_copyable(const Side& side, int64_t groups) {
+  if (side.stride.w != 1 || (side.h != 1 && side.stride.h != side.w) || side.align < 16 || side.stride.c <= 0)
+    return false;
+  const int64_t phases = address_phases(side.c, side.stride.c);
+  // The copy engine is slow to write the zeros of channels that do not exist.
+  return side.c > 32 && copies(side.n, side.stride.n) && copies(side.c, side.stride.c * phases) &&
+         copies(groups, side.c * side.stride.c) && side.h * side.w < kMaxExtent;
+}
+// Of so many rows of a plane.
+RawRows plane_copies(const Side& side, int64_t rows) {
+  RawRows raw{};
+  const int64_t phases = address_phases(side.c, side.stride.c);
+  // They begin as far behind a multiple of 16 bytes as rows and planes do.
+  const int64_t apart = std::gcd(std::gcd(side.stride.c, int64_t{8}), rows < side.h ? side.w : 8);
+  const int64_t reach = rows * side.w + 8 - apart;
+  raw.row_phases_log2 = std::countr_zero(static_cast<uint64_t>(phases));
+  for (int64_t channel = 0; channel < phases; ++channel) {
+    raw.shift[channel] = i32(channel * side.stride.c % 8);
+  }
+  raw.boxes = i32(ceil_div(reach, kMaxBox - 8));
+  raw.box_w = i32((ceil_div(ceil_div(reach, raw.boxes), 8) | 1) * 8);  // banks: see raw_rows()
+  raw.stage_bytes = raw.box_w * 128;
+  return raw;
+}
+// Of the channels `channel`, `channel` + number of maps and so on.
+TensorMapSpec plane_map(const Side& side, int64_t groups, const RawRows& raw, int channel) {
+  const int64_t maps = int64_t{1} << raw.row_phases_log2, channels = ceil_div(side.c - channel, maps);
+  auto u64 = [](int64_t v) { return static_cast<uint64_t>(v); };
+  return {{u64(side.h * side.w + raw.shift[channel]), u64(channels), u64(groups), 1, u64(side.n)},
+          {stride_bytes(channels, side.stride.c * maps), stride_bytes(groups, side.c * side.stride.c), 16,
+           stride_bytes(side.n, side.stride.n)},
+          {static_cast<uint32_t>(raw.box_w), static_cast<uint32_t>(64 / maps), 1, 1, 1},
+          {1, 1, 1, 1, 1},
+          0,
+          channel * side.stride.c - raw.shift[channel]};
+}
+
+// Columns that tiles begin before the image.
+int64_t lead_of(const Work& work, WgradStaging staging) {
+  return staging == WgradStaging::kTransposed ? row_phases_of_y(work.y).lead : 0;
+}
+// Blocks of filters; each is of one phase.
+int64_t filter_blocks(const Work& work, WgradStaging staging) {
+  const int64_t phases = staging == WgradStaging::kTransposed ? row_phases_of_y(work.y).filters : 1;
+  return phases * ceil_div(ceil_div(work.y.c, phases), kFilters);
+}
+
 Copied copied_operands(const Work& work, WgradStaging staging) {
+  if (staging == WgradStaging::kTransposed) return {false, true};
+  if (staging == WgradStaging::kDense) return {false, false};
   return {x_has_pixel_rows(staging) || copyable(work.x, work.groups),
           y_has_pixel_rows(staging) || copyable(work.y, work.groups)};
 }
@@ -276,17 +346,38 @@ struct Tile {
   int64_t used;                              // positions that a step may read, from where it starts
   int64_t x_box_bytes, x_part_bytes, y_box_bytes, y_block_bytes, stage_bytes;
   int64_t stages, count;
+  RawRows raw, raw_y;
 };
+
+int64_t barrier_bytes(WgradStaging staging) {
+  if (!is_transposed(staging)) return 16 * kMaxWgradStages;
+  return 16 * (kMaxWgradStages + kMaxWgradRawStages) + 8 * kMaxWgradStages + 16;  // and what nobody wants
+}
+
+// Of the room, two stages at least; as many raw rows as cover the latency of memory; then stages.
+void share_room(int64_t room, Tile& tile) {
+  auto stages = [&](int64_t left) { return std::min<int64_t>(kMaxWgradStages, left / tile.stage_bytes); };
+  if (tile.raw.stage_bytes == 0) {
+    tile.stages = stages(room);
+    return;
+  }
+  const int64_t raw = tile.raw.stage_bytes, want = std::clamp<int64_t>(65536 / raw, 3, 14);
+  tile.stages = std::max<int64_t>(stages(room - want * raw), room >= 2 * tile.stage_bytes + 3 * raw ? 2 : 0);
+  tile.raw.stages = i32(std::min<int64_t>((room - tile.stages * tile.stage_bytes) / raw, kMaxWgradRawStages));
+}
 
 // False if it does not fit.
 bool make_tile(const Work& work, const WgradConfig& config, const Reach& reach, const WgradTiling& tiling,
                int64_t smem_bytes, Tile& tile) {
   const int64_t row_bytes = config.channels * 2, n = tiling.tile_n;
-  const bool whole_images = n > 1;
-  tile.x_pitch = tiling.linear ? reach.linear_w : tiling.tile_q + reach.extent_w;
+  const bool whole_images = n > 1, transposed = config.staging == WgradStaging::kTransposed;
+  const int64_t lead = lead_of(work, config.staging);
+  tile.x_pitch = tiling.linear ? reach.linear_w : tiling.tile_q + lead + reach.extent_w;
   tile.y_pitch = tiling.linear ? reach.linear_w : tiling.tile_q;
   tile.y_rows = whole_images ? reach.linear_h : tiling.tile_p;
   tile.x_rows = whole_images ? reach.linear_h : tiling.tile_p + reach.extent_h;
+  if (transposed && tiling.tile_p % row_phases(work.y) != 0) return false;
+  if (config.staging == WgradStaging::kDense && !tiling.linear) return false;  // pieces are whole rows
   if ((tile.x_pitch - 1) * work.stride.w >= kMaxBox || (tile.x_rows - 1) * work.stride.h >= kMaxBox) return false;
   const int64_t x_boxes = n * tile.x_rows * tile.x_pitch, y_boxes = n * tile.y_rows * tile.y_pitch;
   int64_t x_positions = x_boxes, y_positions = y_boxes;
@@ -297,16 +388,23 @@ bool make_tile(const Work& work, const WgradConfig& config, const Reach& reach, 
     x_positions = std::max(x_boxes, tile.used + reach.extent_h * tile.x_pitch + reach.extent_w);
     y_positions = std::max(y_boxes, tile.used);
   } else {
-    tile.used = (tiling.tile_p - 1) * tile.x_pitch + tiling.tile_q;
+    tile.used = (tiling.tile_p - 1) * tile.x_pitch + lead + tiling.tile_q;
     tile.steps = int64_t{tiling.tile_p} * tiling.tile_q / 16;
   }
   if (tile.steps > kMaxWgradSteps) return false;
   tile.x_box_bytes = x_boxes * row_bytes, tile.x_part_bytes = round_up(x_positions * row_bytes, kAlignment);
   tile.y_box_bytes = y_boxes * kYRowBytes, tile.y_block_bytes = round_up(y_positions * kYRowBytes, kAlignment);
   tile.stage_bytes = reach.most_parts * tile.x_part_bytes + tiling.m_blocks * tile.y_block_bytes;
-  tile.stages = std::min<int64_t>(kMaxWgradStages, (smem_bytes - kAlignment - kBarrierBytes) / tile.stage_bytes);
+  tile.raw = tile.raw_y = {};
+  if (transposed) tile.raw = raw_rows(work.x, tile.x_pitch, work.stride.w, config.channels, /*aligned=*/false);
+  if (config.staging == WgradStaging::kDense) {
+    tile.raw = plane_copies(work.x, std::min(tile.x_rows, work.x.h));
+    tile.raw_y = plane_copies(work.y, std::min(tile.y_rows, work.y.h));
+    tile.raw.stage_bytes = std::max(tile.raw.stage_bytes, tile.raw_y.stage_bytes);
+  }
+  share_room(smem_bytes - kAlignment - barrier_bytes(config.staging), tile);
   tile.count = ceil_div(work.y.n, n) * ceil_div(work.y.h, tiling.tile_p) *
-               (tiling.linear ? 1 : ceil_div(work.y.w, tiling.tile_q));
+               (tiling.linear ? 1 : ceil_div(work.y.w + lead, tiling.tile_q));
   return tile.stages >= 2;
 }
 
@@ -358,6 +456,7 @@ WgradOperand operand(const Side& side, int64_t groups, int64_t pitch, int64_t ro
            whole(side.n, side.stride.n) && whole(side.c * groups, side.stride.c) && whole(side.h, side.stride.h))) {
     out.vector /= 2;
   }
+  out.plane_w = FastDivmod(side.w);
   out.box_h = FastDivmod(rows), out.box_rows = i32(images * rows), out.pitch = i32(pitch);
   out.row_units = FastDivmod((pitch + 2 * out.vector - 2) / out.vector);
   return out;
@@ -382,6 +481,30 @@ TensorMapSpec tensor_map(const Side& side, int64_t groups, bool pixel_rows, int6
       {u32(channels), 1, u32((pitch - 1) * step.w + 1), u32((rows - 1) * step.h + 1), u32(images)},
       {1, 1, u32(step.w), u32(step.h), 1},
       i32(channels * 2)};
+}
+
+// WgradRows and its maps.
+void make_row_maps(const Work& work, const WgradTiling& tiling, WgradLaunch& launch) {
+  const Side& y = work.y;
+  const RowPhases phases = row_phases_of_y(y);
+  WgradRows& rows = launch.params.rows;
+  rows.row_log2 = std::countr_zero(static_cast<uint64_t>(phases.rows));
+  rows.filter_log2 = std::countr_zero(static_cast<uint64_t>(phases.filters));
+  rows.shifted = phases.lead > 0;
+  for (int64_t filter = 0; filter < phases.filters; ++filter) {
+    for (int64_t row = 0; row < phases.rows; ++row) {
+      const int64_t shift = row * y.stride.h % 8 + filter * y.stride.c % 8;
+      Side side = y;
+      side.w += shift;
+      side.c = ceil_div(y.c - filter, phases.filters), side.stride.c *= phases.filters;
+      side.h = ceil_div(y.h - row, phases.rows), side.stride.h *= phases.rows;
+      TensorMapSpec& map = launch.y_map[launch.y_maps];
+      map = tensor_map(side, 1, true, kFilters, tiling.tile_q, tiling.tile_p / phases.rows, 1, {1, 1});
+      map.size[2] = static_cast<uint64_t>(work.groups), map.stride[1] = stride_bytes(work.groups, y.c * y.stride.c);
+      map.offset = row * y.stride.h + filter * y.stride.c - shift;
+      rows.shift[launch.y_maps++] = i32(shift);
+    }
+  }
 }
 
 constexpr Pair kUnitStep{1, 1};
@@ -412,6 +535,28 @@ double staging_clocks(const WgradOperand& from, int channels, int64_t boxes) {
   return kStagingRoundClocks * static_cast<double>(boxes * ceil_div(count, kWgradStagingWarps * sharing.batch));
 }
 
+// Of what is transposed, bytes a clock: copies of a multiprocessor and rows of a warp as in the forward engine, slices
+// of a warp estimated.
+constexpr double kRawCopyBytes = 16, kTransposedBytes = 10. / 6, kSliceBytes = 4;
+
+double transposition_clocks(const WgradConfig& config, const WgradTiling& tiling, const Tile& tile, const Reach& reach,
+                            Pair stride) {
+  const double warps = config.producer_warps() - 1;
+  if (config.staging == WgradStaging::kDense) {
+    const double bytes = static_cast<double>(tiling.tile_n * 128) *
+                         static_cast<double>(reach.most_parts * tile.raw.boxes * tile.raw.box_w +
+                                             tiling.m_blocks * tile.raw_y.boxes * tile.raw_y.box_w);
+    return std::max(bytes / kRawCopyBytes, bytes / (kSliceBytes * warps));
+  }
+  const double rows = static_cast<double>(reach.most_parts * tile.x_rows * tile.raw.boxes);
+  const double copied = rows * tile.raw.stage_bytes / kRawCopyBytes;
+  const double turned = static_cast<double>(reach.most_parts * tile.x_box_bytes * stride.w) /
+                        (kTransposedBytes * std::min<double>(tile.raw.stages, warps));
+  // The copy engine takes as long for a short row of pixels as for one of 128 bytes.
+  const double y_copied = static_cast<double>(tiling.m_blocks * tile.y_box_bytes) * 64. / tiling.tile_q / kCopyBytes;
+  return std::max(copied + y_copied, turned);
+}
+
 double tile_clocks(const Work& work, const WgradConfig& config, const Reach& reach, const WgradTiling& tiling,
                    const Tile& tile, Copied copied) {
   // A wgmma m64 x n x k16 takes n / 2 clocks, or what reading its operands at 128 bytes a clock takes.
@@ -420,7 +565,10 @@ double tile_clocks(const Work& work, const WgradConfig& config, const Reach& rea
   const double bytes = static_cast<double>(reach.most_parts * tile.x_box_bytes + tiling.m_blocks * tile.y_box_bytes);
   const double copies = static_cast<double>(reach.most_parts + tiling.m_blocks);
   double load = bytes / kCopyBytes + kCopyClocks * copies;
-  if (!copied.x) load += staging_clocks(x_operand(work, tiling, tile), config.channels, reach.most_parts);
+  if (is_transposed(config.staging)) {
+    load = transposition_clocks(config, tiling, tile, reach, work.stride);
+  } else if (!copied.x)
+    load += staging_clocks(x_operand(work, tiling, tile), config.channels, reach.most_parts);
   if (!copied.y) load += staging_clocks(y_operand(work, tiling, tile), kFilters, tiling.m_blocks);
   return std::max({mma, load, (mma + load + kCopyLatency) / static_cast<double>(tile.stages)}) + kTileClocks;
 }
@@ -462,7 +610,8 @@ constexpr WgradTiling shape(bool linear, int64_t n, int64_t rows, int64_t cols) 
 }
 
 // The smallest, which every configuration has room for.
-constexpr WgradTiling kLastResort = shape(false, 1, 4, 8), kLastPixelRows = shape(false, 1, 4, 16);
+constexpr WgradTiling kLastResort = shape(false, 1, 4, 8);
+WgradTiling last_pixel_rows(const Work& work) { return shape(false, 1, std::max<int64_t>(4, row_phases(work.y)), 16); }
 
 // Calls f(tiling) for the shapes that were the fastest, or nearly, on some problem.
 template <typename F>
@@ -496,12 +645,13 @@ void for_each_shape(const Work& work, WgradStaging staging, F f) {
 
 int64_t job_count(const Work& work, const WgradConfig& config, const Units& units, int m_blocks) {
   const int64_t c_jobs = ceil_div(ceil_div(work.x.c, config.channels), units.c_blocks);
-  const int64_t k_jobs = ceil_div(ceil_div(work.y.c, kFilters), m_blocks);
+  const int64_t k_jobs = ceil_div(filter_blocks(work, config.staging), m_blocks);
   return units.groups() * c_jobs * k_jobs * work.groups;
 }
 
 int64_t smem_of(const WgradConfig& config, const Tile& tile) {
-  return kAlignment + kBarrierBytes + std::max<int64_t>(tile.stages * tile.stage_bytes, config.job_bytes());
+  const int64_t stages = tile.stages * tile.stage_bytes + tile.raw.stages * tile.raw.stage_bytes;
+  return kAlignment + barrier_bytes(config.staging) + std::max<int64_t>(stages, config.job_bytes());
 }
 
 }  // namespace
@@ -511,7 +661,9 @@ const char* wgrad_why_not(const KernelEntry& entry, const ConvProblem& a, const 
   if ((entry.dtypes & dtype_bit(a.dtype)) == 0) return "is not compiled for this dtype";
   const WgradConfig& config = entry.wgrad;
   const int64_t c = a.c_per_group();
-  if (config.channels != (c > 32 ? 64 : c > 16 ? 32 : 16)) return "stages another number of channels at a time";
+  const int64_t channels = c > 32 ? 64 : c > 16 ? 32 : 16;
+  const bool halves = config.staging == WgradStaging::kTransposed && channels == 64 && config.channels == 32;
+  if (config.channels != channels && !halves) return "stages another number of channels at a time";
   if (a.n * c == 0 || a.k == 0) return "has no pixels to sum, or no filter";
   for (const int64_t extent : {a.n, a.c, a.k, a.h + 2 * a.padding.h, a.w + 2 * a.padding.w}) {
     if (extent >= kMaxExtent) return "counts with 32 bits: extents stay below 2^29";
@@ -528,10 +680,19 @@ const char* wgrad_why_not(const KernelEntry& entry, const ConvProblem& a, const 
     const bool fits = work.pointwise && pixels_copyable(work.x, a.groups) && pixels_copyable(work.y, a.groups);
     return fits ? nullptr : "copies rows of pixels: needs a 1x1 filter and NCHW planes of whole units of 16 bytes";
   }
-  if (config.staging == WgradStaging::kWarpsX) {
-    const bool fits = !work.pointwise && pixels_copyable(work.y, a.groups);
-    return fits ? nullptr
-                : "copies rows of dy's pixels: needs NCHW with rows of whole units of 16 bytes, no 1x1 filter";
+  if (config.staging == WgradStaging::kTransposed &&
+      (work.pointwise || !transposition_can_stage(work.x, a.groups, a.stride.w) || !rows_copyable(work.y, a.groups))) {
+    return "transposes rows of x and copies rows of dy's pixels: needs NCHW, planes of x and images of whole units of "
+           "16 "
+           "bytes, more than 8 channels, no 1x1 filter";
+  }
+  if (config.staging == WgradStaging::kDense &&
+      (!planes_copyable(work.x, a.groups) || !planes_copyable(work.y, a.groups) || a.stride.h != 1 ||
+       a.stride.w != 1)) {
+    return "transposes pieces of planes: needs NCHW without gaps between rows, no stride, 33 channels and filters";
+  }
+  if (is_transposed(config.staging)) {
+    return wgrad_plan(entry, a, device).grid > 0 ? nullptr : "finds no tile that fits shared memory";
   }
   const bool copied = copyable(work.x, a.groups) && copyable(work.y, a.groups);
   if (config.staging == WgradStaging::kTma && !copied) {
@@ -555,7 +716,7 @@ Plan wgrad_plan(const KernelEntry& entry, const ConvProblem& problem, const Devi
     if (box_taps == BoxTaps::kRow && (work.h.most() == 1 || work.w.most() == 1)) continue;
 
     for (int m_blocks = 1; m_blocks <= (work.pointwise ? 4 : 2); ++m_blocks) {
-      if (config.slots() % m_blocks != 0 || (m_blocks - 1) * kFilters >= work.y.c) continue;
+      if (config.slots() % m_blocks != 0 || m_blocks > filter_blocks(work, config.staging)) continue;
       make_units(work, config, box_taps, m_blocks, units);
       if (!units.fits || units.groups() > kMaxWgradTapGroups) continue;
       const Reach reach = reach_of(work, units, box_taps);
@@ -576,7 +737,8 @@ Plan wgrad_plan(const KernelEntry& entry, const ConvProblem& problem, const Devi
         least = block, clocks_of_best = clocks, tiling = shape, tile = one;
       };
       for_each_shape(work, config.staging, consider);
-      if (tile.count == 0) consider(y_has_pixel_rows(config.staging) ? kLastPixelRows : kLastResort);
+      if (tile.count == 0 && config.staging == WgradStaging::kDense) consider(shape(true, 1, 1, work.y.w));
+      if (tile.count == 0) consider(y_has_pixel_rows(config.staging) ? last_pixel_rows(work) : kLastResort);
       if (tile.count == 0) continue;
       const Sharing sharing = share_pixels(config, device, jobs, tile.count, clocks_of_best, dram_clocks);
       if (sharing.clocks / kClocksPerUs >= plan.cost_us) continue;
@@ -591,7 +753,7 @@ Plan wgrad_plan(const KernelEntry& entry, const ConvProblem& problem, const Devi
     }
   }
   plan.kernel = &entry;
-  plan.block_threads = (config.warpgroups + 1) * 128;
+  plan.block_threads = config.threads();
   return plan;
 }
 
@@ -612,25 +774,48 @@ WgradLaunch wgrad_launch(const Plan& plan, const ConvProblem& problem) {
   const Copied copied = copied_operands(work, config.staging);
   out.x_copied = copied.x, out.y_copied = copied.y;
   out.x = x_operand(work, tiling, tile), out.y = y_operand(work, tiling, tile);
-  launch.x_map = tensor_map(work.x, work.groups, x_pixel_rows, config.channels, tile.x_pitch, tile.x_rows,
-                            tiling.tile_n, work.stride);
-  launch.y_map =
-      tensor_map(work.y, work.groups, y_pixel_rows, kFilters, tile.y_pitch, tile.y_rows, tiling.tile_n, kUnitStep);
+  const int64_t lead = lead_of(work, config.staging);
+  if (config.staging == WgradStaging::kTransposed) {
+    out.raw = tile.raw;
+    while (launch.x_maps < 1 << out.raw.row_phases_log2) {
+      const int row = launch.x_maps++;
+      launch.x_map[row] = raw_map(work.x, work.groups, config.channels, out.raw, row);
+    }
+    make_row_maps(work, tiling, launch);
+  } else if (config.staging == WgradStaging::kDense) {
+    out.raw = tile.raw, out.raw_y = tile.raw_y;
+    out.c_phases_log2 = out.raw.row_phases_log2, out.k_phases_log2 = out.raw_y.row_phases_log2;
+    while (launch.x_maps < 1 << out.c_phases_log2) {
+      launch.x_map[launch.x_maps] = plane_map(work.x, work.groups, out.raw, launch.x_maps), ++launch.x_maps;
+    }
+    while (launch.y_maps < 1 << out.k_phases_log2) {
+      launch.y_map[launch.y_maps] = plane_map(work.y, work.groups, out.raw_y, launch.y_maps), ++launch.y_maps;
+    }
+  } else {
+    if (copied.x) {
+      launch.x_map[launch.x_maps++] = tensor_map(work.x, work.groups, x_pixel_rows, config.channels, tile.x_pitch,
+                                                 tile.x_rows, tiling.tile_n, work.stride);
+    }
+    if (copied.y) {
+      launch.y_map[launch.y_maps++] =
+          tensor_map(work.y, work.groups, y_pixel_rows, kFilters, tile.y_pitch, tile.y_rows, tiling.tile_n, kUnitStep);
+    }
+  }
 
   const int64_t c_jobs = ceil_div(ceil_div(work.x.c, config.channels), units.c_blocks);
-  const int64_t k_jobs = ceil_div(ceil_div(work.y.c, kFilters), tiling.m_blocks);
+  const int64_t k_jobs = ceil_div(filter_blocks(work, config.staging), tiling.m_blocks);
   out.tap_groups = FastDivmod(units.groups()), out.c_jobs = FastDivmod(c_jobs), out.k_jobs = FastDivmod(k_jobs);
   out.jobs = FastDivmod(units.groups() * c_jobs * k_jobs * work.groups);
   out.cluster = FastDivmod(tiling.cluster);
   out.splits = i32(plan.split), out.partials = i32(plan.split / tiling.cluster);
   out.tiles = i32(tile.count);
-  out.tiles_q = FastDivmod(tiling.linear ? 1 : ceil_div(work.y.w, tiling.tile_q));
+  out.tiles_q = FastDivmod(tiling.linear ? 1 : ceil_div(work.y.w + lead, tiling.tile_q));
   out.tiles_p = FastDivmod(ceil_div(work.y.h, tiling.tile_p));
   out.tile_n = tiling.tile_n, out.tile_p = tiling.tile_p, out.tile_q = tiling.tile_q;
   out.stride_h = i32(work.stride.h), out.stride_w = i32(work.stride.w);
   out.m_blocks = tiling.m_blocks, out.units_per_m_block = units.room, out.c_blocks_per_job = units.c_blocks;
   out.stages = i32(tile.stages), out.stage_bytes = i32(tile.stage_bytes);
-  out.data_bytes = i32(plan.smem_bytes - kAlignment - kBarrierBytes);
+  out.data_bytes = i32(plan.smem_bytes - kAlignment - barrier_bytes(config.staging));
   out.x_part_bytes = i32(tile.x_part_bytes), out.x_box_bytes = i32(tile.x_box_bytes);
   out.y_block_bytes = i32(tile.y_block_bytes), out.y_box_bytes = i32(tile.y_box_bytes);
   out.y_offset = i32(reach.most_parts * tile.x_part_bytes);
@@ -646,8 +831,10 @@ WgradLaunch wgrad_launch(const Plan& plan, const ConvProblem& problem) {
   int steps = 0;
   for (int64_t i = 0; i < rows; i += wide ? 1 : 2) {
     for (int64_t j = 0; j < cols; j += wide ? 16 : 8) {
-      const int64_t x = i * tile.x_pitch * row_bytes + j * (x_pixel_rows ? 2 : row_bytes);
-      const int64_t y = i * tile.y_pitch * kYRowBytes + j * (y_pixel_rows ? 2 : kYRowBytes);
+      const int64_t left = lead - out.rows.shift[i & ((1 << out.rows.row_log2) - 1)];  // as far as the row's pixels go
+      const int64_t x = i * tile.x_pitch * row_bytes + (left + j) * (x_pixel_rows ? 2 : row_bytes);
+      const int64_t y =
+          out.rows.place(i32(i), i32(rows)) * tile.y_pitch * kYRowBytes + j * (y_pixel_rows ? 2 : kYRowBytes);
       out.step[steps++] = {static_cast<uint16_t>(x / 16), static_cast<uint16_t>(y / 16)};
     }
   }
@@ -661,7 +848,7 @@ WgradLaunch wgrad_launch(const Plan& plan, const ConvProblem& problem) {
     group.part_begin = static_cast<int16_t>(part_count), group.unit_begin = static_cast<int16_t>(g * units.room);
     for (int i = 0; i < parts.count; ++i) {
       const Pair d = offset_of(work, parts.part[i]);
-      out.part[part_count++] = {i32(d.h), i32(d.w), parts.part[i].first.c_block};
+      out.part[part_count++] = {i32(d.h), i32(d.w - lead * work.stride.w), parts.part[i].first.c_block};
     }
     for (int u = g * units.room; u < units.end(g); ++u) {
       const Unit& unit = units.unit[u];
@@ -685,8 +872,8 @@ WgradLaunch wgrad_launch(const Plan& plan, const ConvProblem& problem) {
   auto even = [](int64_t size, int64_t stride) { return size == 1 || stride % 2 == 0; };
   out.c = i32(work.x.c), out.k = i32(work.y.c);
   out.w_k = w.n, out.w_c = w.c, out.w_r = w.h, out.w_s = w.w, out.w_group = problem.k_per_group() * w.n;
-  out.w_pairs = w.c == 1 && work.x.c % 2 == 0 && problem.w_align >= 4 && even(problem.k, w.n) && even(problem.r, w.h) &&
-                even(problem.s, w.w);
+  out.w_pairs = out.c_phases_log2 == 0 && w.c == 1 && work.x.c % 2 == 0 && problem.w_align >= 4 &&
+                even(problem.k, w.n) && even(problem.r, w.h) && even(problem.s, w.w);
   return launch;
 }
 

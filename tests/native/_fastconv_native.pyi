@@ -136,8 +136,16 @@ def products(problem: ConvProblem, method: str) -> list[tuple[int, int, int]]:
 def halo_products(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> list[tuple[int, int, int]]:
     """As products(), by the plan of a kernel of the halo engine. Raises ValueError if the kernel refuses."""
 
-def wgrad_products(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> list[tuple[int, int, int]]:
-    """As products(), by the plan of a kernel of the sm_90a weight gradient. Raises ValueError if it refuses."""
+def halo_packed_filter(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> tuple[list[int], list[int]]:
+    """Elements of the packed filter as elements of the filter, -1 for zeros: as its kernel packs them, and as used."""
+
+def wgrad_products(
+    problem: ConvProblem, kernel: Kernel, device: DeviceSpec, filter: int = 0
+) -> list[tuple[int, int, int]]:
+    """As products(), by the plan of a kernel of the sm_90a weight gradient. Raises ValueError if it refuses.
+
+    `filter`: where x is transposed, of that filter, its offsets in dy counted from its first.
+    """
 
 def make_plan(problem: ConvProblem, device: DeviceSpec, force: str = "") -> Plan: ...
 def explain(problem: ConvProblem, device: DeviceSpec, force: str = "") -> str: ...

@@ -2,6 +2,8 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <array>
+#include <bit>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -18,6 +20,7 @@
 #include "fastconv/planner/wgrad_family.h"
 #include "fastconv/tile/conv_coords.cuh"
 #include "fastconv/tile/halo_walk.cuh"
+#include "fastconv/tile/wgrad_walk.cuh"
 
 namespace py = pybind11;
 using namespace pybind11::literals;
@@ -262,22 +265,28 @@ std::vector<int64_t> staged_halo(const HaloParams& params, HaloStaging staging, 
   if (staging == HaloStaging::kPlanes) {
     for (int32_t i = 0; i < params.loads * 64; ++i) put(0, i, tile.n, tile.p, tile.q + i);
   } else if (staging == HaloStaging::kTransposed) {
-    for_each_raw_row(params, tile, group, [&](int32_t i, const HaloRow& row, int32_t w, int32_t start) {
-      const int32_t phase = row.h & ((1 << params.raw.row_phases_log2) - 1);
-      if (exists(params, row) && (row.h * params.in_h + start) % 8 != 0) throw py::index_error("no 16-byte address");
-      if (exists(params, row) && (params.raw.shift[phase] + start) % 8 != 0) throw py::index_error("another column");
-      for (int32_t column = start; column < start + params.raw.box_w; ++column) {
-        const int32_t from_w = column - w, at = from_w >> params.raw.step_log2;
-        if (from_w < 0 || from_w % (1 << params.raw.step_log2) != 0 || at >= params.halo_pitch) continue;
-        put(i, at, row.n, row.h, column);
+    const int32_t w0 = halo_col(params, tile, group);
+    const HaloColumns inside(params, w0);
+    for_each_raw_run(params, tile, group, [&](const RawRun& run) {
+      for (int32_t row = run.row; row < run.row + run.rows; ++row) {
+        for (int32_t column = 0; column < params.halo_pitch; ++column) {
+          if (run.count == 0 || column < inside.begin || column >= inside.end) put(row, column, params.n, 0, 0);
+        }
       }
-    });
-  } else if (staging == HaloStaging::kGathered) {
-    for_each_slab(params, tile, 0, params.raw.slab, [&](int32_t image, int32_t row, int32_t next, int, bool there) {
-      for (int32_t i = row; i < next; ++i) {
-        const int32_t n = halo_row(params, tile, group, i).n;
-        if (n != image || there != (n < params.n)) throw py::index_error("another image");
-        put_row(i);
+      for (int32_t first = 0; first < run.count; first += params.raw.advance) {
+        const int32_t end = std::min(run.count, first + params.raw.advance);
+        for (int32_t phase = 0; phase < 1 << params.raw.phases_log2; ++phase) {
+          const int32_t lead = raw_lead(params, run, first, phase), start = run.flat(params) + first - lead;
+          if ((start + raw_shift(params.in_c, phase)) % 8 != 0) throw py::index_error("no column of the copy engine");
+          if ((phase * params.in_c + start) % 8 != 0) throw py::index_error("no 16-byte address");
+          if (end - first + lead > params.raw.box_w) throw py::index_error("not copied");
+          if (params.raw.whole && end < run.count) throw py::index_error("another copy of the same planes");
+        }
+        for (int32_t i = first; i < end; ++i) {
+          const int32_t pixel = halo_pixel(params, run, w0, i), flat = run.flat(params) + i;
+          if (pixel < 0) continue;
+          put(pixel / params.halo_pitch, pixel % params.halo_pitch, run.n, flat / params.width, flat % params.width);
+        }
       }
     });
   } else {
@@ -292,7 +301,8 @@ Products halo_products(const ConvProblem& problem, const KernelEntry& kernel, co
   const HaloParams params = halo_launch(plan, problem).params;
   const Strides& w = problem.w_strides;
   const int64_t filter_c = problem.pass == Pass::kDgrad ? w.n : w.c;
-  const int32_t pixel_bytes = 2 * kernel.halo.channels;
+  const int32_t channels = kernel.halo.channels, pixel_bytes = 2 * channels;
+  const int32_t channels_log2 = std::countr_zero(static_cast<uint32_t>(channels));
   Products products;
   auto multiply = [&](const Tile& tile, const TapGroup& taps, const std::vector<int64_t>& halo, int32_t m) {
     const OutputPhase& phase = params.phase[tile.phase];
@@ -309,8 +319,9 @@ Products halo_products(const ConvProblem& problem, const KernelEntry& kernel, co
       if (source == kNothing) throw py::index_error("nothing staged");
       if (source == kZero) continue;
       const int64_t filter = (taps.r0 + i * taps.dr) * w.h + (taps.s0 + j * taps.ds) * w.w;
-      for (int32_t c = 0; c < params.c; ++c) {
-        products.emplace_back(source + c * params.in_c, filter + c * filter_c, target);
+      for (int32_t at = 0; at < params.c_blocks * channels; ++at) {
+        const int32_t c = at - at % channels + staged_channel(params.raw.phases_log2, channels_log2, at % channels);
+        if (c < params.c) products.emplace_back(source + c * params.in_c, filter + c * filter_c, target);
       }
     }
   };
@@ -328,6 +339,77 @@ Products halo_products(const ConvProblem& problem, const KernelEntry& kernel, co
   return products;
 }
 
+// The packed filter as elements of the filter, kZero or kNothing, by the same steps as the kernel that packs it; empty
+// if none is packed. Beside it what it should be, by the order in which tiles use it.
+std::tuple<std::vector<int64_t>, std::vector<int64_t>> halo_packed_filter(const ConvProblem& problem,
+                                                                          const KernelEntry& kernel,
+                                                                          const DeviceSpec& device) {
+  const Plan plan = kernel.plan(kernel, problem, device);
+  const HaloLaunch launch = halo_launch(plan, problem);
+  const HaloParams& params = launch.params;
+  if (params.filter_direct) return {};
+  const PackParams& pack = launch.pack;
+  const int64_t channels = pack.channels, step_size = pack.block_k * channels;
+  const int32_t channels_log2 = std::countr_zero(static_cast<uint32_t>(pack.channels));
+  const int64_t tiles = problem.groups * params.k_tiles.divisor;
+  const Strides& w = problem.w_strides;
+  const int64_t row_stride = problem.pass == Pass::kDgrad ? w.c : w.n,
+                col_stride = problem.pass == Pass::kDgrad ? w.n : w.c;
+  std::vector<int64_t> expected(tiles * params.steps_per_filter_tile * step_size, kZero),
+      packed(expected.size(), kNothing);
+  std::vector<int64_t> step_of(params.c_blocks * pack.taps, kNothing);
+  for (int32_t p = 0; p < params.phase_count; ++p) {
+    int64_t step = params.phase[p].first_step;
+    for (int32_t c_block = 0; c_block < params.c_blocks; ++c_block) {
+      for (int32_t g = params.phase[p].group_begin; g < params.phase[p].group_end; ++g) {
+        const TapGroup& taps = params.group[g];
+        for (int32_t t = 0; t < taps.rows * taps.cols; ++t, ++step) {
+          const int64_t r = taps.r0 + t / taps.cols * taps.dr, s = taps.s0 + t % taps.cols * taps.ds;
+          step_of.at(c_block * pack.taps + r * problem.s + s) = step;
+          for (int64_t i = 0; i < tiles * step_size; ++i) {
+            const int64_t tile = i / step_size, row = i % step_size / channels, c = i % channels;
+            const int64_t k = tile % params.k_tiles.divisor * pack.block_k + row;
+            const int64_t col =
+                c_block * channels + staged_channel(params.raw.phases_log2, channels_log2, static_cast<int32_t>(c));
+            const int64_t bytes = (row * channels + c) * 2, swizzled = bytes ^ ((bytes >> 7 & (channels / 8 - 1)) << 4);
+            if (k < pack.rows && col < pack.cols) {
+              expected.at((tile * params.steps_per_filter_tile + step) * step_size + swizzled / 2) =
+                  tile / params.k_tiles.divisor * pack.group + k * row_stride + col * col_stride + r * pack.r +
+                  s * pack.s;
+            }
+          }
+        }
+      }
+    }
+  }
+  for (int32_t index = 0; index < pack.blocks; ++index) {
+    const PackBlock block(params, pack, index);
+    const auto slab = static_cast<int32_t>(pack.slab.divisor);
+    std::vector<int64_t> smem(pack_bytes(pack) / 2, kNothing);
+    for (int32_t u = 0; u < pack_segments(pack) * static_cast<int32_t>(pack.units.divisor); ++u) {
+      const PackUnit unit(pack, block, u);
+      const int64_t source = pack_source(pack, block, unit.outer, unit.at);
+      const int32_t slot = pack_slot(pack, unit.outer, unit.at);
+      if (pack.whole && (slot % 8 != 0 || (unit.exist == 8 && source % 8 != 0))) throw py::index_error("not aligned");
+      for (int32_t i = 0; i < (pack.whole ? 8 : 1); ++i) {
+        if (smem.at(slot + i) != kNothing) throw py::index_error("read twice");
+        smem.at(slot + i) = i < unit.exist ? source + i : kZero;
+      }
+    }
+    for (int32_t c = 0; c < pack.block_rows * slab * pack.channels / 8; ++c) {
+      const PackChunk chunk(pack, block, c);
+      if (chunk.tap >= block.count) continue;
+      const int64_t step = step_of.at(block.c_block * pack.taps + block.first_tap + chunk.tap);
+      for (int32_t i = 0; i < 8 && step != kNothing; ++i) {
+        int64_t& to = packed.at((block.filter_tile * params.steps_per_filter_tile + step) * step_size + chunk.at + i);
+        if (to != kNothing) throw py::index_error("packed twice");
+        to = smem.at(chunk.slot(pack, i));
+      }
+    }
+  }
+  return {packed, expected};
+}
+
 // Where a staged box has the pixel that lies so many bytes from its start; row -1: in the zeros behind the box.
 struct BoxPixel {
   int32_t row, column;
@@ -339,9 +421,227 @@ BoxPixel box_pixel(const WgradOperand& from, bool pixel_rows, int64_t bytes, int
           static_cast<int32_t>(pixel_rows ? column : column / channels)};
 }
 
+// What a box of a tensor map holds at a coordinate: the element's offset in the tensor, or kZero.
+int64_t mapped(const TensorMapSpec& map, const std::array<int64_t, 5>& at) {
+  int64_t offset = map.offset + at[0];
+  for (int i = 0; i < 5; ++i) {
+    if (at[i] < 0 || at[i] >= static_cast<int64_t>(map.size[i])) return kZero;
+    if (i > 0) offset += at[i] * static_cast<int64_t>(map.stride[i - 1]) / 2;
+  }
+  return offset;
+}
+void check_copy(const TensorMapSpec& map, int64_t column) {
+  bool legal = map.offset % 8 == 0 && map.offset >= 0 && column % 8 == 0;
+  for (const uint64_t stride : map.stride) legal = legal && stride % 16 == 0;
+  for (const uint32_t box : map.box) legal = legal && box >= 1 && box <= 256;
+  if (!legal) throw py::index_error("no legal copy");
+}
+
+// A part of x as transpose_wgrad() leaves it: for each pixel the offset of its channel `channel`, or kZero.
+std::vector<int64_t> transposed_part(const WgradLaunch& launch, const WgradTile& tile, const WgradPart& part,
+                                     int32_t channel) {
+  const WgradParams& params = launch.params;
+  const RawRows& raw = params.raw;
+  std::vector<int64_t> pixels(params.x.box_rows * params.x.pitch, kNothing);
+  for_each_raw_row(params, tile, part, [&](int32_t i, int32_t h, int32_t w, int32_t start) {
+    auto put = [&](int32_t column, int64_t offset) {
+      int64_t& pixel = pixels.at(i * params.x.pitch + column);
+      if (pixel != kNothing) throw py::index_error("staged twice");
+      pixel = offset;
+    };
+    if (!exists(params, h, channel)) {
+      for (int32_t j = 0; j < params.x.pitch && start <= w; ++j) put(j, kZero);
+      return;
+    }
+    const int32_t phase = h & ((1 << raw.row_phases_log2) - 1), first = start + raw.shift[phase];
+    const TensorMapSpec& map = launch.x_map[phase];
+    check_copy(map, first);
+    if (phase >= launch.x_maps || static_cast<int32_t>(map.box[0]) != raw.box_w) throw py::index_error("another box");
+    for (int32_t j = 0; j < raw.box_w; ++j) {
+      const int32_t from_w = start + j - w, column = from_w >> raw.step_log2;
+      if (from_w & ((1 << raw.step_log2) - 1) || column < 0 || column >= params.x.pitch) continue;
+      put(column, start + j < 0 ? kZero : mapped(map, {first + j, h >> raw.row_phases_log2, channel, 0, tile.n}));
+    }
+  });
+  return pixels;
+}
+
+// A block of dy's rows likewise, of its filter number `filter`: rows of tile_q pixels.
+std::vector<int64_t> copied_rows(const WgradLaunch& launch, const WgradTile& tile, int32_t block, int32_t filter) {
+  const WgradParams& params = launch.params;
+  std::vector<int64_t> pixels(params.tile_p * params.tile_q, kNothing);
+  for_each_y_copy(params, tile, block, [&](int32_t at, int32_t row, int32_t first, int32_t place) {
+    const TensorMapSpec& map = launch.y_map[at];
+    check_copy(map, tile.q);
+    if (at >= launch.y_maps) throw py::index_error("another map");
+    for (uint32_t i = 0; i < map.box[3]; ++i) {
+      for (int32_t j = 0; j < params.tile_q; ++j) {
+        int64_t& pixel = pixels.at((place + i) * params.tile_q + j);
+        if (pixel != kNothing) throw py::index_error("copied twice");
+        pixel = mapped(map, {tile.q + j, first + filter, 0, row + i, tile.n});
+        if (tile.q + j < params.rows.shift[at]) {
+          if (!params.rows.shifted || tile.q != 0) throw py::index_error("not cleared");
+          pixel = kZero;
+        }
+      }
+    }
+  });
+  return pixels;
+}
+
+// WgradStaging::kTransposed, of one filter; `target` is counted from that filter's plane.
+Products transposed_wgrad_products(const WgradLaunch& launch, int32_t channels, int32_t filter) {
+  const WgradParams& params = launch.params;
+  const int32_t blocks = params.k_jobs.divisor * params.m_blocks;
+  int32_t block = -1, number = -1;
+  for (int32_t i = 0; i < blocks * 64; ++i) {
+    if (params.rows.filter(i / 64, i % 64) != filter) continue;
+    if (block >= 0) throw py::index_error("a filter twice");
+    block = i / 64, number = i % 64;
+  }
+  if (block < 0) throw py::index_error("no such filter");
+  const int32_t back = params.rows.shift[params.rows.filter_phase(block) << params.rows.row_log2];
+  const int32_t row_bytes = channels * 2, y_row = params.tile_q * 128;
+  Products products;
+  for (int32_t t = 0; t < params.tiles; ++t) {
+    const WgradTile tile(params, t);
+    const std::vector<int64_t> out = copied_rows(launch, tile, block, number);
+    for (uint32_t job = 0; job < params.c_jobs.divisor * params.tap_groups.divisor; ++job) {
+      const WgradTapGroup& group = params.tap_group[job % params.tap_groups.divisor];
+      const int32_t first_c = job / params.tap_groups.divisor * params.c_blocks_per_job;
+      std::vector<std::vector<int64_t>> parts;
+      for (int i = group.part_begin; i < group.part_end; ++i) {
+        parts.push_back(transposed_part(launch, tile, params.part[i], (first_c + params.part[i].c_block) * channels));
+      }
+      for (int u = group.unit_begin; u < group.unit_end; ++u) {
+        const WgradUnit& unit = params.unit[u];
+        for (int32_t i = 0; i < 32 * params.step_pairs; ++i) {
+          const WgradStep& step = params.step[i / 16];
+          const int32_t y = step.y * 16, column = y % y_row / 2 + i % 16;
+          if (column >= params.tile_q) throw py::index_error("another row");
+          const int64_t target = out.at(y / y_row * params.tile_q + column);
+          for (int b = 0; b < kMaxWgradBlocks; ++b) {
+            if (unit.c_block[b] < 0) continue;
+            const int32_t at = (unit.start + b * unit.step) * 16, x = at % params.x_part_bytes + step.x * 16 +
+                                                                      i % 16 / 8 * params.x_group_pitch +
+                                                                      i % 8 * row_bytes - back * row_bytes;
+            if (x < 0 || x % row_bytes != 0) throw py::index_error("no pixel");
+            const int64_t source = parts.at(at / params.x_part_bytes).at(x / row_bytes);
+            if (source == kNothing || target == kNothing) throw py::index_error("nothing staged");
+            if (source == kZero || target == kZero) continue;
+            const int32_t begin = (first_c + unit.c_block[b]) * channels;
+            for (int32_t c = begin; c < std::min(begin + channels, params.c); ++c) {
+              products.emplace_back(source + (c - begin) * params.x.c_stride,
+                                    c * params.w_c + unit.r[b] * params.w_r + unit.s[b] * params.w_s,
+                                    target - filter * params.y.c_stride);
+            }
+          }
+        }
+      }
+    }
+  }
+  return products;
+}
+
+// A box of 64 channels as transpose_wgrad_slices() leaves it: for each pixel and position the element's offset, or
+// kZero.
+void stage_slice(const WgradParams& params, const WgradSlice& slice, const TensorMapSpec (&maps)[kMaxRawMaps],
+                 std::vector<std::array<int64_t, 64>>& box) {
+  const WgradOperand& from = slice.is_x ? params.x : params.y;
+  const RawRows& raw = slice.is_x ? params.raw : params.raw_y;
+  const int32_t channels = 64 >> raw.row_phases_log2;
+  const bool there = slice.begin < slice.end;
+  for (int32_t i = 0; i < slice.rows; ++i) {
+    for (int32_t j = 0; j < from.pitch; ++j) {
+      const int32_t h = slice.h + i, w = slice.w + j;
+      if (there && h >= 0 && h < from.h && w >= 0 && w < from.w) continue;
+      box.at(slice.first + i * from.pitch + j).fill(kZero);  // by a warp, or since the kernel's start
+    }
+  }
+  for (int at = 0; there && at < raw.boxes; ++at) {
+    for (int32_t position = 0; position < 64; ++position) {
+      const int32_t phase = position / channels, start = raw_row_start(raw, slice.begin, phase, at);
+      if ((position / 8) >> (3 - raw.row_phases_log2) != phase) throw py::index_error("another phase");
+      check_copy(maps[phase], start + raw.shift[phase]);
+      if (static_cast<int32_t>(maps[phase].box[0]) != raw.box_w) throw py::index_error("another box");
+      for (int32_t j = 0; j < raw.box_w; ++j) {
+        const int32_t pixel = slice_pixel(from, slice, start + j);
+        if (pixel < 0) continue;
+        int64_t& element = box.at(pixel)[position];
+        if (element != kNothing) throw py::index_error("staged twice");
+        element = mapped(maps[phase],
+                         {start + j + raw.shift[phase], slice.block * channels + position % channels, 0, 0, slice.n});
+      }
+    }
+  }
+}
+
+// WgradStaging::kDense, of one filter; `target` is counted from that filter's plane.
+Products dense_wgrad_products(const WgradLaunch& launch, int32_t filter) {
+  const WgradParams& params = launch.params;
+  int32_t position = 0;
+  while (channel_at(position, params.k_phases_log2) != filter % 64) ++position;
+  const int32_t k_job = filter / 64 / params.m_blocks, m = filter / 64 % params.m_blocks;
+  Products products;
+  for (int32_t t = 0; t < params.tiles; ++t) {
+    const WgradTile tile(params, t);
+    for (uint32_t i = 0; i < params.c_jobs.divisor * params.tap_groups.divisor; ++i) {
+      const WgradJob job(params, k_job * params.c_jobs.divisor * params.tap_groups.divisor + i);
+      const WgradTapGroup& group = params.tap_group[job.tap_group];
+      std::array<int64_t, 64> nothing, zeros;
+      nothing.fill(kNothing), zeros.fill(kZero);
+      std::vector<std::vector<std::array<int64_t, 64>>> boxes;
+      auto add = [&](int64_t pixels, int64_t room) {  // zeros behind the box
+        boxes.emplace_back(pixels, nothing).resize(room / 128, zeros);
+      };
+      for (int p = group.part_begin; p < group.part_end; ++p) {
+        add(params.tile_n * int64_t{params.x.box_h.divisor} * params.x.pitch, params.x_part_bytes);
+      }
+      const int parts = boxes.size();
+      for (int b = 0; b < params.m_blocks; ++b) {
+        add(params.tile_n * int64_t{params.y.box_h.divisor} * params.y.pitch, params.y_block_bytes);
+      }
+      for_each_slice(params, job, tile, [&](const WgradSlice& slice) {
+        const int32_t box =
+            slice.is_x ? slice.to / params.x_part_bytes : parts + (slice.to - params.y_offset) / params.y_block_bytes;
+        stage_slice(params, slice, slice.is_x ? launch.x_map : launch.y_map, boxes.at(box));
+      });
+      for (int u = group.unit_begin; u < group.unit_end; ++u) {
+        const WgradUnit& unit = params.unit[u];
+        for (int32_t k = 0; k < 32 * params.step_pairs; ++k) {
+          const WgradStep& step = params.step[k / 16];
+          const int32_t y = step.y * 16 + k % 16 / 8 * params.y_group_pitch + k % 8 * 128;
+          const int64_t target = boxes.at(parts + m).at(y / 128)[position];
+          for (int b = 0; b < kMaxWgradBlocks; ++b) {
+            if (unit.c_block[b] < 0) continue;
+            const int32_t at = (unit.start + b * unit.step) * 16;
+            const int32_t x = at % params.x_part_bytes + step.x * 16 + k % 16 / 8 * params.x_group_pitch + k % 8 * 128;
+            const auto& pixel = boxes.at(at / params.x_part_bytes).at(x / 128);
+            for (int32_t i = 0; i < 64; ++i) {
+              const int32_t c =
+                  (job.c_job * params.c_blocks_per_job + unit.c_block[b]) * 64 + channel_at(i, params.c_phases_log2);
+              if (pixel[i] == kNothing || target == kNothing) throw py::index_error("nothing staged");
+              if (pixel[i] == kZero || target == kZero || c >= params.c) continue;
+              products.emplace_back(pixel[i], c * params.w_c + unit.r[b] * params.w_r + unit.s[b] * params.w_s,
+                                    target - filter * params.y.c_stride);
+            }
+          }
+        }
+      }
+    }
+  }
+  return products;
+}
+
 // As the sm_90a weight gradient forms them: both operands' pixels by their place in a stage.
-Products wgrad_products(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device) {
-  const WgradParams params = wgrad_launch(kernel.plan(kernel, problem, device), problem).params;
+Products wgrad_products(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device,
+                        int32_t filter) {
+  const WgradLaunch launch = wgrad_launch(kernel.plan(kernel, problem, device), problem);
+  if (kernel.wgrad.staging == WgradStaging::kTransposed) {
+    return transposed_wgrad_products(launch, kernel.wgrad.channels, filter);
+  }
+  if (kernel.wgrad.staging == WgradStaging::kDense) return dense_wgrad_products(launch, filter);
+  const WgradParams& params = launch.params;
   const WgradOperand &x = params.x, &y = params.y;
   const int64_t channels = kernel.wgrad.channels;
   const bool x_pixels = x_has_pixel_rows(kernel.wgrad.staging), y_pixels = y_has_pixel_rows(kernel.wgrad.staging);
@@ -416,12 +716,19 @@ void bind_index_maths(py::module_& m) {
       },
       "problem"_a, "kernel"_a, "device"_a);
   m.def(
-      "wgrad_products",
+      "halo_packed_filter",
       [](const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device) {
         if (const char* reason = kernel.why_not(kernel, problem, device)) throw py::value_error(reason);
-        return wgrad_products(problem, kernel, device);
+        return halo_packed_filter(problem, kernel, device);
       },
       "problem"_a, "kernel"_a, "device"_a);
+  m.def(
+      "wgrad_products",
+      [](const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device, int32_t filter) {
+        if (const char* reason = kernel.why_not(kernel, problem, device)) throw py::value_error(reason);
+        return wgrad_products(problem, kernel, device, filter);
+      },
+      "problem"_a, "kernel"_a, "device"_a, "filter"_a = 0);
   py::class_<FastDivmod>(m, "FastDivmod")
       .def(py::init<int64_t>(), "divisor"_a)
       .def("div", &FastDivmod::div, "dividend"_a)

@@ -17,7 +17,7 @@ enum BlockBarrier : int { kEpilogueBarrier = 1, kTurnBarrier = 3 };
 // ones stage.
 template <HaloStaging kStaging>
 struct HaloThreads {
-  static constexpr bool kRaw = kStaging == HaloStaging::kTransposed || kStaging == HaloStaging::kGathered;
+  static constexpr bool kRaw = kStaging == HaloStaging::kTransposed;
   static constexpr bool kByWarps = staged_by_warps(kStaging);
   static constexpr int kProducerWarpgroups = kByWarps ? 2 : 1;
   static constexpr int kConsumerWarpgroups = 2;
@@ -26,7 +26,7 @@ struct HaloThreads {
   static constexpr int kFirstStagingWarp = kRaw ? 2 : 1;
   static constexpr int kStagingWarps = kByWarps ? 4 * kProducerWarpgroups - kFirstStagingWarp : 1;
   // NOTES: setmaxnreg moves registers within the block's allotment: 168 x 384 threads or 128 x 512.
-  static constexpr bool kFewRegisters = kStaging == HaloStaging::kGathered || kStaging == HaloStaging::kPixels;
+  static constexpr bool kFewRegisters = kStaging == HaloStaging::kPixels;
   static constexpr int kProducerRegisters = !kByWarps ? 40 : kFewRegisters ? 72 : 80;
   static constexpr int kConsumerRegisters = !kByWarps ? 232 : kFewRegisters ? 184 : 176;
 };
@@ -95,15 +95,9 @@ __device__ __forceinline__ void produce_halos(const HaloParams& params, const Ha
       stage_planes<kChannels>(params, tile, &maps, halo, lane);
     } else if constexpr (kStaging == HaloStaging::kTransposed) {
       if (warp >= 0) {
-        transpose_halo<kChannels, kWarps>(params, tile, raw, halo, warp, {params.raw, waste, lane});
+        transpose_halo<kChannels, kWarps>(params, tile, raw, halo, warp, {params, waste, lane});
       } else if (lane == 0) {
-        load_halo_raw<kChannels>(params, tile, maps, raw);
-      }
-    } else if constexpr (kStaging == HaloStaging::kGathered) {
-      if (warp >= 0) {
-        gather_halo<kChannels, kWarps>(params, tile, raw, halo, warp, lane);
-      } else if (lane == 0) {
-        load_slabs<kChannels>(params, tile, raw);
+        load_raw_planes<kChannels>(params, tile, maps, raw);
       }
     } else {
       stage_halo_units<kChannels, kStaging == HaloStaging::kPairs ? 2 : 1, kWarps>(params, tile, halo, warp, lane);
@@ -141,8 +135,7 @@ __global__ __launch_bounds__(HaloThreads<kStaging>::kThreads,
     const int consumer_warps = 4 * params.warpgroups_per_tile;
     halo.init(lane, Threads::kStagingWarps, consumer_warps);
     filter.init(lane, 1, consumer_warps);
-    // Whoever transposes has stages of its own; all threads that gather share them, and each arrives for itself.
-    raw.init(lane, 1, kStaging == HaloStaging::kGathered ? 32 * Threads::kStagingWarps : 1);
+    raw.init(lane, 1, params.linear ? Threads::kStagingWarps : 1);
     ptx::mbarrier_init_fence();
     if (lane == 0) {
       if constexpr (!Threads::kByWarps) ptx::tma_prefetch(&in_maps);

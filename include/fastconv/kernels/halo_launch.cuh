@@ -10,20 +10,6 @@
 
 namespace fastconv {
 
-inline PackParams pack_params(const HaloParams& params, const HaloConfig& config, const ConvProblem& problem,
-                              const void* filter, void* packed) {
-  const Strides& w = problem.w_strides;
-  PackParams pack{};
-  pack.filter = filter, pack.packed = packed;
-  pack.row = w.n, pack.col = w.c, pack.r = w.h, pack.s = w.w;
-  if (problem.pass == Pass::kDgrad) std::swap(pack.row, pack.col);
-  pack.group = problem.k_per_group() * w.n;
-  pack.rows = params.k, pack.cols = params.c;
-  pack.filter_h = static_cast<int32_t>(problem.r), pack.filter_w = static_cast<int32_t>(problem.s);
-  pack.block_k = config.block_k;
-  return pack;
-}
-
 template <typename T, int kBlockK, int kMBlocks, int kChannels, HaloStaging kStaging, FilterTile kFilter>
 void launch_halo(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, cudaStream_t stream) {
   if (plan.grid == 0) return;
@@ -43,9 +29,8 @@ void launch_halo(const Plan& plan, const ConvProblem& problem, const ConvBuffers
   if (params.filter_direct) {
     filter_map = encode_tensor_map(halo.filter_map, problem.dtype, buffers.w);
   } else {
-    launch_pack_filter(plan.kernel->name, params,
-                       pack_params(params, plan.kernel->halo, problem, buffers.w, buffers.workspace), kChannels,
-                       problem.groups * params.k_tiles.divisor, stream);
+    halo.pack.filter = buffers.w, halo.pack.packed = buffers.workspace;
+    launch_pack_filter(plan.kernel->name, params, halo.pack, stream);
   }
   LaunchShape shape{plan.grid, HaloThreads<kStaging>::kThreads, plan.smem_bytes};
   shape.early = !params.filter_direct;  // the filter is packed while this kernel sets up and stages its first halo

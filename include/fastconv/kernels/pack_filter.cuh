@@ -1,99 +1,95 @@
-// The filter as the halo engine wants it: for each filter tile one [block_k][kChannels] operand a step (tap of a
-// channel block), in the order of use, swizzled, zero where K or C end.
+// Packs the filter for the halo engine, see packed_filter.cuh. A block's first loads are under way before it looks up
+// where taps go, and it is done soon: the next kernel needs its shared memory.
 #pragma once
 
-#include "fastconv/launch/pack_filter.h"
+#include <type_traits>
+
 #include "fastconv/ptx/warpgroup.cuh"
-#include "fastconv/tile/halo_params.h"
+#include "fastconv/tile/packed_filter.cuh"
 
 namespace fastconv {
 
-inline constexpr int kPackRows = 8, kPackThreads = 256, kPackTaps = 32, kPackBatch = 9;
+// step_of_tap[tap]: of the block's channel block, or -1 if the tap reaches no output.
+__device__ __forceinline__ void find_steps(const HaloParams& params, const PackParams& pack, const PackBlock& block,
+                                           int32_t* step_of_tap) {
+  for (int tap = threadIdx.x; tap < block.count; tap += kPackThreads) step_of_tap[tap] = -1;
+  __syncthreads();
+  for (int p = 0; p < params.phase_count; ++p) {
+    const OutputPhase& phase = params.phase[p];
+    int step = phase.first_step + block.c_block * phase.taps;
+    for (int g = phase.group_begin; g < phase.group_end; ++g) {
+      const TapGroup& group = params.group[g];
+      for (int t = threadIdx.x; t < group.rows * group.cols; t += kPackThreads) {
+        const int i = t / group.cols, j = t - i * group.cols, filter_w = static_cast<int>(pack.filter_w.divisor);
+        const int tap = (group.r0 + i * group.dr) * filter_w + group.s0 + j * group.ds - block.first_tap;
+        if (tap >= 0 && tap < block.count) step_of_tap[tap] = step + t;
+      }
+      step += group.rows * group.cols;
+    }
+  }
+}
 
-// One block: 8 rows x one channel block, all taps. Elements pass through shared memory so that both sides are
-// coalesced.
-template <int kChannels>
-__global__ __launch_bounds__(kPackThreads) void pack_filter(const __grid_constant__ HaloParams params,
-                                                            const __grid_constant__ PackParams pack) {
+// kWhole: 16 bytes a load.
+template <bool kWhole>
+__device__ __forceinline__ void pack_block(const HaloParams& params, const PackParams& pack, uint16_t* tile,
+                                           int32_t* step_of_tap) {
+  using Value = std::conditional_t<kWhole, uint4, uint16_t>;
+  constexpr int kBatch = kWhole ? 4 : 8;  // loads in flight together
+  const PackBlock block(params, pack, static_cast<int32_t>(blockIdx.x));
+  const auto* source = static_cast<const uint16_t*>(pack.filter);
+  const int units = (pack.along_cols ? pack.block_rows : pack.channels) * static_cast<int>(pack.units.divisor);
+  for (int first = threadIdx.x; first - static_cast<int>(threadIdx.x) < units; first += kBatch * kPackThreads) {
+    Value value[kBatch];
+#pragma unroll
+    for (int b = 0; b < kBatch; ++b) {
+      value[b] = {};
+      if (first + b * kPackThreads >= units) continue;
+      const PackUnit unit(pack, block, first + b * kPackThreads);
+      const uint16_t* from = source + pack_source(pack, block, unit.outer, unit.at);
+      if constexpr (!kWhole) {
+        if (unit.exist > 0) value[b] = __ldg(from);
+      } else if (unit.exist == 8) {
+        value[b] = __ldg(reinterpret_cast<const uint4*>(from));
+      } else {
+        auto* words = reinterpret_cast<uint32_t*>(&value[b]);
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          if (i < unit.exist) words[i / 2] |= uint32_t{__ldg(from + i)} << (i % 2 * 16);
+        }
+      }
+    }
+    if (first < kPackThreads) find_steps(params, pack, block, step_of_tap);
+#pragma unroll
+    for (int b = 0; b < kBatch; ++b) {
+      if (first + b * kPackThreads >= units) continue;
+      const PackUnit unit(pack, block, first + b * kPackThreads);
+      *reinterpret_cast<Value*>(tile + pack_slot(pack, unit.outer, unit.at)) = value[b];
+    }
+  }
+  __syncthreads();
+  const int64_t step_size = int64_t{pack.block_k} * pack.channels;
+  auto* packed = static_cast<uint16_t*>(pack.packed) + block.filter_tile * params.steps_per_filter_tile * step_size;
+  const int chunks = (pack.block_rows * static_cast<int>(pack.slab.divisor)) << pack.chunks_log2;
+  for (int index = threadIdx.x; index < chunks; index += kPackThreads) {
+    const PackChunk chunk(pack, block, index);
+    const int step = chunk.tap < block.count ? step_of_tap[chunk.tap] : -1;
+    if (step < 0) continue;
+    auto pair = [&](int i) { return tile[chunk.slot(pack, i)] | uint32_t{tile[chunk.slot(pack, i + 1)]} << 16; };
+    *reinterpret_cast<uint4*>(packed + step * step_size + chunk.at) = {pair(0), pair(2), pair(4), pair(6)};
+  }
+}
+
+__global__ __launch_bounds__(kPackThreads, 6) void pack_filter(const __grid_constant__ HaloParams params,
+                                                               const __grid_constant__ PackParams pack) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  __shared__ uint16_t tile[kPackTaps][kPackRows][kChannels + 2];
+  extern __shared__ uint4 pack_smem[];
   __shared__ int32_t step_of_tap[kPackTaps];
   ptx::allow_next_kernel();
-  const int row_blocks = pack.block_k / kPackRows;
-  int rest = blockIdx.x;
-  const int c_block = rest % params.c_blocks;
-  rest /= params.c_blocks;
-  const int row_block = rest % row_blocks;
-  const int filter_tile = rest / row_blocks;
-  const int k_tiles = params.k_tiles.divisor;
-  const int group = filter_tile / k_tiles;
-  const int row0 = (filter_tile - group * k_tiles) * pack.block_k + row_block * kPackRows, col0 = c_block * kChannels;
-  const auto* source = static_cast<const uint16_t*>(pack.filter) + group * pack.group;
-  auto* packed = static_cast<uint16_t*>(pack.packed) +
-                 int64_t{filter_tile} * params.steps_per_filter_tile * pack.block_k * kChannels;
-  const int taps = pack.filter_h * pack.filter_w;
-  const bool taps_fastest = taps > 1 && pack.s < pack.row && pack.s < pack.col;
-  const bool cols_faster = pack.col <= pack.row;
-
-  for (int first = 0; first < taps; first += kPackTaps) {
-    const int count = min(kPackTaps, taps - first);
-    __syncthreads();
-    for (int i = threadIdx.x; i < count; i += kPackThreads) step_of_tap[i] = -1;
-    __syncthreads();
-    for (int p = 0; p < params.phase_count; ++p) {
-      const OutputPhase& phase = params.phase[p];
-      int step = phase.first_step + c_block * phase.taps;
-      for (int g = phase.group_begin; g < phase.group_end; ++g) {
-        const TapGroup& taps_of = params.group[g];
-        const int size = taps_of.rows * taps_of.cols;
-        for (int t = threadIdx.x; t < size; t += kPackThreads) {
-          const int i = t / taps_of.cols, j = t - i * taps_of.cols;
-          const int tap = (taps_of.r0 + i * taps_of.dr) * pack.filter_w + taps_of.s0 + j * taps_of.ds - first;
-          if (tap >= 0 && tap < count) step_of_tap[tap] = step + t;
-        }
-        step += size;
-      }
-    }
-    const int size = count * kPackRows * kChannels;
-    for (int base = threadIdx.x; base < size; base += kPackBatch * kPackThreads) {
-      uint16_t value[kPackBatch];
-      uint16_t* to[kPackBatch];
-#pragma unroll
-      for (int b = 0; b < kPackBatch; ++b) {  // all loads of a batch are in flight together
-        const int e = min(base + b * kPackThreads, size - 1);
-        int tap, row, col, inner = e;
-        if (taps_fastest) {
-          inner = e / count, tap = e - inner * count;
-        } else {
-          tap = e / (kPackRows * kChannels), inner = e % (kPackRows * kChannels);
-        }
-        if (cols_faster) {
-          col = inner % kChannels, row = inner / kChannels;
-        } else {
-          row = inner % kPackRows, col = inner / kPackRows;
-        }
-        const int r = (first + tap) / pack.filter_w, s = first + tap - r * pack.filter_w;
-        const bool inside = row0 + row < pack.rows && col0 + col < pack.cols;
-        to[b] = &tile[tap][row][col];
-        value[b] = inside ? __ldg(source + (row0 + row) * pack.row + (col0 + col) * pack.col + r * pack.r + s * pack.s)
-                          : uint16_t{0};
-      }
-#pragma unroll
-      for (int b = 0; b < kPackBatch; ++b) *to[b] = value[b];
-    }
-    __syncthreads();
-    constexpr int kChunks = kChannels / 8;
-    for (int e = threadIdx.x; e < count * kPackRows * kChunks; e += kPackThreads) {
-      const int chunk = e % kChunks, row = e / kChunks % kPackRows, tap = e / (kChunks * kPackRows);
-      if (step_of_tap[tap] < 0) continue;  // reaches no output
-      const uint16_t* from = &tile[tap][row][chunk * 8];
-      uint4 v;
-      auto pair = [&](int i) { return from[i] | uint32_t{from[i + 1]} << 16; };
-      v.x = pair(0), v.y = pair(2), v.z = pair(4), v.w = pair(6);
-      const uint32_t offset = ((row_block * kPackRows + row) * kChunks + chunk) * 16;
-      const uint32_t swizzled = offset ^ (((offset >> 7) & (kChunks - 1)) << 4);
-      *reinterpret_cast<uint4*>(packed + int64_t{step_of_tap[tap]} * pack.block_k * kChannels + swizzled / 2) = v;
-    }
+  auto* tile = reinterpret_cast<uint16_t*>(pack_smem);
+  if (pack.whole) {
+    pack_block<true>(params, pack, tile, step_of_tap);
+  } else {
+    pack_block<false>(params, pack, tile, step_of_tap);
   }
 #endif
 }

@@ -16,14 +16,18 @@ void launch_wgrad(const Plan& plan, const ConvProblem& problem, const ConvBuffer
   WgradParams& params = wgrad.params;
   params.x.data = buffers.x, params.y.data = buffers.y, params.w = buffers.w;
   params.partial = static_cast<float*>(buffers.workspace);
-  CUtensorMap x_map{}, y_map{};
-  if (params.x_copied) x_map = encode_tensor_map(wgrad.x_map, problem.dtype, buffers.x);
-  if (params.y_copied) y_map = encode_tensor_map(wgrad.y_map, problem.dtype, buffers.y);
+  RawMaps x_maps{}, y_maps{};
+  for (int i = 0; i < wgrad.x_maps; ++i) x_maps.map[i] = encode_tensor_map(wgrad.x_map[i], problem.dtype, buffers.x);
+  for (int i = 0; i < wgrad.y_maps; ++i) y_maps.map[i] = encode_tensor_map(wgrad.y_map[i], problem.dtype, buffers.y);
 
   LaunchShape shape{plan.grid, plan.block_threads, plan.smem_bytes};
   shape.cluster = params.cluster.divisor;
-  launch(plan.kernel->name, conv_wgrad_sm90<T, kChannels, kBlocks, kUnits, kWarpgroups, kStaging>, shape, stream,
-         params, x_map, y_map);
+  const auto kernel = conv_wgrad_sm90<T, kChannels, kBlocks, kUnits, kWarpgroups, kStaging>;
+  if constexpr (is_transposed(kStaging)) {
+    launch(plan.kernel->name, kernel, shape, stream, params, x_maps, y_maps);
+  } else {
+    launch(plan.kernel->name, kernel, shape, stream, params, x_maps.map[0], y_maps.map[0]);
+  }
   if (params.partials == 1) return;
 
   // Few results of many clusters: several threads share a sum.

@@ -3,23 +3,10 @@
 
 #include <cuda_runtime_api.h>
 
-#include <cstdint>
-
-#include "fastconv/tile/halo_params.h"
+#include "fastconv/tile/packed_filter.cuh"
 
 namespace fastconv {
 
-struct PackParams {
-  const void* filter;
-  void* packed;
-  int64_t row, col, r, s;  // strides, elements: a row is an output channel of the engine, a column an input channel
-  int64_t group;           // elements between the filters of two convolution groups
-  int32_t rows, cols;      // per convolution group
-  int32_t filter_h, filter_w;
-  int32_t block_k;
-};
-
-void launch_pack_filter(const char* name, const HaloParams& params, const PackParams& pack, int channels, int64_t tiles,
-                        cudaStream_t stream);
+void launch_pack_filter(const char* name, const HaloParams& params, const PackParams& pack, cudaStream_t stream);
 
 }  // namespace fastconv

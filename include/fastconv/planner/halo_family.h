@@ -3,7 +3,7 @@
 
 #include "fastconv/planner/planner.h"
 #include "fastconv/planner/registry.h"
-#include "fastconv/tile/halo_params.h"
+#include "fastconv/tile/packed_filter.cuh"
 #include "fastconv/tile/tensor_map_spec.h"
 
 namespace fastconv {
@@ -14,9 +14,10 @@ Plan halo_plan(const KernelEntry& entry, const ConvProblem& problem, const Devic
 struct HaloLaunch {
   HaloParams params;  // without addresses
   int in_maps;        // how many there are
-  // kTma: c, group, w, h, n. kPlanes: w, c, group, h, n. kTransposed: w, h, c, group, n, one map a row phase.
+  // kTma: c, group, w, h, n. kPlanes: w, c, group, h, n. kTransposed: pixel, c, group, n, one map a phase of planes.
   TensorMapSpec in_map[kMaxRawMaps];
   TensorMapSpec filter_map;  // c, s, r, k, group; where params.filter_direct
+  PackParams pack;           // without addresses; elsewhere
 };
 HaloLaunch halo_launch(const Plan& plan, const ConvProblem& problem);
 

@@ -12,8 +12,11 @@ const char* wgrad_why_not(const KernelEntry& entry, const ConvProblem& problem, 
 Plan wgrad_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
 
 struct WgradLaunch {
-  WgradParams params;          // without addresses
-  TensorMapSpec x_map, y_map;  // c, group, w, h, n; where the copy engine reads the operand
+  WgradParams params;  // without addresses
+  // Where the copy engine reads the operand: c, group, w, h, n; rows of pixels: w, c, group, h, n; raw rows: w, h, c,
+  // group, n.
+  int32_t x_maps = 0, y_maps = 0;
+  TensorMapSpec x_map[kMaxRawMaps], y_map[kMaxRawMaps];
 };
 WgradLaunch wgrad_launch(const Plan& plan, const ConvProblem& problem);
 

@@ -171,7 +171,7 @@ struct Epilogue {
         }
       }
       asm volatile("bar.sync %0, 128;" ::"r"(barrier) : "memory");
-#pragma unroll 4
+#pragma unroll(kVector == 8 ? 4 : 2)
       for (int k = warp * (32 / kLanes) + lane / kLanes; k < kPass; k += kStep) {
         if (first + k >= k_limit) break;
         uint16_t* plane = out + (first + k) * params.out_k;

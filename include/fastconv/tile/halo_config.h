@@ -8,8 +8,7 @@ namespace fastconv {
 // How the halo reaches shared memory.
 enum class HaloStaging : int8_t {
   kTma,         // contiguous channels, as they lie
-  kTransposed,  // NCHW rows by the copy engine, transposed by warps
-  kGathered,    // small NCHW images by the copy engine, their pixels gathered by warps
+  kTransposed,  // NCHW planes by the copy engine, transposed by warps
   kPlanes,      // NCHW and one tap: contiguous pixels, multiplied as they lie
   kPairs,       // through the registers of warps, whose threads load two pixels of a channel at once
   kPixels       // the same, one pixel: any strides

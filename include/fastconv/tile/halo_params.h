@@ -6,7 +6,7 @@
 
 #include "fastconv/core/fast_divmod.h"
 #include "fastconv/tile/halo_config.h"
-#include "fastconv/tile/raw_rows.h"
+#include "fastconv/tile/raw_planes.h"
 
 namespace fastconv {
 
@@ -73,7 +73,7 @@ struct HaloParams {
   int32_t loads, load_rows;       // copies per halo and rows in each
   int32_t group_pitch;            // bytes between the 8-pixel groups of an M-block
   int32_t c_blocks;
-  RawRows raw;                 // HaloStaging::kTransposed and kGathered
+  RawPlanes raw;               // HaloStaging::kTransposed
   FastDivmod stage_row_units;  // staging by threads: pixels, or loads of pairs, that cover a halo row
 
   int32_t a_stages, a_stage_bytes, b_stages, steps_per_filter_tile;

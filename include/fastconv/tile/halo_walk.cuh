@@ -2,18 +2,8 @@
 // well as CUDA: the tests run it against brute force.
 #pragma once
 
+#include "fastconv/tile/host_device_caller.h"
 #include "fastconv/tile/scheduler.cuh"
-
-// What is called back may be a function of one side only.
-#if defined(__CUDACC__)
-#define FASTCONV_HOST_DEVICE_CALLER                      \
-  _Pragma("nv_exec_check_disable") template <typename F> \
-  FASTCONV_HOST_DEVICE
-#else
-#define FASTCONV_HOST_DEVICE_CALLER \
-  template <typename F>             \
-  FASTCONV_HOST_DEVICE
-#endif
 
 namespace fastconv {
 
@@ -25,45 +15,71 @@ FASTCONV_HOST_DEVICE_CALLER void for_each_halo(const HaloParams& params, const T
   }
 }
 
-// HaloStaging::kTransposed. Rows of padding are not copied: the copy engine writes zeros for them, but at 1.5 bytes a
-// clock (measured).
+// Whether a halo row lies in an image.
 FASTCONV_HOST_DEVICE bool exists(const HaloParams& params, const HaloRow& row) {
   return row.h >= 0 && row.h < params.height && row.n < params.n;
 }
 
-// The column of the image where the copy of box `box` of a halo row begins, up to 7 before `w`, where the halo does.
-// NOTES: a copy starts at a multiple of 16 bytes; anything else is an "illegal instruction" (measured).
-FASTCONV_HOST_DEVICE int32_t raw_row_start(const RawRows& raw, int32_t w, int32_t h, int box) {
-  const int32_t shift = raw.shift[h & ((1 << raw.row_phases_log2) - 1)];
-  return ((w + shift) & ~7) - shift + box * raw.box_w;
-}
+// HaloStaging::kTransposed: pixels that follow each other in an image and are copied together: what a row of the halo
+// reads of it or, in linear tiles, all its rows that the halo reads. No pixels where the rows are padding: the copy
+// engine would write zeros for them, but at 1.5 bytes a clock (measured).
+struct RawRun {
+  int32_t row, rows;  // of the halo
+  int32_t n, h, w;    // first pixel
+  int32_t count;      // pixels
 
-// f(halo row, its image and row, column of its first pixel, first column of the copy).
-FASTCONV_HOST_DEVICE_CALLER void for_each_raw_row(const HaloParams& params, const Tile& tile, const TapGroup& group,
+  FASTCONV_HOST_DEVICE int32_t flat(const HaloParams& params) const { return h * params.width + w; }
+};
+
+FASTCONV_HOST_DEVICE_CALLER void for_each_raw_run(const HaloParams& params, const Tile& tile, const TapGroup& group,
                                                   F f) {
-  const int32_t w = halo_col(params, tile, group);
-  for (int i = 0; i < params.halo_rows; ++i) {
-    const HaloRow row = halo_row(params, tile, group, i);
-    for (int box = 0; box < params.raw.boxes; ++box) f(i, row, w, raw_row_start(params.raw, w, row.h, box));
+  const int32_t w0 = halo_col(params, tile, group), reach = ((params.halo_pitch - 1) << params.raw.step_log2) + 1;
+  const int32_t begin = params.linear || w0 < 0 ? 0 : w0;
+  const int32_t end = params.linear || w0 + reach > params.width ? params.width : w0 + reach;
+  for (int32_t i = 0; i < params.halo_rows;) {
+    const HaloRow at = halo_row(params, tile, group, i);
+    RawRun run{i, 1, at.n, at.h, begin, 0};
+    if (exists(params, at) && begin < end) {
+      if (params.linear && params.in_step_h == 1) {
+        // Rows of the image that are left, of the positions that it has, of the halo.
+        const int32_t positions = static_cast<int32_t>(params.linear_h.divisor) - (at.h - group.dh);
+        run.rows = params.height - at.h < positions ? params.height - at.h : positions;
+        if (run.rows > params.halo_rows - i) run.rows = params.halo_rows - i;
+      }
+      run.count = (run.rows - 1) * params.width + end - begin;
+    }
+    f(run);
+    i += run.rows;
   }
 }
 
-// HaloStaging::kGathered: stages of raw.slab whole channels of one image, which are contiguous. f(image, its first row
-// of the halo, the one after its last, first channel in the block, whether there is such an image and channel).
-FASTCONV_HOST_DEVICE_CALLER void for_each_slab(const HaloParams& params, const Tile& tile, int c_block, int channels,
-                                               F f) {
-  int32_t image = tile.n, skipped = 0;
-  if (params.linear) params.linear_h.divmod(tile.row, image, skipped);
-  const int32_t height = params.linear ? static_cast<int32_t>(params.linear_h.divisor) : params.halo_rows;
-  for (int32_t row = 0; row < params.halo_rows; ++image) {
-    const int32_t end = row + height - skipped, next = end < params.halo_rows ? end : params.halo_rows;
-    for (int c = 0; c < channels; c += params.raw.slab) {
-      f(image, row, next, c, image < params.n && c_block * channels + c < params.c);
-    }
-    row = next, skipped = 0;
+// Halo columns that lie in the image, from `begin` up to `end`.
+struct HaloColumns {
+  int32_t begin, end;
+
+  FASTCONV_HOST_DEVICE HaloColumns(const HaloParams& params, int32_t w0) {
+    const int32_t step = 1 << params.raw.step_log2, pitch = params.halo_pitch;
+    begin = w0 >= 0 ? 0 : (step - 1 - w0) >> params.raw.step_log2;
+    end = w0 >= params.width ? 0 : (params.width - w0 + step - 1) >> params.raw.step_log2;
+    begin = begin < pitch ? begin : pitch;
+    end = end < begin ? begin : end < pitch ? end : pitch;
   }
+};
+
+// Pixel of the halo that holds pixel `index` of a run; -1: none.
+FASTCONV_HOST_DEVICE int32_t halo_pixel(const HaloParams& params, const RawRun& run, int32_t w0, int32_t index) {
+  int32_t row = 0, w = run.w + index;
+  if (params.linear) params.raw.width.divmod(index, row, w);
+  const int32_t from_w0 = w - w0, column = from_w0 >> params.raw.step_log2;
+  const bool skipped = (from_w0 & ((1 << params.raw.step_log2) - 1)) != 0;
+  if (skipped || column < 0 || column >= params.halo_pitch) return -1;
+  return (run.row + row) * params.halo_pitch + column;
+}
+
+// Pixels from where a phase's copy begins to pixel `first` of a run: 0 to 7. NOTES: a copy starts at a multiple of 16
+// bytes; anything else is an "illegal instruction" (measured).
+FASTCONV_HOST_DEVICE int32_t raw_lead(const HaloParams& params, const RawRun& run, int32_t first, int phase) {
+  return (run.flat(params) + first + raw_shift(params.in_c, phase)) & 7;
 }
 
 }  // namespace fastconv
-
-#undef FASTCONV_HOST_DEVICE_CALLER

@@ -3,7 +3,7 @@
 
 #include "fastconv/ptx/wgmma.cuh"
 #include "fastconv/tile/ring.cuh"
-#include "fastconv/tile/wgrad_params.h"
+#include "fastconv/tile/wgrad_walk.cuh"
 
 namespace fastconv {
 
@@ -17,8 +17,9 @@ struct WgradMainloop {
 
   // NOTES: accumulators are cleared by the first wgmma's scale-d: zeroing registers makes ptxas serialise the loop
   // (C7515). A stage is released one step pair late, when the wgmmas that read it are known to be done.
-  static __device__ __forceinline__ void run(const WgradParams& params, const WgradTapGroup& group, int first_slot,
-                                             int tiles, Ring& ring, bool elected, float (&acc)[kUnits][kAccumulators]) {
+  static __device__ __forceinline__ void run(const WgradParams& params, const WgradJob& job, int first_slot, int tiles,
+                                             Ring& ring, bool elected, float (&acc)[kUnits][kAccumulators]) {
+    const WgradTapGroup& group = params.tap_group[job.tap_group];
     const int x_row_bytes = 2 * (kXPixelRows ? params.tile_q : kChannels);
     const int y_row_bytes = 2 * (kYPixelRows ? params.tile_q : 64);
     const uint32_t x_high = ptx::descriptor_high(params.x_group_pitch, ptx::swizzle_of(x_row_bytes));
@@ -30,6 +31,10 @@ struct WgradMainloop {
       const int index = group.unit_begin + slot - m_block * params.units_per_m_block;
       const WgradUnit& unit = params.unit[min(index, group.unit_end - 1)];  // a slot left over repeats the last unit
       x_low[u] = ptx::descriptor_low(unit.start * 16, unit.step * 16);
+      if constexpr (kStaging == WgradStaging::kTransposed) {  // filters whose rows lie further left
+        const int phase = params.rows.filter_phase(job.k_job * params.m_blocks + m_block) << params.rows.row_log2;
+        x_low[u] -= params.rows.shift[phase] * kChannels / 8;
+      }
       y_low[u] = ptx::descriptor_low(params.y_offset + m_block * params.y_block_bytes, 0);
     }
 

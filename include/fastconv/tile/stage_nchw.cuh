@@ -4,51 +4,37 @@
 
 #include <cuda.h>
 
-#include "fastconv/ptx/shared_memory.cuh"
-#include "fastconv/ptx/tma.cuh"
 #include "fastconv/tile/halo_walk.cuh"
-#include "fastconv/tile/ring.cuh"
+#include "fastconv/tile/transpose.cuh"
 
 namespace fastconv {
 
-struct RawMaps {
-  CUtensorMap map[kMaxRawMaps];  // column, row, channel, group, image
-};
-
-// One thread: the next stage of the ring, from column `start` of row h on. `channel` is a multiple of kChannels.
+// One warp, or several that share out its 8x8 blocks: a stage of the ring into pixel rows of the halo.
 template <int kChannels>
-__device__ __forceinline__ void load_raw_row(const RawRows& raw, const RawMaps& maps, const Ring& ring, int start,
-                                             int h, int channel, int group, int n) {
-  const int phase = h & ((1 << raw.row_phases_log2) - 1);
-  ptx::mbarrier_arrive_expect(ring.full(), raw.stage_bytes);
-  ptx::tma_load(ring.stage(), &maps.map[phase], start + raw.shift[phase], h >> raw.row_phases_log2, channel, group, n,
-                ring.full());
-}
-
-// One warp: a stage of the ring into the pixel rows of one row of the halo.
-template <int kChannels>
-struct TransposeRow {
+struct Transposition {
   static constexpr int kRowBytes = kChannels * 2, kChunks = kChannels / 8;  // of a pixel; chunks of 16 bytes
-  static constexpr int kUnitChunks = kChunks < 4 ? kChunks : 4, kUnitPixels = 32 / kUnitChunks;  // of four matrices
+  static constexpr int kChannelsLog2 = kChannels == 64 ? 6 : kChannels == 32 ? 5 : 4;
+  static constexpr int kUnitChunks = kChunks < 4 ? kChunks : 4, kUnitPixels = 32 / kUnitChunks;  // of four blocks
 
-  const RawRows& raw;
-  uint32_t waste;  // 16 bytes for columns that the halo has not
+  const HaloParams& params;
+  uint32_t waste;  // 16 bytes for pixels that the halo has not
   int lane;
 
-  // A row of zeros.
-  __device__ __forceinline__ void clear(uint32_t halo, int pixel, int cols) const {
-    for (int i = pixel * kChunks + lane; i < (pixel + cols) * kChunks; i += 32) {
+  __device__ __forceinline__ void clear(uint32_t halo, int pixel, int pixels) const {
+#pragma unroll 1
+    for (int i = pixel * kChunks + lane; i < (pixel + pixels) * kChunks; i += 32) {
       ptx::store_shared16(halo + i * 16, {0, 0, 0, 0});
     }
   }
 
-  // The stage at `source` begins at column `start` of the image, the halo at column `w`. The halo is at `halo`, a
-  // multiple of 1024, and has `cols` pixels in this row, from pixel number `pixel` on.
-  __device__ __forceinline__ void run(uint32_t source, int start, int w, uint32_t halo, int pixel, int cols) const {
-    if (raw.step_log2 == 0 && start >= 0) {
-      turn<false>(source, start, w, halo, pixel, in_register(cols));
+  // Pixels of the run from `first` on, as far as a copy goes. This warp takes units number `unit`, `unit` + `units` and
+  // so on. `halo` is a multiple of 1024.
+  __device__ __forceinline__ void run(uint32_t source, const RawRun& run, int first, int w0, uint32_t halo, int unit,
+                                      int units) const {
+    if (params.linear || params.raw.step_log2 != 0) {
+      turn<true>(source, run, first, w0, halo, unit, units);
     } else {
-      turn<true>(source, start, w, halo, pixel, cols);
+      turn<false>(source, run, first, w0, halo, unit, units);
     }
   }
 
@@ -60,52 +46,58 @@ struct TransposeRow {
     return value;
   }
 
-  // kGeneral: with a step between columns, or with columns before the image's first.
+  static __device__ __forceinline__ uint32_t swizzled(int pixel, int chunk) {
+    const uint32_t offset = pixel * kRowBytes + chunk * 16;
+    return offset ^ (((offset >> 7) & (kChunks - 1)) << 4);
+  }
+
+  // kGeneral: halo pixels are not simply as far apart as the run's.
   template <bool kGeneral>
-  __device__ __forceinline__ void turn(uint32_t source, int start, int w, uint32_t halo, int pixel, int cols) const {
+  __device__ __forceinline__ void turn(uint32_t source, const RawRun& run, int first, int w0, uint32_t halo, int unit,
+                                       int units) const {
     constexpr int kUnroll = kGeneral || kUnitPixels > 8 ? 2 : 4;  // units whose loads are in flight together
-    const int box_w = in_register(raw.box_w), step_log2 = kGeneral ? in_register(raw.step_log2) : 0;
-    // A lane addresses one channel of its matrix when it loads, one pixel when it stores.
-    const int matrix = lane / 8, mine = matrix / kUnitChunks * 8 + lane % 8, first = start - w + mine;
+    const int box_w = in_register(params.raw.box_w), end = min(run.count, first + params.raw.advance);
+    const int step = units * kUnitPixels;
+    // A lane addresses one channel of its block when it loads, one pixel when it stores.
+    const int matrix = lane / 8, mine = matrix / kUnitChunks * 8 + lane % 8;
 #pragma unroll
     for (int part = 0; part < kChunks; part += kUnitChunks) {
-      const int chunk = part + matrix % kUnitChunks;
-      const uint32_t from = source + (chunk * 8 + lane % 8) * box_w * 2 + matrix / kUnitChunks * 16;
-      auto swizzled = [&](int column) {
-        const uint32_t offset = (pixel + column) * kRowBytes + chunk * 16;
-        return halo + (offset ^ (((offset >> 7) & (kChunks - 1)) << 4));
-      };
-      const uint32_t to = swizzled(first);  // a unit further is whole swizzle patterns further
-      auto store = [&](int unit, uint32_t (&v)[4]) {
-        int column = first + unit;
-        uint32_t address = to + unit * kRowBytes;
-        bool wanted = kUnitPixels == 8 || unit < box_w - mine;
+      const int chunk = part + matrix % kUnitChunks, phase = (chunk << params.raw.phases_log2) / kChunks;
+      const int lead = raw_lead(params, run, first, phase), row = chunk * 8 + lane % 8;
+      const int start = params.raw.whole ? staged_channel(params.raw.phases_log2, kChannelsLog2, row) *
+                                                   static_cast<int>(params.in_c) +
+                                               run.flat(params) - lead
+                                         : row * box_w;
+      const uint32_t from = source + start * 2 + matrix / kUnitChunks * 16;
+      const int begin = first - lead + mine;  // what I store of unit 0
+      // A unit further is whole swizzle patterns further.
+      const uint32_t to = halo + swizzled(run.row * params.halo_pitch + run.w - w0 + begin, chunk);
+      auto store = [&](int offset, const uint32_t (&v)[4]) {
+        const int index = begin + offset;
+        bool wanted = index >= first && index < end;
+        uint32_t address = to + offset * kRowBytes;
         if constexpr (kGeneral) {
-          // A map whose columns begin before the image's has the row before there, not zeros.
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            if (start + unit + i / kUnitChunks * 8 + lane / 4 < 0) v[i] = 0;
-          }
-          wanted = wanted && (column & ((1 << step_log2) - 1)) == 0;
-          column >>= step_log2;
-          address = swizzled(column);
+          const int pixel = wanted ? halo_pixel(params, run, w0, index) : -1;
+          wanted = pixel >= 0;
+          address = halo + swizzled(pixel, chunk);
         }
-        wanted = wanted && static_cast<uint32_t>(column) < static_cast<uint32_t>(cols);
         ptx::stmatrix4<false>(wanted ? address : waste, v);
       };
-      int unit = 0;
-      for (; unit <= box_w - kUnroll * kUnitPixels; unit += kUnroll * kUnitPixels) {
+      const int last = min(box_w, end - first + 7);  // of which some phase has something
+      int at = unit * kUnitPixels;
+#pragma unroll 1
+      for (; at + (kUnroll - 1) * step < last; at += kUnroll * step) {
         uint32_t v[kUnroll][4];
 #pragma unroll
-        for (int u = 0; u < kUnroll; ++u) ptx::ldmatrix4<true>(from + (unit + u * kUnitPixels) * 2, v[u]);
+        for (int u = 0; u < kUnroll; ++u) ptx::ldmatrix4<true>(from + (at + u * step) * 2, v[u]);
 #pragma unroll
-        for (int u = 0; u < kUnroll; ++u) store(unit + u * kUnitPixels, v[u]);
+        for (int u = 0; u < kUnroll; ++u) store(at + u * step, v[u]);
       }
 #pragma unroll 1
-      for (; unit < box_w; unit += kUnitPixels) {
+      for (; at < last; at += step) {
         uint32_t v[4];
-        ptx::ldmatrix4<true>(from + unit * 2, v);
-        store(unit, v);
+        ptx::ldmatrix4<true>(from + at * 2, v);
+        store(at, v);
       }
     }
   }
@@ -130,97 +122,66 @@ __device__ __forceinline__ void stage_planes(const HaloParams& params, const Til
 
 // HaloStaging::kTransposed. One thread starts the copies.
 template <int kChannels>
-__device__ __forceinline__ void load_halo_raw(const HaloParams& params, const Tile& tile, const RawMaps& maps,
-                                              Ring& raw) {
+__device__ __forceinline__ void load_raw_planes(const HaloParams& params, const Tile& tile, const RawMaps& maps,
+                                                Ring& raw) {
+  const RawPlanes& planes = params.raw;
   for_each_halo(params, tile, [&](const TapGroup& group, int c_block) {
-    for_each_raw_row(params, tile, group, [&](int, const HaloRow& row, int, int start) {
-      if (!exists(params, row)) return;
-      raw.wait_empty();
-      load_raw_row<kChannels>(params.raw, maps, raw, start, row.h, c_block * kChannels, tile.group, row.n);
-      raw.next();
-    });
-  });
-}
-// kWarps warps, each the rows that arrive in its own stages of the ring: a barrier's parity tells only two rounds
-// apart, so whoever waits for a stage must have seen its round before.
-template <int kChannels, int kWarps>
-__device__ __forceinline__ void transpose_halo(const HaloParams& params, const Tile& tile, Ring& raw, Ring& halo,
-                                               int warp, const TransposeRow<kChannels>& transpose) {
-  for_each_halo(params, tile, [&](const TapGroup& group, int) {
-    halo.wait_empty();
-    for_each_raw_row(params, tile, group, [&](int i, const HaloRow& row, int w, int start) {
-      const bool there = exists(params, row), mine = (there ? raw.index : i) % kWarps == warp;
-      if (mine && there) {
-        raw.wait_full();
-        transpose.run(raw.stage(), start, w, halo.stage(), i * params.halo_pitch, params.halo_pitch);
-        __syncwarp();
-        if (transpose.lane == 0) ptx::mbarrier_arrive(raw.empty());
-      } else if (mine) {
-        transpose.clear(halo.stage(), i * params.halo_pitch, params.halo_pitch);
+    for_each_raw_run(params, tile, group, [&](const RawRun& run) {
+      for (int first = 0; first < run.count; first += planes.advance) {
+        raw.wait_empty();
+        if (planes.whole) {
+          const uint32_t bytes = kChannels * static_cast<int32_t>(params.in_c) * 2;
+          ptx::mbarrier_arrive_expect(raw.full(), bytes);
+          ptx::bulk_load(raw.stage(),
+                         static_cast<const uint16_t*>(params.in) + run.n * params.in_n +
+                             (int64_t{tile.group} * params.c + c_block * kChannels) * params.in_c,
+                         bytes, raw.full());
+          raw.next();
+          continue;
+        }
+        ptx::mbarrier_arrive_expect(raw.full(), planes.stage_bytes);
+        for (int phase = 0; phase < 1 << planes.phases_log2; ++phase) {
+          const int column =
+              run.flat(params) + first + raw_shift(params.in_c, phase) - raw_lead(params, run, first, phase);
+          ptx::tma_load(raw.stage() + phase * (planes.stage_bytes >> planes.phases_log2), &maps.map[phase], column,
+                        c_block * kChannels >> planes.phases_log2, tile.group, run.n, 0, raw.full());
+        }
+        raw.next();
       }
-      if (there) raw.next();
     });
-    ptx::async_proxy_fence();
-    __syncwarp();
-    if (transpose.lane == 0) ptx::mbarrier_arrive(halo.full());
-    halo.next();
   });
 }
 
-// HaloStaging::kGathered: no tensor map takes the rows and planes of such images. One thread starts the copies.
-template <int kChannels>
-__device__ __forceinline__ void load_slabs(const HaloParams& params, const Tile& tile, Ring& raw) {
-  for_each_halo(params, tile, [&](const TapGroup&, int c_block) {
-    for_each_slab(params, tile, c_block, kChannels, [&](int image, int, int, int c, bool exists) {
-      if (!exists) return;
-      raw.wait_empty();
-      const int channel = c_block * kChannels + c;
-      const uint32_t bytes = min(params.raw.slab, params.c - channel) * static_cast<int32_t>(params.in_c) * 2;
-      ptx::mbarrier_arrive_expect(raw.full(), bytes);
-      ptx::bulk_load(raw.stage(),
-                     static_cast<const uint16_t*>(params.in) + image * params.in_n +
-                         (int64_t{tile.group} * params.c + channel) * params.in_c,
-                     bytes, raw.full());
-      raw.next();
-    });
-  });
-}
-// kWarps warps, a thread a pixel.
+// kWarps warps. They share the stages of linear tiles, which have a few large ones. Others have stages of their own:
+// nobody waits for a neighbour's row. NOTES: a barrier's parity tells only two rounds apart, so whoever waits for a
+// stage must have seen its round before.
 template <int kChannels, int kWarps>
-__device__ __forceinline__ void gather_halo(const HaloParams& params, const Tile& tile, Ring& raw, Ring& halo, int warp,
-                                            int lane) {
-  constexpr int kSwizzle = kChannels / 8 - 1;
-  const int plane = static_cast<int>(params.in_c) * 2, in_row = static_cast<int>(params.in_h) * 2;
-  for_each_halo(params, tile, [&](const TapGroup& group, int c_block) {
+__device__ __forceinline__ void transpose_halo(const HaloParams& params, const Tile& tile, Ring& raw, Ring& halo,
+                                               int warp, const Transposition<kChannels>& transposition) {
+  const int pitch = params.halo_pitch;
+  for_each_halo(params, tile, [&](const TapGroup& group, int) {
     halo.wait_empty();
-    for_each_slab(params, tile, c_block, kChannels, [&](int, int row, int next, int c, bool exists) {
-      if (exists) raw.wait_full();
-      const int chunks = params.raw.slab / 8, end = next * params.halo_pitch;
-      for (int pixel = row * params.halo_pitch + warp * 32 + lane; pixel < end; pixel += kWarps * 32) {
-        int i, col;
-        params.stage_row_units.divmod(pixel, i, col);
-        const int h = halo_row(params, tile, group, i).h, w = halo_col(params, tile, group) + col * params.in_step_w;
-        const bool inside = exists && h >= 0 && h < params.height && w >= 0 && w < params.width;
-        uint32_t from = raw.stage() + h * in_row + w * 2;
-        for (int chunk = 0; chunk < chunks; ++chunk, from += 8 * plane) {
-          uint32_t v[8] = {};
-          if (inside && c_block * kChannels + c + chunk * 8 < params.c) {
-#pragma unroll
-            for (int j = 0; j < 8; ++j) v[j] = ptx::load_shared2(from + j * plane);
-          }
-          auto pair = [&](int j) { return v[j] | v[j + 1] << 16; };
-          const uint32_t offset = pixel * (kChannels * 2) + c * 2 + chunk * 16;
-          ptx::store_shared16(halo.stage() + (offset ^ (((offset >> 7) & kSwizzle) << 4)),
-                              {pair(0), pair(2), pair(4), pair(6)});
-        }
+    const int w0 = halo_col(params, tile, group);
+    const HaloColumns inside(params, w0);
+    for_each_raw_run(params, tile, group, [&](const RawRun& run) {
+      for (int row = run.row; row < run.row + run.rows; ++row) {  // padding
+        if (row % kWarps != warp) continue;
+        const int begin = run.count > 0 ? inside.begin : pitch, end = run.count > 0 ? inside.end : pitch;
+        transposition.clear(halo.stage(), row * pitch, begin);
+        transposition.clear(halo.stage(), row * pitch + end, pitch - end);
       }
-      if (!exists) return;
-      ptx::mbarrier_arrive(raw.empty());
-      raw.next();
+      for (int first = 0; first < run.count; first += params.raw.advance, raw.next()) {
+        if (!params.linear && raw.index % kWarps != warp) continue;
+        raw.wait_full();
+        const int unit = params.linear ? warp : 0, units = params.linear ? kWarps : 1;
+        transposition.run(raw.stage(), run, first, w0, halo.stage(), unit, units);
+        __syncwarp();
+        if (transposition.lane == 0) ptx::mbarrier_arrive(raw.empty());
+      }
     });
     ptx::async_proxy_fence();
     __syncwarp();
-    if (lane == 0) ptx::mbarrier_arrive(halo.full());
+    if (transposition.lane == 0) ptx::mbarrier_arrive(halo.full());
     halo.next();
   });
 }

@@ -5,31 +5,9 @@
 
 #include "fastconv/ptx/tma.cuh"
 #include "fastconv/tile/ring.cuh"
-#include "fastconv/tile/wgrad_params.h"
+#include "fastconv/tile/wgrad_walk.cuh"
 
 namespace fastconv {
-
-// The part of dW that a block works on.
-struct WgradJob {
-  int32_t tap_group, c_job, k_job, group;
-
-  __device__ WgradJob(const WgradParams& params, int32_t index) {
-    params.tap_groups.divmod(index, c_job, tap_group);
-    params.c_jobs.divmod(c_job, k_job, c_job);
-    params.k_jobs.divmod(k_job, group, k_job);
-  }
-};
-
-// First output pixel of a tile.
-struct WgradTile {
-  int32_t n, p, q;
-
-  __device__ WgradTile(const WgradParams& params, int32_t index) {
-    params.tiles_q.divmod(index, p, q);
-    params.tiles_p.divmod(p, n, p);
-    n *= params.tile_n, p *= params.tile_p, q *= params.tile_q;
-  }
-};
 
 template <bool kPixelRows>
 __device__ __forceinline__ void copy_box(uint32_t to, const CUtensorMap* map, int32_t channel, int32_t group, int32_t w,
@@ -170,13 +148,12 @@ __device__ __forceinline__ void stage_operand(const WgradOperand& from, int grou
 
 // The staging warps; the ring's full barrier expects all their threads. What the copy engine can read, thread 0 leaves
 // to it.
-template <int kChannels, WgradStaging kStaging>
+template <int kChannels>
 __device__ __forceinline__ void stage_wgrad_warps(const WgradParams& params, const WgradJob& job, int32_t split,
                                                   const CUtensorMap* x_map, const CUtensorMap* y_map, Ring& ring,
                                                   int warp, int lane) {
   const WgradTapGroup& group = params.tap_group[job.tap_group];
   const int32_t c_block = job.c_job * params.c_blocks_per_job, k_block = job.k_job * params.m_blocks;
-  constexpr bool kYPixelRows = y_has_pixel_rows(kStaging);
   const bool copies = warp == 0 && lane == 0;
   const int32_t bytes = (params.x_copied ? (group.part_end - group.part_begin) * params.x_box_bytes : 0) +
                         (params.y_copied ? params.m_blocks * params.y_box_bytes : 0);
@@ -198,10 +175,10 @@ __device__ __forceinline__ void stage_wgrad_warps(const WgradParams& params, con
     to = ring.stage() + params.y_offset;
     for (int m = 0; m < params.m_blocks; ++m, to += params.y_block_bytes) {
       const int32_t k = (k_block + m) * 64;
-      if (!kYPixelRows && !params.y_copied) {
+      if (!params.y_copied) {
         stage_operand<64>(params.y, job.group, k, tile.n, tile.p, tile.q, to, warp, lane);
       } else if (copies) {
-        copy_box<kYPixelRows>(to, y_map, k, job.group, tile.q, tile.p, tile.n, ring.full());
+        copy_box<false>(to, y_map, k, job.group, tile.q, tile.p, tile.n, ring.full());
       }
     }
     ptx::async_proxy_fence();
@@ -210,8 +187,9 @@ __device__ __forceinline__ void stage_wgrad_warps(const WgradParams& params, con
   }
 }
 
-// The rows of a stage that no copy writes but a step may read: beyond the last pixel of a tile. All threads.
-__device__ __forceinline__ void clear_wgrad_tails(const WgradParams& params, uint32_t data, int parts) {
+// The rows of a stage that no copy writes but a step may read: beyond the last pixel of a tile, or `all`, where padding
+// is not written either. All threads.
+__device__ __forceinline__ void clear_wgrad_tails(const WgradParams& params, uint32_t data, int parts, bool all) {
   const int boxes = parts + params.m_blocks;
   for (int i = 0; i < params.stages * boxes; ++i) {
     const int stage = i / boxes, box = i - stage * boxes;
@@ -219,7 +197,7 @@ __device__ __forceinline__ void clear_wgrad_tails(const WgradParams& params, uin
     const bool is_x = box < parts;
     const uint32_t start =
         is_x ? base + box * params.x_part_bytes : base + params.y_offset + (box - parts) * params.y_block_bytes;
-    const int begin = is_x ? params.x_box_bytes : params.y_box_bytes;
+    const int begin = all ? 0 : is_x ? params.x_box_bytes : params.y_box_bytes;
     const int end = is_x ? params.x_part_bytes : params.y_block_bytes;
     for (int at = begin + threadIdx.x * 16; at < end; at += blockDim.x * 16) {
       asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(start + at), "r"(0) : "memory");

@@ -4,7 +4,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include "fastconv/tile/stage_wgrad.cuh"
+#include "fastconv/tile/wgrad_walk.cuh"
 
 namespace fastconv {
 
@@ -22,22 +22,26 @@ __device__ __forceinline__ void store_quad(const WgradParams& params, const Wgra
   const int block = col / kChannels;
   const WgradUnit& unit = params.unit[index];
   if (unit.c_block[block] < 0) return;
-  const int c = (job.c_job * params.c_blocks_per_job + unit.c_block[block]) * kChannels + col % kChannels;
-  const int k = (job.k_job * params.m_blocks + m_block) * 64 + thread / 32 * 16 + thread % 32 / 4;
-  T* w = static_cast<T*>(params.w) + job.group * params.w_group + c * params.w_c + unit.r[block] * params.w_r +
-         unit.s[block] * params.w_s;
+  // kDense alone has an order of its own, and blocks of 64.
+  auto channel = [&](int at) { return params.c_phases_log2 == 0 ? at : channel_at(at, params.c_phases_log2); };
+  auto filter = [&](int at) { return params.k_phases_log2 == 0 ? at : channel_at(at, params.k_phases_log2); };
+  const int c0 = (job.c_job * params.c_blocks_per_job + unit.c_block[block]) * kChannels;
+  const int c = c0 + channel(col % kChannels), next_c = c0 + channel(col % kChannels + 1);
+  const int k_block = job.k_job * params.m_blocks + m_block, row = thread / 32 * 16 + thread % 32 / 4;
+  T* w =
+      static_cast<T*>(params.w) + job.group * params.w_group + unit.r[block] * params.w_r + unit.s[block] * params.w_s;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const int row = k + 8 * half;
+    const int k = params.rows.filter(k_block, filter(row + 8 * half));
     const float first = half ? sum.z : sum.x, second = half ? sum.w : sum.y;
-    if (row >= params.k || c >= params.c) continue;
-    T* out = w + row * params.w_k;
+    if (k >= params.k || c >= params.c) continue;
+    T* out = w + k * params.w_k;
     if (params.w_pairs) {
       const T pair[2] = {static_cast<T>(first), static_cast<T>(second)};
-      *reinterpret_cast<uint32_t*>(out) = *reinterpret_cast<const uint32_t*>(pair);
+      *reinterpret_cast<uint32_t*>(out + c * params.w_c) = *reinterpret_cast<const uint32_t*>(pair);
     } else {
-      out[0] = static_cast<T>(first);
-      if (c + 1 < params.c) out[params.w_c] = static_cast<T>(second);
+      out[c * params.w_c] = static_cast<T>(first);
+      if (next_c < params.c) out[next_c * params.w_c] = static_cast<T>(second);
     }
   }
 }

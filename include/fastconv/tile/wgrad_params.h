@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "fastconv/core/fast_divmod.h"
+#include "fastconv/tile/raw_rows.h"
 #include "fastconv/tile/wgrad_config.h"
 
 namespace fastconv {
@@ -18,6 +19,7 @@ inline constexpr int kMaxWgradBlocks = 4;
 inline constexpr int kMaxWgradCluster = 4;
 inline constexpr int kMaxWgradStages = 8;
 inline constexpr int kMaxWgradSteps = 32;  // of 16 pixels a tile
+inline constexpr int kMaxWgradRawStages = 14;
 
 // A box of x in the stage: channels from c_block on, first pixel stride * (first output pixel) + (dh, dw).
 struct WgradPart {
@@ -42,7 +44,7 @@ struct WgradStep {
   uint16_t x, y;
 };
 
-// An operand that producer warps read, in boxes of rows x pitch pixels.
+// An operand that producer warps read or transpose, in boxes of rows x pitch pixels.
 struct WgradOperand {
   const void* data;
   int64_t n_stride, c_stride, h_stride, w_stride;  // elements
@@ -50,6 +52,7 @@ struct WgradOperand {
   int32_t step_h, step_w;
   FastDivmod box_h;      // rows of a box in each image
   FastDivmod row_units;  // loads of a row
+  FastDivmod plane_w;    // pixels of an image's row
   int32_t box_rows, pitch;
   int32_t vector;  // pixels a load: 8, 4, 2 or 1
 };
@@ -71,8 +74,39 @@ struct WgradSharing {
         lane_units(spread ? 32 / chunks : 32) {}
 };
 
+// WgradStaging::kTransposed: dy's rows of pixels, which may begin 2 to 14 bytes after an address that the copy engine
+// can take; that differs between the rows of a plane and between planes, with periods of 2^row_log2 rows and
+// 2^filter_log2 filters. Each of those phases has a map of its own, of every so manieth row and filter, whose columns
+// begin shift[phase] before the image's. A tile begins at the same column of all maps: its rows are so much further
+// left in the image, and x is read accordingly. What lies before the image's first column is cleared in shared memory.
+// A block of 64 filters is of one phase.
+struct WgradRows {
+  int32_t row_log2, filter_log2;
+  int32_t shift[kMaxRawMaps];  // phase = (filter phase << row_log2) + row phase
+  bool shifted;                // any of them is not 0
+
+  // Of the rows of a tile, those of one phase are neighbours in shared memory.
+  FASTCONV_HOST_DEVICE int32_t place(int32_t row, int32_t rows) const {
+    return (row & ((1 << row_log2) - 1)) * (rows >> row_log2) + (row >> row_log2);
+  }
+  FASTCONV_HOST_DEVICE int32_t filter_phase(int32_t block) const { return block & ((1 << filter_log2) - 1); }
+  // Filter number i of the block.
+  FASTCONV_HOST_DEVICE int32_t filter(int32_t block, int32_t i) const {
+    return (((block >> filter_log2) * 64 + i) << filter_log2) + filter_phase(block);
+  }
+};
+
+// WgradStaging::kDense: a copy brings every 2^phases_log2-th channel, so that is how channels follow each other in a
+// staged block of 64: which one is at `position`. In dW they are put in order.
+FASTCONV_HOST_DEVICE int32_t channel_at(int32_t position, int32_t phases_log2) {
+  const int32_t channels_log2 = 6 - phases_log2;  // of a phase
+  return (position & ((1 << channels_log2) - 1)) << phases_log2 | position >> channels_log2;
+}
+
 struct WgradParams {
   WgradOperand x, y;
+  RawRows raw, raw_y;  // of x, WgradStaging::kTransposed and kDense; of dy, kDense; stages are those of both
+  WgradRows rows;
   void* w;
   float* partial;
 
@@ -90,7 +124,7 @@ struct WgradParams {
   int32_t units_per_m_block;  // slots of units; slot = m_block * units_per_m_block + unit
   int32_t c_blocks_per_job;
   int32_t stages, stage_bytes;
-  int32_t data_bytes;                 // of shared memory: the stages or, afterwards, all sums of the job
+  int32_t data_bytes;                 // of shared memory: the stages and raw rows or, afterwards, all sums of the job
   int32_t x_part_bytes, x_box_bytes;  // a part's room and what is copied into it; the rest stays zero
   int32_t y_block_bytes, y_box_bytes;
   int32_t y_offset;                      // of dy in a stage
@@ -98,15 +132,18 @@ struct WgradParams {
   int32_t step_pairs;
   bool x_copied, y_copied;  // by the copy engine; otherwise by producer warps
 
-  int32_t c, k;                         // of a convolution group
-  int64_t w_k, w_c, w_r, w_s, w_group;  // strides, elements
-  bool w_pairs;                         // two neighbouring channels can be stored at once
+  int32_t c, k;                          // of a convolution group
+  int32_t c_phases_log2, k_phases_log2;  // see channel_at()
+  int64_t w_k, w_c, w_r, w_s, w_group;   // strides, elements
+  bool w_pairs;                          // two neighbouring channels can be stored at once
 
   WgradStep step[kMaxWgradSteps];
   WgradTapGroup tap_group[kMaxWgradTapGroups];
   WgradPart part[kMaxWgradParts];
   WgradUnit unit[kMaxWgradUnits];
 };
-static_assert(sizeof(WgradParams) + 2 * 128 <= 4096 + 128, "kernel parameters");
+// Beside them a kernel has one tensor map an operand or, WgradStaging::kTransposed, kMaxRawMaps. From sm_70 and
+// CUDA 12.1 on, parameters have 32764 bytes.
+static_assert(sizeof(WgradParams) <= 4096, "kernel parameters");
 
 }  // namespace fastconv
