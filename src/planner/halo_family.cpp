@@ -239,23 +239,25 @@ RawPlanes raw_planes(const Work& work, const HaloConfig& config, const HaloTilin
   raw.phases_log2 = std::countr_zero(static_cast<uint64_t>(phases));
   raw.step_log2 = std::countr_zero(static_cast<uint64_t>(step));
   raw.width = FastDivmod(in.w);
+  raw.shared = tiling.linear && work.in_step.h == 1;
   const bool aligned =
       phases == 1 && in.w % 8 == 0 && (tiling.linear || (reaches.aligned && tiling.tile_q * step % 8 == 0));
-  const int64_t run =
-      tiling.linear ? std::min(tiles.halo_rows, in.h) * in.w : std::min((tiles.halo_pitch - 1) * step + 1, in.w);
+  const int64_t run = raw.shared      ? std::min(tiles.halo_rows, in.h) * in.w
+                      : tiling.linear ? in.w
+                                      : std::min((tiles.halo_pitch - 1) * step + 1, in.w);
   // Small images whole. Channels that do not exist would be left as they are; a phase's planes lie an odd number of
   // 16-byte chunks apart, so that the eight channels that a block is read from lie in different banks.
   constexpr int64_t kWholeBytes = 26624;
   const int64_t whole_bytes = in.h * in.w * tiles.pixel_bytes;
   const bool spread = in.stride.c == in.h * in.w && in.stride.c * phases / 8 % 2 != 0;
-  if (tiling.linear && work.in_step.h == 1 && in.c % config.channels == 0 && whole_bytes <= kWholeBytes && spread) {
+  if (raw.shared && in.c % config.channels == 0 && whole_bytes <= kWholeBytes && spread) {
     raw.whole = true;
     raw.box_w = raw.advance = static_cast<int32_t>(round_up(in.h * in.w + 7, 8));
     raw.stage_bytes = static_cast<int32_t>(round_up(whole_bytes, 128));
     raw.stages = static_cast<int32_t>(std::clamp<int64_t>(ceil_div(24576, raw.stage_bytes), 2, 6));
     return raw;
   }
-  const int64_t most = tiling.linear ? kLinearBox : kMaxBox - 8, lead = aligned ? 0 : 7;
+  const int64_t most = raw.shared ? kLinearBox : kMaxBox - 8, lead = aligned ? 0 : 7;
   // An odd number of chunks here too.
   const int64_t box_w = (ceil_div(ceil_div(run, ceil_div(run, most - lead)) + lead, 8) | 1) * 8;
   raw.box_w = static_cast<int32_t>(box_w), raw.advance = static_cast<int32_t>(aligned ? box_w : box_w - 8);
@@ -387,7 +389,7 @@ double raw_copies(const Work& work, const HaloTiling& tiling, const Tiles& tiles
   const auto rows = static_cast<double>(tiles.halo_rows);
   const auto row =
       static_cast<double>(tiling.linear ? work.in.w : std::min((tiles.halo_pitch - 1) * work.in_step.w + 1, work.in.w));
-  if (!tiling.linear || work.in_step.h > 1) return rows * std::ceil(row / tiles.raw.advance);
+  if (!tiles.raw.shared) return rows * std::ceil(row / tiles.raw.advance);
   const double images = 1 + rows / static_cast<double>(tiles.linear_h);
   return tiles.raw.whole ? images : rows * row / tiles.raw.advance + images / 2;
 }
@@ -398,10 +400,10 @@ double staging_clocks(const Work& work, const HaloConfig& config, const HaloTili
   if (config.staging != HaloStaging::kTransposed) {
     return static_cast<double>(tiles.halo_bytes) / kBytesPerClock[static_cast<int>(config.staging)];
   }
-  // A row of a rectangular tile is turned by one warp and waits for its copy; columns that a stride leaves out are only
-  // loaded. Copies of linear tiles are shared by all warps, which wait for each other and look up where pixels go.
-  const double left_out = tiles.raw.step_log2 > 0 ? .7 : 1, bytes = tiles.raw.stage_bytes;
-  const double copy = tiling.linear ? 900 + bytes / 60 : std::max(530., left_out * (50 + bytes / 9.5));
+  // A row that one warp turns waits for its copy; columns that a stride leaves out are only loaded. What all warps
+  // share makes them wait for each other and look up where pixels go.
+  const double bytes = tiles.raw.stage_bytes, left_out = tiles.raw.step_log2 == 0 || tiling.linear ? 1 : .7;
+  const double copy = tiles.raw.shared ? 900 + bytes / 60 : std::max(530., left_out * (50 + bytes / 9.5));
   return copy * raw_copies(work, tiling, tiles);
 }
 
@@ -429,8 +431,8 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
   const double epilogue = out_bytes / store_rate(work, config, tiling, store) + 300;
   // Warps that stage and products compete for shared memory.
   const bool by_warps = staged_by_warps(config.staging);
-  const double body = std::max({mma, smem, load}) + (by_warps ? .3 * std::min(mma, staging) : 0) +
-                      (config.staging == HaloStaging::kTransposed && tiling.linear ? 500 * halos : 0);
+  const double body =
+      std::max({mma, smem, load}) + (by_warps ? .3 * std::min(mma, staging) : 0) + (tiles.raw.shared ? 500 * halos : 0);
   const double tile = tiling.turns ? std::max({body + 100, epilogue, (body + epilogue + 500) / 2}) : body + epilogue;
   const auto waves = static_cast<double>(ceil_div(tiles.count, sm_count));
   // What the model does not see, measured: short rings, linear tiles and long runs of pixels each lose a little,

@@ -135,7 +135,7 @@ __global__ __launch_bounds__(HaloThreads<kStaging>::kThreads,
     const int consumer_warps = 4 * params.warpgroups_per_tile;
     halo.init(lane, Threads::kStagingWarps, consumer_warps);
     filter.init(lane, 1, consumer_warps);
-    raw.init(lane, 1, params.linear ? Threads::kStagingWarps : 1);
+    raw.init(lane, 1, params.raw.shared ? Threads::kStagingWarps : 1);
     ptx::mbarrier_init_fence();
     if (lane == 0) {
       if constexpr (!Threads::kByWarps) ptx::tma_prefetch(&in_maps);

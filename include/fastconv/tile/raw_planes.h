@@ -13,6 +13,7 @@ namespace fastconv {
 // such an address again every few channels, so each of those phases takes a tensor map of its own.
 struct RawPlanes {
   int32_t phases_log2;
+  bool shared;             // warps share each stage; otherwise each has stages of its own
   bool whole;              // a copy brings the planes of an image as they follow each other, and is a run's only one
   int32_t box_w, advance;  // pixels of one copy, and from one copy of a run of pixels to the next
   int32_t step_log2;       // of the input columns from one halo pixel to the next

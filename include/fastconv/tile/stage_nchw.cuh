@@ -84,21 +84,7 @@ struct Transposition {
         ptx::stmatrix4<false>(wanted ? address : waste, v);
       };
       const int last = min(box_w, end - first + 7);  // of which some phase has something
-      int at = unit * kUnitPixels;
-#pragma unroll 1
-      for (; at + (kUnroll - 1) * step < last; at += kUnroll * step) {
-        uint32_t v[kUnroll][4];
-#pragma unroll
-        for (int u = 0; u < kUnroll; ++u) ptx::ldmatrix4<true>(from + (at + u * step) * 2, v[u]);
-#pragma unroll
-        for (int u = 0; u < kUnroll; ++u) store(at + u * step, v[u]);
-      }
-#pragma unroll 1
-      for (; at < last; at += step) {
-        uint32_t v[4];
-        ptx::ldmatrix4<true>(from + at * 2, v);
-        store(at, v);
-      }
+      turn_blocks<kUnroll>(from, unit * kUnitPixels, last, step, store);
     }
   }
 };
@@ -152,8 +138,8 @@ __device__ __forceinline__ void load_raw_planes(const HaloParams& params, const 
   });
 }
 
-// kWarps warps. They share the stages of linear tiles, which have a few large ones. Others have stages of their own:
-// nobody waits for a neighbour's row. NOTES: a barrier's parity tells only two rounds apart, so whoever waits for a
+// kWarps warps. They share stages where there are a few large ones. Otherwise each has stages of its own, and nobody
+// waits for a neighbour's row. NOTES: a barrier's parity tells only two rounds apart, so whoever waits for a
 // stage must have seen its round before.
 template <int kChannels, int kWarps>
 __device__ __forceinline__ void transpose_halo(const HaloParams& params, const Tile& tile, Ring& raw, Ring& halo,
@@ -171,9 +157,9 @@ __device__ __forceinline__ void transpose_halo(const HaloParams& params, const T
         transposition.clear(halo.stage(), row * pitch + end, pitch - end);
       }
       for (int first = 0; first < run.count; first += params.raw.advance, raw.next()) {
-        if (!params.linear && raw.index % kWarps != warp) continue;
+        if (!params.raw.shared && raw.index % kWarps != warp) continue;
         raw.wait_full();
-        const int unit = params.linear ? warp : 0, units = params.linear ? kWarps : 1;
+        const int unit = params.raw.shared ? warp : 0, units = params.raw.shared ? kWarps : 1;
         transposition.run(raw.stage(), run, first, w0, halo.stage(), unit, units);
         __syncwarp();
         if (transposition.lane == 0) ptx::mbarrier_arrive(raw.empty());

@@ -24,6 +24,26 @@ __device__ __forceinline__ void load_raw_row(const RawRows& raw, const RawMaps& 
                 ring.full());
 }
 
+// 8x8 blocks, four at a time, from pixel `at` on, every `step` pixels up to `end`; store(pixel, blocks) puts them in
+// their place. kUnroll loads are in flight together.
+template <int kUnroll, typename F>
+__device__ __forceinline__ void turn_blocks(uint32_t from, int at, int end, int step, F store) {
+#pragma unroll 1
+  for (; at + (kUnroll - 1) * step < end; at += kUnroll * step) {
+    uint32_t v[kUnroll][4];
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) ptx::ldmatrix4<true>(from + (at + u * step) * 2, v[u]);
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) store(at + u * step, v[u]);
+  }
+#pragma unroll 1
+  for (; at < end; at += step) {
+    uint32_t v[4];
+    ptx::ldmatrix4<true>(from + at * 2, v);
+    store(at, v);
+  }
+}
+
 // One warp: a stage of the ring into the pixel rows of one row of the halo (forward) or box (weight gradient).
 template <int kChannels>
 struct TransposeRow {
@@ -92,20 +112,7 @@ struct TransposeRow {
         wanted = wanted && static_cast<uint32_t>(column) < static_cast<uint32_t>(cols);
         ptx::stmatrix4<false>(wanted ? address : waste, v);
       };
-      int unit = 0;
-      for (; unit <= box_w - kUnroll * kUnitPixels; unit += kUnroll * kUnitPixels) {
-        uint32_t v[kUnroll][4];
-#pragma unroll
-        for (int u = 0; u < kUnroll; ++u) ptx::ldmatrix4<true>(from + (unit + u * kUnitPixels) * 2, v[u]);
-#pragma unroll
-        for (int u = 0; u < kUnroll; ++u) store(unit + u * kUnitPixels, v[u]);
-      }
-#pragma unroll 1
-      for (; unit < box_w; unit += kUnitPixels) {
-        uint32_t v[4];
-        ptx::ldmatrix4<true>(from + unit * 2, v);
-        store(unit, v);
-      }
+      turn_blocks<kUnroll>(from, 0, box_w, kUnitPixels, store);
     }
   }
 };
