@@ -145,6 +145,19 @@ def test_halo_engine_forms_every_product_once_and_no_other(kernel: native.Kernel
     assert sorted(native.halo_products(problem, kernel, HOPPER)) == expected
 
 
+@pytest.mark.parametrize("size", [(1, 2), (3, 1), (16, 1)])
+@pytest.mark.parametrize("pass_", ["fprop", "dgrad"])
+def test_halo_engine_forms_the_products_of_tiny_nchw_images(pass_: str, size: tuple[int, int]) -> None:
+    """A copy of raw planes brings at least one pixel that the one before it did not."""
+    conv = Convolution((2, 40, *size), (40, 40, 3, 3), (1, 1), (1, 1), (1, 1), 1)
+    problem = native.ConvProblem(*conv, pass_=pass_, dtype="float16")
+    expected = sorted(products_by_definition(conv, problem, pass_))
+    kernels = [k for k in HALO_KERNELS if k.pass_ == pass_ and k.why_not(problem, HOPPER) is None]
+    assert any("transposed" in k.name for k in kernels)
+    for kernel in kernels:
+        assert sorted(native.halo_products(problem, kernel, HOPPER)) == expected, kernel.name
+
+
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("pass_", ["fprop", "dgrad"])
 @given(data=st.data())

@@ -259,7 +259,8 @@ RawPlanes raw_planes(const Work& work, const HaloConfig& config, const HaloTilin
   }
   const int64_t most = raw.shared ? kLinearBox : kMaxBox - 8, lead = aligned ? 0 : 7;
   // An odd number of chunks here too.
-  const int64_t box_w = (ceil_div(ceil_div(run, ceil_div(run, most - lead)) + lead, 8) | 1) * 8;
+  const int64_t each = std::max<int64_t>(ceil_div(run, ceil_div(run, most - lead)), 2);  // more than the lead takes
+  const int64_t box_w = (ceil_div(each + lead, 8) | 1) * 8;
   raw.box_w = static_cast<int32_t>(box_w), raw.advance = static_cast<int32_t>(aligned ? box_w : box_w - 8);
   raw.stage_bytes = static_cast<int32_t>(box_w * tiles.pixel_bytes);
   raw.stages = raw.stage_bytes <= 3072 ? 12 : std::clamp(43008 / raw.stage_bytes, 3, 6);
