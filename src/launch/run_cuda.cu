@@ -53,8 +53,7 @@ Launcher half_launcher(const KernelEntry& kernel) {
       switch (kernel.wgrad.staging) {
         case WgradStaging::kTma: return wgrad_launcher<WgradStaging::kTma, T>(kernel.line);
         case WgradStaging::kTmaPixels: return wgrad_launcher<WgradStaging::kTmaPixels, T>(kernel.line);
-        case WgradStaging::kTransposed: return wgrad_launcher<WgradStaging::kTransposed, T>(kernel.line);
-        case WgradStaging::kDense: return wgrad_launcher<WgradStaging::kDense, T>(kernel.line);
+        case WgradStaging::kTmaRows: return wgrad_launcher<WgradStaging::kTmaRows, T>(kernel.line);
         case WgradStaging::kWarps: return wgrad_launcher<WgradStaging::kWarps, T>(kernel.line);
       }
       return nullptr;

@@ -10,6 +10,7 @@
 #include "fastconv/core/integers.h"
 #include "fastconv/planner/copies.h"
 #include "fastconv/planner/cost_model.h"
+#include "fastconv/planner/reorder.h"
 #include "fastconv/planner/sides.h"
 
 namespace fastconv {
@@ -20,6 +21,7 @@ constexpr int64_t kMaxStride = 1 << 12;  // a tile that begins inside and ends o
 constexpr int64_t kMaxHaloPixels = 1 << 20;
 constexpr int64_t kMaxTiles = 1 << 29;  // and so does the first tile of a block's last run
 constexpr int64_t kBlock = 64;          // pixels of an M-block
+constexpr Pair kUnitStep{1, 1};
 
 // The runs of each output phase along one dimension.
 struct Axis {
@@ -62,9 +64,16 @@ bool dgrad_axis(int64_t taps, int64_t pad, int64_t dilation, int64_t stride, int
   return true;
 }
 
+// Which tensors pass through the workspace.
+struct Reordering {
+  bool in = false, out = false;
+};
+
 // What is computed, freed of its pass.
 struct Work {
-  Side in, out;
+  Side in, out;  // as the products meet them
+  Reordering reordering;
+  Side in_planes, out_planes;  // as they are in memory
   Pair in_step, out_step;
   int64_t groups;
   Axis h, w;
@@ -77,12 +86,15 @@ struct Work {
 void sides(const ConvProblem& p, Side& in, Side& out) {
   in = input_side(p), out = output_side(p);
   if (p.pass == Pass::kDgrad) std::swap(in, out);
-  if (is_pointwise(p)) flatten(in, out);
 }
 
 // False if there are more phases or planes than the kernels' tables have room for.
-bool make_work(const ConvProblem& p, Work& work) {
+bool make_work(const ConvProblem& p, Reordering reordering, Work& work) {
   sides(p, work.in, work.out);
+  work.reordering = reordering, work.in_planes = work.in, work.out_planes = work.out;
+  if (reordering.in) work.in = reordered(work.in, p.groups);
+  if (reordering.out) work.out = reordered(work.out, p.groups);
+  if (is_pointwise(p)) flatten(work.in, work.out);
   work.groups = p.groups;
   if (p.pass == Pass::kFprop) {
     work.in_step = p.stride, work.out_step = {1, 1};
@@ -145,6 +157,22 @@ HaloStaging best_staging(const ConvProblem& problem, const Side& in, Pair in_ste
   const bool pairs =
       in.stride.w == 1 && in_step.w == 1 && in.w % 2 == 0 && in.align >= 4 && planes_divisible(in, groups, 2);
   return pairs ? HaloStaging::kPairs : HaloStaging::kPixels;
+}
+
+Pair in_step_of(const ConvProblem& problem) { return problem.pass == Pass::kFprop ? problem.stride : kUnitStep; }
+
+// Kernels for contiguous channels write an NCHW input anew as such, and may do so with their output in reverse.
+bool reorders_input(const HaloConfig& config, const ConvProblem& problem) {
+  Side in, out;
+  sides(problem, in, out);
+  const Pair step = in_step_of(problem);
+  if (config.staging != HaloStaging::kTma || !reorderable(in, problem.groups)) return false;
+  return !tma_can_stage(in, problem.groups, step) && tma_can_stage(reordered(in, problem.groups), problem.groups, step);
+}
+bool can_reorder_output(const HaloConfig& config, const ConvProblem& problem) {
+  Side in, out;
+  sides(problem, in, out);
+  return config.staging == HaloStaging::kTma && out.stride.c != 1 && out.c % 8 == 0 && reorderable(out, problem.groups);
 }
 
 // Along one dimension, under a split of its taps.
@@ -338,6 +366,15 @@ bool choose_stages(const Work& work, const HaloConfig& config, const Tiles& tile
   return !tiling.turns || tiling.filter_resident || config.block_k <= 64;
 }
 
+// The workspace: the packed filter, then tensors as rows of pixels.
+struct Workspace {
+  int64_t packed, in, out;  // bytes
+
+  int64_t in_offset() const { return round_up(packed, 128); }
+  int64_t out_offset() const { return in_offset() + in; }
+  int64_t bytes() const { return out_offset() + out; }
+};
+
 int64_t packed_filter_bytes(const Work& work, const Tiles& tiles) {
   const double bytes = static_cast<double>(work.groups * tiles.filters) * static_cast<double>(tiles.steps) *
                        static_cast<double>(tiles.step_bytes);
@@ -348,6 +385,12 @@ int64_t packed_filter_bytes(const Work& work, const Tiles& tiles) {
 bool reads_filter_directly(const Work& work, const HaloConfig& config, const ConvProblem& problem) {
   if (config.staging == HaloStaging::kTransposed && plane_phases(work.in, work.groups) > 1) return false;
   return (config.filter == FilterTile::kNMajor || problem.pass == Pass::kFprop) && tma_can_load_filter(problem);
+}
+
+Workspace workspace_of(const Work& work, const HaloConfig& config, const ConvProblem& problem, const Tiles& tiles) {
+  return {reads_filter_directly(work, config, problem) ? 0 : packed_filter_bytes(work, tiles),
+          work.reordering.in ? reordered_bytes(work.in_planes, work.groups) : 0,
+          work.reordering.out ? reordered_bytes(work.out_planes, work.groups) : 0};
 }
 
 // Whether rows of pixels do not begin with a sector: they then share one with the row's next tile, or the next row.
@@ -379,7 +422,9 @@ double store_rate(const Work& work, const HaloConfig& config, const HaloTiling& 
     const bool small =
         static_cast<double>(work.out.n * work.out.h * work.out.w) * static_cast<double>(work.out.c * work.groups) <
         kSmallOutput;
-    rate = narrow ? run / (small ? 16 : 40) : std::min(17., run / 26);
+    rate = narrow ? run / (small ? 16 : 40) : std::min(17., run / (small ? 18 : 26));
+    // The copy engine's own loads slow such stores down.
+    if (config.staging == HaloStaging::kTma) rate *= .75;
   }
   if (store.pixel_vector == 1 || tiling.linear) rate = std::min(store.pixel_vector == 1 ? 2. : 5., rate);
   return tiling.turns && stores_pieces(work, store) ? rate / 2 : rate;
@@ -405,7 +450,7 @@ double staging_clocks(const Work& work, const HaloConfig& config, const HaloTili
   // share makes them wait for each other and look up where pixels go.
   const double bytes = tiles.raw.stage_bytes, left_out = tiles.raw.step_log2 == 0 || tiling.linear ? 1 : .7;
   const double copy = tiles.raw.shared ? 900 + bytes / 60 : std::max(530., left_out * (50 + bytes / 9.5));
-  return copy * raw_copies(work, tiling, tiles);
+  return (work.taps == 1 ? 1.1 : 1) * copy * raw_copies(work, tiling, tiles);
 }
 
 // Clocks of an average tile, times tiles of the busiest multiprocessor. Rates measured on an H200.
@@ -433,23 +478,26 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
   // Warps that stage and products compete for shared memory.
   const bool by_warps = staged_by_warps(config.staging);
   const double body =
-      std::max({mma, smem, load}) + (by_warps ? .3 * std::min(mma, staging) : 0) + (tiles.raw.shared ? 500 * halos : 0);
+      std::max({mma, smem, load}) + (by_warps ? .3 * std::min(mma, staging) : 0) + (tiles.raw.shared ? 900 * halos : 0);
   const double tile = tiling.turns ? std::max({body + 100, epilogue, (body + epilogue + 500) / 2}) : body + epilogue;
   const auto waves = static_cast<double>(ceil_div(tiles.count, sm_count));
   // What the model does not see, measured: short rings, linear tiles and long runs of pixels each lose a little,
   // filters that do not exist as well; staging warps lose more where they cannot run ahead.
   const double idle = 1 - static_cast<double>(work.out.c) / static_cast<double>(tiles.filters * config.block_k);
   const bool by_threads = config.staging == HaloStaging::kPairs || config.staging == HaloStaging::kPixels;
-  const double rough = !by_threads
-                           ? 1 + (config.staging == HaloStaging::kTransposed ? .06 : .02) * (tiling.halo_stages == 2) +
-                                 .02 * short_of_filters(tiling, tiles) + .01 * tiling.linear +
-                                 .01 * (!tiling.linear && tiling.block_w_log2 == 6) + .02 * idle +
-                                 .1 * (by_warps && tiling.linear && config.channels < 64 && work.in.c > 32)
-                           : 1 + .06 * (4 - tiling.halo_stages) + .1 * idle;
+  const double rough =
+      !by_threads ? 1 + (config.staging == HaloStaging::kTransposed ? .06 : .02) * (tiling.halo_stages == 2) +
+                        .02 * short_of_filters(tiling, tiles) + .01 * tiling.linear +
+                        .05 * (tiling.linear && tiling.turns) + .01 * (!tiling.linear && tiling.block_w_log2 == 6) +
+                        .02 * idle + .1 * (by_warps && tiling.linear && config.channels < 64 && work.in.c > 32)
+                  : 1 + .06 * (4 - tiling.halo_stages) + .1 * idle;
   const double pack = packed_bytes > 0 ? kPackUs + 2 * static_cast<double>(packed_bytes) / kPackBytesPerUs : 0;
+  const double reorder = (work.reordering.in ? reorder_us(work.in_planes, work.groups) : 0) +
+                         (work.reordering.out ? reorder_us(work.out_planes, work.groups) : 0);
   const double clocks = waves * tile * rough + kFixedClocks + (tiling.turns ? epilogue : 0);
   const double compute_us = clocks / kClocksPerUs, memory_us = bytes / (kBytesPerUsPerSm * sm_count);
-  return pack + std::max(compute_us, memory_us) + .1 * std::min(compute_us, memory_us);  // they overlap, not entirely
+  return pack + reorder + std::max(compute_us, memory_us) +
+         .1 * std::min(compute_us, memory_us);  // they overlap, not entirely
 }
 
 // Calls f(tiling) for each tiling worth a look, stages not yet chosen, until it returns true.
@@ -482,9 +530,9 @@ void for_each_tiling(const Work& work, const HaloConfig& config, TapSplit split,
 }
 
 struct Best {
-  HaloTiling tiling;
-  Tiles tiles;
-  int64_t packed_bytes;
+  HaloTiling tiling{};
+  Tiles tiles{};
+  Workspace workspace{};
   double cost_us = std::numeric_limits<double>::infinity();  // if nothing fits
 };
 
@@ -492,8 +540,8 @@ struct Best {
 Best best_tiling(const Work& work, const HaloConfig& config, const ConvProblem& problem, const DeviceSpec& device,
                  bool any) {
   Best best;
-  const bool direct = reads_filter_directly(work, config, problem);
   const double bytes = compulsory_bytes(problem);
+  const int64_t max_workspace = max_workspace_bytes(problem);
   const Store store[] = {store_mode(work, false), store_mode(work, true)};
   const bool rows_apart = work.h.runs() > work.h.phases || work.h.run[0].step > 1;
   const bool cols_apart = work.w.runs() > work.w.phases || work.w.run[0].step > 1;
@@ -509,12 +557,12 @@ Best best_tiling(const Work& work, const HaloConfig& config, const ConvProblem& 
       Tiles tiles;
       if (!make_tiles(work, config, tiling, reaches, tiles)) return false;
       if (!choose_stages(work, config, tiles, device.smem_optin_bytes, tiling)) return false;
-      const int64_t packed_bytes = direct ? 0 : packed_filter_bytes(work, tiles);
-      if (packed_bytes > kMaxWorkspaceBytes) return false;
+      const Workspace workspace = workspace_of(work, config, problem, tiles);
+      if (workspace.bytes() > max_workspace) return false;
       const double cost = any ? 0
-                              : cost_us(work, config, tiling, tiles, reaches, store[tiling.linear], packed_bytes, bytes,
-                                        device.sm_count);
-      if (cost < best.cost_us) best = {tiling, tiles, packed_bytes, cost};
+                              : cost_us(work, config, tiling, tiles, reaches, store[tiling.linear], workspace.packed,
+                                        bytes, device.sm_count);
+      if (cost < best.cost_us) best = {tiling, tiles, workspace, cost};
       return any;
     });
     if (any && best.cost_us == 0) break;
@@ -671,15 +719,18 @@ const char* halo_why_not(const KernelEntry& entry, const ConvProblem& problem, c
   if (!fits_int32(problem)) return "counts with 32 bits: padded extents stay below 2^29, strides below 2^12";
   Side in, out;
   sides(problem, in, out);
+  const Reordering reordering{reorders_input(config, problem)};
+  if (is_pointwise(problem)) flatten(in, out);
   if (config.block_k >= 4 * std::max<int64_t>(out.c, 17)) return "has tiles of too many filters";
   if (config.channels >= 4 * std::max<int64_t>(in.c, 9)) return "has stages of too many channels";
   if (config.channels * 2 < std::min<int64_t>(in.c, 33)) return "has stages of too few channels";
-  const Pair in_step = problem.pass == Pass::kFprop ? problem.stride : Pair{1, 1};
-  const HaloStaging best = best_staging(problem, in, in_step);
-  if (config.staging != best && !(config.staging == HaloStaging::kPixels && best == HaloStaging::kPairs)) {
+  const HaloStaging best = best_staging(problem, in, in_step_of(problem));
+  if (config.staging != best && !reordering.in &&
+      !(config.staging == HaloStaging::kPixels && best == HaloStaging::kPairs)) {
     switch (config.staging) {
       case HaloStaging::kTma:
-        return "needs contiguous channels, 16-byte strides and addresses, strides of the convolution up to 8";
+        return "needs contiguous channels, 16-byte strides and addresses, or planes without gaps; strides of the "
+               "convolution up to 8";
       case HaloStaging::kTransposed:
         return "needs contiguous images, 16 bytes apart, more than 8 channels, more than one tap or odd planes";
       case HaloStaging::kPlanes: return "needs one tap, contiguous pixels, rows and planes 16 bytes apart";
@@ -694,7 +745,7 @@ const char* halo_why_not(const KernelEntry& entry, const ConvProblem& problem, c
     return "needs a channels_last filter, 16-byte strides and address";
   }
   Work work;
-  if (!make_work(problem, work)) return "has room for 16 phases and 64 halos of a tile";
+  if (!make_work(problem, reordering, work)) return "has room for 16 phases and 64 halos of a tile";
   if (best_tiling(work, config, problem, device, /*any=*/true).cost_us > 0) {
     return "finds no tile that fits shared memory, the copy engine's boxes and the workspace";
   }
@@ -703,8 +754,15 @@ const char* halo_why_not(const KernelEntry& entry, const ConvProblem& problem, c
 
 Plan halo_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
   Work work;
-  make_work(problem, work);
-  const Best best = best_tiling(work, entry.halo, problem, device, /*any=*/false);
+  Best best;
+  for (const bool out : {false, true}) {
+    const Reordering reordering{reorders_input(entry.halo, problem), out};
+    if (out && !can_reorder_output(entry.halo, problem)) continue;
+    Work one;
+    make_work(problem, reordering, one);
+    const Best found = best_tiling(one, entry.halo, problem, device, /*any=*/false);
+    if (found.cost_us < best.cost_us || !out) best = found, work = one;
+  }
   const Tiles& tiles = best.tiles;
   Plan plan;
   plan.kernel = &entry;
@@ -712,9 +770,13 @@ Plan halo_plan(const KernelEntry& entry, const ConvProblem& problem, const Devic
   plan.block_threads = halo_threads(entry.halo.staging);
   plan.smem_bytes = static_cast<int32_t>(kHaloFixedBytes + best.tiling.halo_stages * tiles.halo_stage_bytes +
                                          best.tiling.filter_stages * tiles.step_bytes + tiles.raw_bytes());
-  plan.workspace_bytes = best.packed_bytes;
+  plan.workspace_bytes = best.workspace.bytes();
   plan.halo = best.tiling;
   plan.halo.tile_run = 1;
+  plan.halo.reorder_in = work.reordering.in, plan.halo.reorder_out = work.reordering.out;
+  if (work.reordering.in || work.reordering.out) {
+    plan.smem_bytes = std::max(plan.smem_bytes, kHaloAlignment + plan.block_threads / 32 * kReorderBytes);
+  }
   // Rows stored in pieces are written by one block, one piece soon after the other: it costs less (seed_3x3's stores
   // alone: 1.65 ms against 2.0). No block is without a tile: it would wait for a filter that stays.
   if (tiles.count >= 4 * plan.grid && stores_pieces(work, store_mode(work, best.tiling.linear))) {
@@ -729,7 +791,7 @@ HaloLaunch halo_launch(const Plan& plan, const ConvProblem& problem) {
   const HaloConfig& config = plan.kernel->halo;
   const HaloTiling& tiling = plan.halo;
   Work work;
-  make_work(problem, work);
+  make_work(problem, {tiling.reorder_in, tiling.reorder_out}, work);
   const Reaches reaches = fastconv::reaches(work, tiling.split);
   Tiles tiles;
   make_tiles(work, config, tiling, reaches, tiles);
@@ -775,6 +837,10 @@ HaloLaunch halo_launch(const Plan& plan, const ConvProblem& problem) {
   params.filter_direct = reads_filter_directly(work, config, problem);
   params.store = store.mode, params.pixel_vector = store.pixel_vector;
   fill_taps(work, tiling.split, tiles, params);
+  const Workspace workspace = workspace_of(work, config, problem, tiles);
+  launch.in_offset = workspace.in_offset(), launch.out_offset = workspace.out_offset();
+  if (tiling.reorder_in) params.in_order = make_reorder(work.in_planes, work.groups);
+  if (tiling.reorder_out) params.out_order = make_reorder(work.out_planes, work.groups);
   params.raw = tiles.raw;
   switch (config.staging) {
     case HaloStaging::kTma: launch.in_map[launch.in_maps++] = in_map(work, config, params); break;

@@ -62,7 +62,8 @@ std::ostream& operator<<(std::ostream& out, const HaloTiling& tiling) {
     out << tiling.tile_p << "x" << tiling.tile_q << " pixels";
   }
   return out << (tiling.turns ? " in turns" : "") << ", taps " << kSplits[static_cast<int>(tiling.split)] << ", stages "
-             << tiling.halo_stages << "+" << tiling.filter_stages << (tiling.filter_resident ? " resident" : "");
+             << tiling.halo_stages << "+" << tiling.filter_stages << (tiling.filter_resident ? " resident" : "")
+             << (tiling.reorder_in ? ", reorders input" : "") << (tiling.reorder_out ? ", reorders output" : "");
 }
 
 std::ostream& operator<<(std::ostream& out, const WgradTiling& tiling) {

@@ -10,6 +10,7 @@
 
 #include "fastconv/core/integers.h"
 #include "fastconv/planner/copies.h"
+#include "fastconv/planner/reorder.h"
 #include "fastconv/planner/sides.h"
 
 namespace fastconv {
@@ -38,7 +39,9 @@ Axis make_axis(int64_t taps, int64_t pad, int64_t dilation, int64_t stride) {
 }
 
 struct Work {
-  Side x, y;
+  Side x, y;  // as the products meet them
+  bool reorder_x = false, reorder_y = false;
+  Side x_planes, y_planes;  // as they are in memory
   Pair stride;
   int64_t groups;
   bool pointwise;
@@ -63,23 +66,31 @@ struct Copied {
   bool x, y;
 };
 
-Work make_work(const ConvProblem& p, const WgradConfig& config) {
-  Work work;
-  work.x = input_side(p), work.y = output_side(p);
-  work.stride = p.stride, work.groups = p.groups;
-  work.h = make_axis(p.r, p.padding.h, p.dilation.h, p.stride.h);
-  work.w = make_axis(p.s, p.padding.w, p.dilation.w, p.stride.w);
-  work.pointwise = is_pointwise(p);
-  // kDense needs no longer rows than there are, and tiles are whole rows.
-  if (!work.pointwise || config.staging == WgradStaging::kDense) return work;
-  x_has_pixel_rows(config.staging) ? fold_rows(work.x, work.y) : flatten(work.x, work.y);
-  return work;
-}
-
 bool copyable(const Side& side, int64_t groups) {
   return (side.c * groups == 1 || side.stride.c == 1) && side.align >= 16 && copies(side.n, side.stride.n) &&
          copies(side.h, side.stride.h) && copies(side.w, side.stride.w) && (groups == 1 || side.c % 8 == 0);
 }
+
+Work make_work(const ConvProblem& p, const WgradConfig& config) {
+  Work work;
+  work.x = work.x_planes = input_side(p), work.y = work.y_planes = output_side(p);
+  auto reorders = [&](bool has_pixel_rows, const Side& side) {
+    const bool copied = config.staging != WgradStaging::kWarps && !has_pixel_rows;
+    return copied && !copyable(side, p.groups) && reorderable(side, p.groups);
+  };
+  work.reorder_x = reorders(x_has_pixel_rows(config.staging), work.x);
+  work.reorder_y = reorders(y_has_pixel_rows(config.staging), work.y);
+  if (work.reorder_x) work.x = reordered(work.x, p.groups);
+  if (work.reorder_y) work.y = reordered(work.y, p.groups);
+  work.stride = p.stride, work.groups = p.groups;
+  work.h = make_axis(p.r, p.padding.h, p.dilation.h, p.stride.h);
+  work.w = make_axis(p.s, p.padding.w, p.dilation.w, p.stride.w);
+  work.pointwise = is_pointwise(p);
+  if (!work.pointwise) return work;
+  x_has_pixel_rows(config.staging) ? fold_rows(work.x, work.y) : flatten(work.x, work.y);
+  return work;
+}
+
 bool pixels_copyable(const Side& side, int64_t groups) {
   return (side.w == 1 || side.stride.w == 1) && side.align >= 16 && copies(side.n, side.stride.n) &&
          copies(side.h, side.stride.h) && copies(side.c * groups, side.stride.c);
@@ -101,61 +112,21 @@ RowPhases row_phases_of_y(const Side& y) {
 bool rows_copyable(const Side& y, int64_t groups) {
   if (y.stride.w != 1 || y.align < 16 || y.stride.h <= 0 || y.stride.c <= 0) return false;
   const RowPhases phases = row_phases_of_y(y);
-  return phases.rows * phases.filters <= kMaxRawMaps && y.h >= phases.rows && y.c >= phases.filters &&
+  return phases.rows * phases.filters <= kMaxTensorMaps && y.h >= phases.rows && y.c >= phases.filters &&
          copies(y.n, y.stride.n) && copies(y.h, y.stride.h * phases.rows) && copies(y.c, y.stride.c * phases.filters) &&
          copies(groups, y.c * y.stride.c);
 }
-// Planes that are copied in pieces, whatever their address.
-bool planes_copyable(const Side& side, int64_t groups) {
-  if (side.stride.w != 1 || (side.h != 1 && side.stride.h != side.w) || side.align < 16 || side.stride.c <= 0)
-    return false;
-  const int64_t phases = address_phases(side.c, side.stride.c);
-  // The copy engine is slow to write the zeros of channels that do not exist.
-  return side.c > 32 && copies(side.n, side.stride.n) && copies(side.c, side.stride.c * phases) &&
-         copies(groups, side.c * side.stride.c) && side.h * side.w < kMaxExtent;
-}
-// Of so many rows of a plane.
-RawRows plane_copies(const Side& side, int64_t rows) {
-  RawRows raw{};
-  const int64_t phases = address_phases(side.c, side.stride.c);
-  // They begin as far behind a multiple of 16 bytes as rows and planes do.
-  const int64_t apart = std::gcd(std::gcd(side.stride.c, int64_t{8}), rows < side.h ? side.w : 8);
-  const int64_t reach = rows * side.w + 8 - apart;
-  raw.row_phases_log2 = std::countr_zero(static_cast<uint64_t>(phases));
-  for (int64_t channel = 0; channel < phases; ++channel) {
-    raw.shift[channel] = i32(channel * side.stride.c % 8);
-  }
-  raw.boxes = i32(ceil_div(reach, kMaxBox - 8));
-  raw.box_w = i32((ceil_div(ceil_div(reach, raw.boxes), 8) | 1) * 8);  // banks: see raw_rows()
-  raw.stage_bytes = raw.box_w * 128;
-  return raw;
-}
-// Of the channels `channel`, `channel` + number of maps and so on.
-TensorMapSpec plane_map(const Side& side, int64_t groups, const RawRows& raw, int channel) {
-  const int64_t maps = int64_t{1} << raw.row_phases_log2, channels = ceil_div(side.c - channel, maps);
-  auto u64 = [](int64_t v) { return static_cast<uint64_t>(v); };
-  return {{u64(side.h * side.w + raw.shift[channel]), u64(channels), u64(groups), 1, u64(side.n)},
-          {stride_bytes(channels, side.stride.c * maps), stride_bytes(groups, side.c * side.stride.c), 16,
-           stride_bytes(side.n, side.stride.n)},
-          {static_cast<uint32_t>(raw.box_w), static_cast<uint32_t>(64 / maps), 1, 1, 1},
-          {1, 1, 1, 1, 1},
-          0,
-          channel * side.stride.c - raw.shift[channel]};
-}
-
 // Columns that tiles begin before the image.
 int64_t lead_of(const Work& work, WgradStaging staging) {
-  return staging == WgradStaging::kTransposed ? row_phases_of_y(work.y).lead : 0;
+  return staging == WgradStaging::kTmaRows ? row_phases_of_y(work.y).lead : 0;
 }
 // Blocks of filters; each is of one phase.
 int64_t filter_blocks(const Work& work, WgradStaging staging) {
-  const int64_t phases = staging == WgradStaging::kTransposed ? row_phases_of_y(work.y).filters : 1;
+  const int64_t phases = staging == WgradStaging::kTmaRows ? row_phases_of_y(work.y).filters : 1;
   return phases * ceil_div(ceil_div(work.y.c, phases), kFilters);
 }
 
 Copied copied_operands(const Work& work, WgradStaging staging) {
-  if (staging == WgradStaging::kTransposed) return {false, true};
-  if (staging == WgradStaging::kDense) return {false, false};
   return {x_has_pixel_rows(staging) || copyable(work.x, work.groups),
           y_has_pixel_rows(staging) || copyable(work.y, work.groups)};
 }
@@ -346,38 +317,22 @@ struct Tile {
   int64_t used;                              // positions that a step may read, from where it starts
   int64_t x_box_bytes, x_part_bytes, y_box_bytes, y_block_bytes, stage_bytes;
   int64_t stages, count;
-  RawRows raw, raw_y;
 };
 
-int64_t barrier_bytes(WgradStaging staging) {
-  if (!is_transposed(staging)) return 16 * kMaxWgradStages;
-  return 16 * (kMaxWgradStages + kMaxWgradRawStages) + 8 * kMaxWgradStages + 16;  // and what nobody wants
-}
-
-// Of the room, two stages at least; as many raw rows as cover the latency of memory; then stages.
-void share_room(int64_t room, Tile& tile) {
-  auto stages = [&](int64_t left) { return std::min<int64_t>(kMaxWgradStages, left / tile.stage_bytes); };
-  if (tile.raw.stage_bytes == 0) {
-    tile.stages = stages(room);
-    return;
-  }
-  const int64_t raw = tile.raw.stage_bytes, want = std::clamp<int64_t>(65536 / raw, 3, 14);
-  tile.stages = std::max<int64_t>(stages(room - want * raw), room >= 2 * tile.stage_bytes + 3 * raw ? 2 : 0);
-  tile.raw.stages = i32(std::min<int64_t>((room - tile.stages * tile.stage_bytes) / raw, kMaxWgradRawStages));
-}
+// Full, empty, and one of dy's rows.
+constexpr int64_t kBarrierBytes = 24 * kMaxWgradStages;
 
 // False if it does not fit.
 bool make_tile(const Work& work, const WgradConfig& config, const Reach& reach, const WgradTiling& tiling,
                int64_t smem_bytes, Tile& tile) {
   const int64_t row_bytes = config.channels * 2, n = tiling.tile_n;
-  const bool whole_images = n > 1, transposed = config.staging == WgradStaging::kTransposed;
+  const bool whole_images = n > 1;
   const int64_t lead = lead_of(work, config.staging);
   tile.x_pitch = tiling.linear ? reach.linear_w : tiling.tile_q + lead + reach.extent_w;
   tile.y_pitch = tiling.linear ? reach.linear_w : tiling.tile_q;
   tile.y_rows = whole_images ? reach.linear_h : tiling.tile_p;
   tile.x_rows = whole_images ? reach.linear_h : tiling.tile_p + reach.extent_h;
-  if (transposed && tiling.tile_p % row_phases(work.y) != 0) return false;
-  if (config.staging == WgradStaging::kDense && !tiling.linear) return false;  // pieces are whole rows
+  if (config.staging == WgradStaging::kTmaRows && tiling.tile_p % row_phases(work.y) != 0) return false;
   if ((tile.x_pitch - 1) * work.stride.w >= kMaxBox || (tile.x_rows - 1) * work.stride.h >= kMaxBox) return false;
   const int64_t x_boxes = n * tile.x_rows * tile.x_pitch, y_boxes = n * tile.y_rows * tile.y_pitch;
   int64_t x_positions = x_boxes, y_positions = y_boxes;
@@ -395,14 +350,7 @@ bool make_tile(const Work& work, const WgradConfig& config, const Reach& reach, 
   tile.x_box_bytes = x_boxes * row_bytes, tile.x_part_bytes = round_up(x_positions * row_bytes, kAlignment);
   tile.y_box_bytes = y_boxes * kYRowBytes, tile.y_block_bytes = round_up(y_positions * kYRowBytes, kAlignment);
   tile.stage_bytes = reach.most_parts * tile.x_part_bytes + tiling.m_blocks * tile.y_block_bytes;
-  tile.raw = tile.raw_y = {};
-  if (transposed) tile.raw = raw_rows(work.x, tile.x_pitch, work.stride.w, config.channels, /*aligned=*/false);
-  if (config.staging == WgradStaging::kDense) {
-    tile.raw = plane_copies(work.x, std::min(tile.x_rows, work.x.h));
-    tile.raw_y = plane_copies(work.y, std::min(tile.y_rows, work.y.h));
-    tile.raw.stage_bytes = std::max(tile.raw.stage_bytes, tile.raw_y.stage_bytes);
-  }
-  share_room(smem_bytes - kAlignment - barrier_bytes(config.staging), tile);
+  tile.stages = std::min<int64_t>(kMaxWgradStages, (smem_bytes - kAlignment - kBarrierBytes) / tile.stage_bytes);
   tile.count = ceil_div(work.y.n, n) * ceil_div(work.y.h, tiling.tile_p) *
                (tiling.linear ? 1 : ceil_div(work.y.w + lead, tiling.tile_q));
   return tile.stages >= 2;
@@ -456,7 +404,6 @@ WgradOperand operand(const Side& side, int64_t groups, int64_t pitch, int64_t ro
            whole(side.n, side.stride.n) && whole(side.c * groups, side.stride.c) && whole(side.h, side.stride.h))) {
     out.vector /= 2;
   }
-  out.plane_w = FastDivmod(side.w);
   out.box_h = FastDivmod(rows), out.box_rows = i32(images * rows), out.pitch = i32(pitch);
   out.row_units = FastDivmod((pitch + 2 * out.vector - 2) / out.vector);
   return out;
@@ -535,28 +482,6 @@ double staging_clocks(const WgradOperand& from, int channels, int64_t boxes) {
   return kStagingRoundClocks * static_cast<double>(boxes * ceil_div(count, kWgradStagingWarps * sharing.batch));
 }
 
-// Of what is transposed, bytes a clock: copies of a multiprocessor and rows of a warp as in the forward engine, slices
-// of a warp estimated.
-constexpr double kRawCopyBytes = 16, kTransposedBytes = 10. / 6, kSliceBytes = 4;
-
-double transposition_clocks(const WgradConfig& config, const WgradTiling& tiling, const Tile& tile, const Reach& reach,
-                            Pair stride) {
-  const double warps = config.producer_warps() - 1;
-  if (config.staging == WgradStaging::kDense) {
-    const double bytes = static_cast<double>(tiling.tile_n * 128) *
-                         static_cast<double>(reach.most_parts * tile.raw.boxes * tile.raw.box_w +
-                                             tiling.m_blocks * tile.raw_y.boxes * tile.raw_y.box_w);
-    return std::max(bytes / kRawCopyBytes, bytes / (kSliceBytes * warps));
-  }
-  const double rows = static_cast<double>(reach.most_parts * tile.x_rows * tile.raw.boxes);
-  const double copied = rows * tile.raw.stage_bytes / kRawCopyBytes;
-  const double turned = static_cast<double>(reach.most_parts * tile.x_box_bytes * stride.w) /
-                        (kTransposedBytes * std::min<double>(tile.raw.stages, warps));
-  // The copy engine takes as long for a short row of pixels as for one of 128 bytes.
-  const double y_copied = static_cast<double>(tiling.m_blocks * tile.y_box_bytes) * 64. / tiling.tile_q / kCopyBytes;
-  return std::max(copied + y_copied, turned);
-}
-
 double tile_clocks(const Work& work, const WgradConfig& config, const Reach& reach, const WgradTiling& tiling,
                    const Tile& tile, Copied copied) {
   // A wgmma m64 x n x k16 takes n / 2 clocks, or what reading its operands at 128 bytes a clock takes.
@@ -565,13 +490,33 @@ double tile_clocks(const Work& work, const WgradConfig& config, const Reach& rea
   const double bytes = static_cast<double>(reach.most_parts * tile.x_box_bytes + tiling.m_blocks * tile.y_box_bytes);
   const double copies = static_cast<double>(reach.most_parts + tiling.m_blocks);
   double load = bytes / kCopyBytes + kCopyClocks * copies;
-  if (is_transposed(config.staging)) {
-    load = transposition_clocks(config, tiling, tile, reach, work.stride);
-  } else if (!copied.x)
-    load += staging_clocks(x_operand(work, tiling, tile), config.channels, reach.most_parts);
+  // The copy engine takes as long for a short row of pixels as for one of 128 bytes, and longer where each lies in
+  // another page of memory.
+  if (config.staging == WgradStaging::kTmaRows) {
+    constexpr int64_t kPageBytes = 2 << 20;
+    const double row_clocks = work.y.stride.c * 2 >= kPageBytes / 2 ? 13 : 5;
+    const auto rows = static_cast<double>(tiling.m_blocks * kFilters * tiling.tile_p);
+    load += std::max(0., rows * row_clocks - static_cast<double>(tiling.m_blocks * tile.y_box_bytes) / kCopyBytes);
+  }
+  if (!copied.x) load += staging_clocks(x_operand(work, tiling, tile), config.channels, reach.most_parts);
   if (!copied.y) load += staging_clocks(y_operand(work, tiling, tile), kFilters, tiling.m_blocks);
   return std::max({mma, load, (mma + load + kCopyLatency) / static_cast<double>(tile.stages)}) + kTileClocks;
 }
+
+// The workspace: operands as rows of pixels, then partial sums.
+struct Workspace {
+  int64_t x, y;  // bytes
+
+  int64_t y_offset() const { return x; }
+  int64_t bytes() const { return x + y; }
+};
+Workspace workspace_of(const Work& work) {
+  return {work.reorder_x ? reordered_bytes(work.x_planes, work.groups) : 0,
+          work.reorder_y ? reordered_bytes(work.y_planes, work.groups) : 0};
+}
+
+// Every Hopper GPU runs as many clusters of two as it has pairs of multiprocessors.
+constexpr int64_t kMaxCooperativeCluster = 2;
 
 // How a job's pixels are shared out.
 struct Sharing {
@@ -580,7 +525,7 @@ struct Sharing {
 };
 
 Sharing share_pixels(const WgradConfig& config, const DeviceSpec& device, int64_t jobs, int64_t tiles,
-                     double tile_clocks, double dram_clocks) {
+                     double tile_clocks, double dram_clocks, int64_t max_cluster) {
   Sharing best;
   const double sums = config.job_bytes();
   auto consider = [&](int64_t splits, int64_t cluster, int64_t sms) {
@@ -594,7 +539,7 @@ Sharing share_pixels(const WgradConfig& config, const DeviceSpec& device, int64_
     if (clocks < best.clocks) best = {clocks, splits, cluster};
   };
   consider(1, 1, device.sm_count);
-  for (int64_t cluster = 1; cluster <= kMaxWgradCluster; cluster *= 2) {
+  for (int64_t cluster = 1; cluster <= max_cluster; cluster *= 2) {
     // A cluster lives in one of the chip's groups of multiprocessors, some of which have few to spare.
     const int64_t sms = cluster <= 2 ? device.sm_count : device.sm_count * 10 / 11;
     for (int64_t waves = 1; waves <= 2; ++waves) {
@@ -649,10 +594,32 @@ int64_t job_count(const Work& work, const WgradConfig& config, const Units& unit
   return units.groups() * c_jobs * k_jobs * work.groups;
 }
 
-int64_t smem_of(const WgradConfig& config, const Tile& tile) {
-  const int64_t stages = tile.stages * tile.stage_bytes + tile.raw.stages * tile.raw.stage_bytes;
-  return kAlignment + barrier_bytes(config.staging) + std::max<int64_t>(stages, config.job_bytes());
+// How the sums reach dW, if no other block has any of the same.
+struct Store {
+  WgradStore mode = WgradStore::kQuads;
+  int32_t pitch = 0;
+
+  int64_t bytes() const { return kWgradStoreRows * int64_t{pitch}; }
+};
+
+Store store_of(const ConvProblem& problem, const WgradConfig& config, const Units& units, int64_t partials) {
+  const Strides& w = problem.w_strides;
+  const int64_t c = problem.c_per_group(), taps = problem.r * problem.s;
+  auto whole = [](int64_t size, int64_t stride) { return size == 1 || stride % 8 == 0; };
+  if (partials > 1 || c % 8 != 0 || problem.w_align < 16 || !whole(problem.k, w.n)) return {};
+  if (w.c == 1 && whole(problem.r, w.h) && whole(problem.s, w.w)) {
+    return {WgradStore::kChannels, wgrad_store_pitch(units.room * config.n())};
+  }
+  const bool taps_inside = (problem.s == 1 || w.w == 1) && (problem.r == 1 || w.h == problem.s) && w.c == taps;
+  if (!taps_inside || units.groups() > 1) return {};
+  return {WgradStore::kTaps, wgrad_store_pitch(units.c_blocks * config.channels * i32(taps))};
 }
+
+int64_t smem_of(const WgradConfig& config, const Tile& tile, const Store& store) {
+  return kAlignment + kBarrierBytes + std::max(tile.stages * tile.stage_bytes, config.job_bytes() + store.bytes());
+}
+
+constexpr const char* kNoRoom = "finds no tile that fits shared memory and the workspace";
 
 }  // namespace
 
@@ -662,8 +629,7 @@ const char* wgrad_why_not(const KernelEntry& entry, const ConvProblem& a, const 
   const WgradConfig& config = entry.wgrad;
   const int64_t c = a.c_per_group();
   const int64_t channels = c > 32 ? 64 : c > 16 ? 32 : 16;
-  const bool halves = config.staging == WgradStaging::kTransposed && channels == 64 && config.channels == 32;
-  if (config.channels != channels && !halves) return "stages another number of channels at a time";
+  if (config.channels != channels) return "stages another number of channels at a time";
   if (a.n * c == 0 || a.k == 0) return "has no pixels to sum, or no filter";
   for (const int64_t extent : {a.n, a.c, a.k, a.h + 2 * a.padding.h, a.w + 2 * a.padding.w}) {
     if (extent >= kMaxExtent) return "counts with 32 bits: extents stay below 2^29";
@@ -680,23 +646,20 @@ const char* wgrad_why_not(const KernelEntry& entry, const ConvProblem& a, const 
     const bool fits = work.pointwise && pixels_copyable(work.x, a.groups) && pixels_copyable(work.y, a.groups);
     return fits ? nullptr : "copies rows of pixels: needs a 1x1 filter and NCHW planes of whole units of 16 bytes";
   }
-  if (config.staging == WgradStaging::kTransposed &&
-      (work.pointwise || !transposition_can_stage(work.x, a.groups, a.stride.w) || !rows_copyable(work.y, a.groups))) {
-    return "transposes rows of x and copies rows of dy's pixels: needs NCHW, planes of x and images of whole units of "
-           "16 "
-           "bytes, more than 8 channels, no 1x1 filter";
-  }
-  if (config.staging == WgradStaging::kDense &&
-      (!planes_copyable(work.x, a.groups) || !planes_copyable(work.y, a.groups) || a.stride.h != 1 ||
-       a.stride.w != 1)) {
-    return "transposes pieces of planes: needs NCHW without gaps between rows, no stride, 33 channels and filters";
-  }
-  if (is_transposed(config.staging)) {
-    return wgrad_plan(entry, a, device).grid > 0 ? nullptr : "finds no tile that fits shared memory";
+  if (config.staging == WgradStaging::kTmaRows) {
+    if (!copyable(work.x, a.groups) || work.pointwise || !rows_copyable(work.y, a.groups)) {
+      return "copies channels of x and rows of dy's pixels: needs x in channels_last or planes without gaps, dy in "
+             "NCHW, images of whole units of 16 bytes, no 1x1 filter";
+    }
+    return wgrad_plan(entry, a, device).grid > 0 ? nullptr : kNoRoom;
   }
   const bool copied = copyable(work.x, a.groups) && copyable(work.y, a.groups);
   if (config.staging == WgradStaging::kTma && !copied) {
-    return "copies boxes of channels: needs channels_last operands, aligned to 16 bytes as all their strides are";
+    return "copies boxes of channels: needs channels_last operands, aligned to 16 bytes as all their strides are, or "
+           "planes without gaps";
+  }
+  if (work.reorder_x || work.reorder_y) {
+    return wgrad_plan(entry, a, device).grid > 0 ? nullptr : kNoRoom;
   }
   if (config.staging == WgradStaging::kWarps && copied) return "is for operands that the copy engine cannot read";
   return nullptr;
@@ -707,6 +670,10 @@ Plan wgrad_plan(const KernelEntry& entry, const ConvProblem& problem, const Devi
   const Work work = make_work(problem, config);
   const Copied copied = copied_operands(work, config.staging);
   const double dram_clocks = compulsory_bytes(problem) / kDramBytes;
+  const bool reorders = work.reorder_x || work.reorder_y;
+  const Workspace workspace = workspace_of(work);
+  const double reorder_clocks = kClocksPerUs * ((work.reorder_x ? reorder_us(work.x_planes, work.groups) : 0) +
+                                                (work.reorder_y ? reorder_us(work.y_planes, work.groups) : 0));
   Plan plan;
   plan.cost_us = std::numeric_limits<double>::max();
   Units units;
@@ -737,23 +704,28 @@ Plan wgrad_plan(const KernelEntry& entry, const ConvProblem& problem, const Devi
         least = block, clocks_of_best = clocks, tiling = shape, tile = one;
       };
       for_each_shape(work, config.staging, consider);
-      if (tile.count == 0 && config.staging == WgradStaging::kDense) consider(shape(true, 1, 1, work.y.w));
       if (tile.count == 0) consider(y_has_pixel_rows(config.staging) ? last_pixel_rows(work) : kLastResort);
       if (tile.count == 0) continue;
-      const Sharing sharing = share_pixels(config, device, jobs, tile.count, clocks_of_best, dram_clocks);
-      if (sharing.clocks / kClocksPerUs >= plan.cost_us) continue;
+      const Sharing sharing = share_pixels(config, device, jobs, tile.count, clocks_of_best, dram_clocks,
+                                           reorders ? kMaxCooperativeCluster : kMaxWgradCluster);
+      const double cost_us = (sharing.clocks + reorder_clocks) / kClocksPerUs;
+      if (cost_us >= plan.cost_us) continue;
       tiling.cluster = static_cast<int8_t>(sharing.cluster);
       const int64_t partials = sharing.splits / sharing.cluster;
+      const int64_t workspace_bytes = workspace.bytes() + (partials > 1 ? partials * jobs * config.job_bytes() : 0);
+      if (workspace_bytes > max_workspace_bytes(problem)) continue;
       plan.wgrad = tiling;
       plan.split = sharing.splits;
       plan.grid = sharing.splits * jobs;
-      plan.smem_bytes = i32(smem_of(config, tile));
-      plan.workspace_bytes = partials > 1 ? partials * jobs * config.job_bytes() : 0;
-      plan.cost_us = sharing.clocks / kClocksPerUs;
+      if (reorders) plan.first_grid = std::min(plan.grid, device.sm_count / sharing.cluster * sharing.cluster);
+      plan.smem_bytes = i32(smem_of(config, tile, store_of(problem, config, units, partials)));
+      plan.workspace_bytes = workspace_bytes;
+      plan.cost_us = cost_us;
     }
   }
   plan.kernel = &entry;
   plan.block_threads = config.threads();
+  if (reorders) plan.smem_bytes = std::max(plan.smem_bytes, i32(kAlignment) + plan.block_threads / 32 * kReorderBytes);
   return plan;
 }
 
@@ -770,36 +742,24 @@ WgradLaunch wgrad_launch(const Plan& plan, const ConvProblem& problem) {
 
   WgradLaunch launch{};
   WgradParams& out = launch.params;
+  const Workspace workspace = workspace_of(work);
+  launch.y_offset = workspace.y_offset(), launch.partial_offset = workspace.bytes();
+  if (work.reorder_x) out.x_order = make_reorder(work.x_planes, work.groups);
+  if (work.reorder_y) out.y_order = make_reorder(work.y_planes, work.groups);
   const int64_t row_bytes = config.channels * 2;
   const Copied copied = copied_operands(work, config.staging);
   out.x_copied = copied.x, out.y_copied = copied.y;
   out.x = x_operand(work, tiling, tile), out.y = y_operand(work, tiling, tile);
   const int64_t lead = lead_of(work, config.staging);
-  if (config.staging == WgradStaging::kTransposed) {
-    out.raw = tile.raw;
-    while (launch.x_maps < 1 << out.raw.row_phases_log2) {
-      const int row = launch.x_maps++;
-      launch.x_map[row] = raw_map(work.x, work.groups, config.channels, out.raw, row);
-    }
+  if (copied.x) {
+    launch.x_map = tensor_map(work.x, work.groups, x_pixel_rows, config.channels, tile.x_pitch, tile.x_rows,
+                              tiling.tile_n, work.stride);
+  }
+  if (config.staging == WgradStaging::kTmaRows) {
     make_row_maps(work, tiling, launch);
-  } else if (config.staging == WgradStaging::kDense) {
-    out.raw = tile.raw, out.raw_y = tile.raw_y;
-    out.c_phases_log2 = out.raw.row_phases_log2, out.k_phases_log2 = out.raw_y.row_phases_log2;
-    while (launch.x_maps < 1 << out.c_phases_log2) {
-      launch.x_map[launch.x_maps] = plane_map(work.x, work.groups, out.raw, launch.x_maps), ++launch.x_maps;
-    }
-    while (launch.y_maps < 1 << out.k_phases_log2) {
-      launch.y_map[launch.y_maps] = plane_map(work.y, work.groups, out.raw_y, launch.y_maps), ++launch.y_maps;
-    }
-  } else {
-    if (copied.x) {
-      launch.x_map[launch.x_maps++] = tensor_map(work.x, work.groups, x_pixel_rows, config.channels, tile.x_pitch,
-                                                 tile.x_rows, tiling.tile_n, work.stride);
-    }
-    if (copied.y) {
-      launch.y_map[launch.y_maps++] =
-          tensor_map(work.y, work.groups, y_pixel_rows, kFilters, tile.y_pitch, tile.y_rows, tiling.tile_n, kUnitStep);
-    }
+  } else if (copied.y) {
+    launch.y_map[launch.y_maps++] =
+        tensor_map(work.y, work.groups, y_pixel_rows, kFilters, tile.y_pitch, tile.y_rows, tiling.tile_n, kUnitStep);
   }
 
   const int64_t c_jobs = ceil_div(ceil_div(work.x.c, config.channels), units.c_blocks);
@@ -815,7 +775,7 @@ WgradLaunch wgrad_launch(const Plan& plan, const ConvProblem& problem) {
   out.stride_h = i32(work.stride.h), out.stride_w = i32(work.stride.w);
   out.m_blocks = tiling.m_blocks, out.units_per_m_block = units.room, out.c_blocks_per_job = units.c_blocks;
   out.stages = i32(tile.stages), out.stage_bytes = i32(tile.stage_bytes);
-  out.data_bytes = i32(plan.smem_bytes - kAlignment - barrier_bytes(config.staging));
+  out.data_bytes = i32(plan.smem_bytes - kAlignment - kBarrierBytes);
   out.x_part_bytes = i32(tile.x_part_bytes), out.x_box_bytes = i32(tile.x_box_bytes);
   out.y_block_bytes = i32(tile.y_block_bytes), out.y_box_bytes = i32(tile.y_box_bytes);
   out.y_offset = i32(reach.most_parts * tile.x_part_bytes);
@@ -872,8 +832,11 @@ WgradLaunch wgrad_launch(const Plan& plan, const ConvProblem& problem) {
   auto even = [](int64_t size, int64_t stride) { return size == 1 || stride % 2 == 0; };
   out.c = i32(work.x.c), out.k = i32(work.y.c);
   out.w_k = w.n, out.w_c = w.c, out.w_r = w.h, out.w_s = w.w, out.w_group = problem.k_per_group() * w.n;
-  out.w_pairs = out.c_phases_log2 == 0 && w.c == 1 && work.x.c % 2 == 0 && problem.w_align >= 4 &&
-                even(problem.k, w.n) && even(problem.r, w.h) && even(problem.s, w.w);
+  const Store store = store_of(problem, config, units, out.partials);
+  out.store = store.mode, out.store_pitch = store.pitch;
+  out.taps = i32(problem.r * problem.s), out.filter_w = i32(problem.s);
+  out.w_pairs = w.c == 1 && work.x.c % 2 == 0 && problem.w_align >= 4 && even(problem.k, w.n) && even(problem.r, w.h) &&
+                even(problem.s, w.w);
   return launch;
 }
 

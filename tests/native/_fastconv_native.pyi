@@ -83,8 +83,6 @@ class FastDivmod:
     def div(self, dividend: int) -> int: ...
     def divmod(self, dividend: int) -> tuple[int, int]: ...
 
-MAX_WORKSPACE_BYTES: int
-
 def validate(
     input: Sequence[int],
     weight: Sequence[int],
@@ -144,7 +142,7 @@ def wgrad_products(
 ) -> list[tuple[int, int, int]]:
     """As products(), by the plan of a kernel of the sm_90a weight gradient. Raises ValueError if it refuses.
 
-    `filter`: where x is transposed, of that filter, its offsets in dy counted from its first.
+    `filter`: where rows of dy are copied, of that filter, its offsets in dy counted from its first.
     """
 
 def make_plan(problem: ConvProblem, device: DeviceSpec, force: str = "") -> Plan: ...

@@ -185,7 +185,6 @@ void bind_planner(py::module_& m) {
           },
           "problem"_a, "device"_a);
 
-  m.attr("MAX_WORKSPACE_BYTES") = kMaxWorkspaceBytes;
   m.def(
       "make_plan",
       [](const ConvProblem& problem, const DeviceSpec& device, const std::string& force) {
@@ -241,6 +240,13 @@ Products im2col_products(const ConvProblem& problem) {
     }
   }
   return products;
+}
+
+// Offsets in the workspace's rows of pixels as offsets in the tensor that they are read from, or written to.
+int64_t in_planes(const Reorder& order, int64_t offset) {
+  if (order.units == 0) return offset;
+  const int64_t pixel = offset / order.row;
+  return pixel / order.pixels * order.plane_n + offset % order.row * order.plane_c + pixel % order.pixels;
 }
 
 // What a staged halo holds: for each pixel its offset in the input, of channel 0, or kZero. By the same steps as the
@@ -321,7 +327,9 @@ Products halo_products(const ConvProblem& problem, const KernelEntry& kernel, co
       const int64_t filter = (taps.r0 + i * taps.dr) * w.h + (taps.s0 + j * taps.ds) * w.w;
       for (int32_t at = 0; at < params.c_blocks * channels; ++at) {
         const int32_t c = at - at % channels + staged_channel(params.raw.phases_log2, channels_log2, at % channels);
-        if (c < params.c) products.emplace_back(source + c * params.in_c, filter + c * filter_c, target);
+        if (c >= params.c) continue;
+        products.emplace_back(in_planes(params.in_order, source + c * params.in_c), filter + c * filter_c,
+                              in_planes(params.out_order, target));
       }
     }
   };
@@ -437,36 +445,8 @@ void check_copy(const TensorMapSpec& map, int64_t column) {
   if (!legal) throw py::index_error("no legal copy");
 }
 
-// A part of x as transpose_wgrad() leaves it: for each pixel the offset of its channel `channel`, or kZero.
-std::vector<int64_t> transposed_part(const WgradLaunch& launch, const WgradTile& tile, const WgradPart& part,
-                                     int32_t channel) {
-  const WgradParams& params = launch.params;
-  const RawRows& raw = params.raw;
-  std::vector<int64_t> pixels(params.x.box_rows * params.x.pitch, kNothing);
-  for_each_raw_row(params, tile, part, [&](int32_t i, int32_t h, int32_t w, int32_t start) {
-    auto put = [&](int32_t column, int64_t offset) {
-      int64_t& pixel = pixels.at(i * params.x.pitch + column);
-      if (pixel != kNothing) throw py::index_error("staged twice");
-      pixel = offset;
-    };
-    if (!exists(params, h, channel)) {
-      for (int32_t j = 0; j < params.x.pitch && start <= w; ++j) put(j, kZero);
-      return;
-    }
-    const int32_t phase = h & ((1 << raw.row_phases_log2) - 1), first = start + raw.shift[phase];
-    const TensorMapSpec& map = launch.x_map[phase];
-    check_copy(map, first);
-    if (phase >= launch.x_maps || static_cast<int32_t>(map.box[0]) != raw.box_w) throw py::index_error("another box");
-    for (int32_t j = 0; j < raw.box_w; ++j) {
-      const int32_t from_w = start + j - w, column = from_w >> raw.step_log2;
-      if (from_w & ((1 << raw.step_log2) - 1) || column < 0 || column >= params.x.pitch) continue;
-      put(column, start + j < 0 ? kZero : mapped(map, {first + j, h >> raw.row_phases_log2, channel, 0, tile.n}));
-    }
-  });
-  return pixels;
-}
-
-// A block of dy's rows likewise, of its filter number `filter`: rows of tile_q pixels.
+// A block of dy's rows as copy_wgrad_rows() and clear_wgrad_margins() leave it: for each pixel the offset of filter
+// number `filter` of the block, or kZero. Rows of tile_q pixels.
 std::vector<int64_t> copied_rows(const WgradLaunch& launch, const WgradTile& tile, int32_t block, int32_t filter) {
   const WgradParams& params = launch.params;
   std::vector<int64_t> pixels(params.tile_p * params.tile_q, kNothing);
@@ -489,184 +469,67 @@ std::vector<int64_t> copied_rows(const WgradLaunch& launch, const WgradTile& til
   return pixels;
 }
 
-// WgradStaging::kTransposed, of one filter; `target` is counted from that filter's plane.
-Products transposed_wgrad_products(const WgradLaunch& launch, int32_t channels, int32_t filter) {
-  const WgradParams& params = launch.params;
-  const int32_t blocks = params.k_jobs.divisor * params.m_blocks;
+// The block of 64 filters that holds this one, and its number there.
+struct BlockFilter {
   int32_t block = -1, number = -1;
-  for (int32_t i = 0; i < blocks * 64; ++i) {
-    if (params.rows.filter(i / 64, i % 64) != filter) continue;
-    if (block >= 0) throw py::index_error("a filter twice");
-    block = i / 64, number = i % 64;
-  }
-  if (block < 0) throw py::index_error("no such filter");
-  const int32_t back = params.rows.shift[params.rows.filter_phase(block) << params.rows.row_log2];
-  const int32_t row_bytes = channels * 2, y_row = params.tile_q * 128;
-  Products products;
-  for (int32_t t = 0; t < params.tiles; ++t) {
-    const WgradTile tile(params, t);
-    const std::vector<int64_t> out = copied_rows(launch, tile, block, number);
-    for (uint32_t job = 0; job < params.c_jobs.divisor * params.tap_groups.divisor; ++job) {
-      const WgradTapGroup& group = params.tap_group[job % params.tap_groups.divisor];
-      const int32_t first_c = job / params.tap_groups.divisor * params.c_blocks_per_job;
-      std::vector<std::vector<int64_t>> parts;
-      for (int i = group.part_begin; i < group.part_end; ++i) {
-        parts.push_back(transposed_part(launch, tile, params.part[i], (first_c + params.part[i].c_block) * channels));
-      }
-      for (int u = group.unit_begin; u < group.unit_end; ++u) {
-        const WgradUnit& unit = params.unit[u];
-        for (int32_t i = 0; i < 32 * params.step_pairs; ++i) {
-          const WgradStep& step = params.step[i / 16];
-          const int32_t y = step.y * 16, column = y % y_row / 2 + i % 16;
-          if (column >= params.tile_q) throw py::index_error("another row");
-          const int64_t target = out.at(y / y_row * params.tile_q + column);
-          for (int b = 0; b < kMaxWgradBlocks; ++b) {
-            if (unit.c_block[b] < 0) continue;
-            const int32_t at = (unit.start + b * unit.step) * 16, x = at % params.x_part_bytes + step.x * 16 +
-                                                                      i % 16 / 8 * params.x_group_pitch +
-                                                                      i % 8 * row_bytes - back * row_bytes;
-            if (x < 0 || x % row_bytes != 0) throw py::index_error("no pixel");
-            const int64_t source = parts.at(at / params.x_part_bytes).at(x / row_bytes);
-            if (source == kNothing || target == kNothing) throw py::index_error("nothing staged");
-            if (source == kZero || target == kZero) continue;
-            const int32_t begin = (first_c + unit.c_block[b]) * channels;
-            for (int32_t c = begin; c < std::min(begin + channels, params.c); ++c) {
-              products.emplace_back(source + (c - begin) * params.x.c_stride,
-                                    c * params.w_c + unit.r[b] * params.w_r + unit.s[b] * params.w_s,
-                                    target - filter * params.y.c_stride);
-            }
-          }
-        }
-      }
-    }
-  }
-  return products;
-}
 
-// A box of 64 channels as transpose_wgrad_slices() leaves it: for each pixel and position the element's offset, or
-// kZero.
-void stage_slice(const WgradParams& params, const WgradSlice& slice, const TensorMapSpec (&maps)[kMaxRawMaps],
-                 std::vector<std::array<int64_t, 64>>& box) {
-  const WgradOperand& from = slice.is_x ? params.x : params.y;
-  const RawRows& raw = slice.is_x ? params.raw : params.raw_y;
-  const int32_t channels = 64 >> raw.row_phases_log2;
-  const bool there = slice.begin < slice.end;
-  for (int32_t i = 0; i < slice.rows; ++i) {
-    for (int32_t j = 0; j < from.pitch; ++j) {
-      const int32_t h = slice.h + i, w = slice.w + j;
-      if (there && h >= 0 && h < from.h && w >= 0 && w < from.w) continue;
-      box.at(slice.first + i * from.pitch + j).fill(kZero);  // by a warp, or since the kernel's start
+  BlockFilter(const WgradParams& params, int32_t filter) {
+    for (int32_t i = 0; i < static_cast<int32_t>(params.k_jobs.divisor) * params.m_blocks * 64; ++i) {
+      if (params.rows.filter(i / 64, i % 64) != filter) continue;
+      if (block >= 0) throw py::index_error("a filter twice");
+      block = i / 64, number = i % 64;
     }
+    if (block < 0) throw py::index_error("no such filter");
   }
-  for (int at = 0; there && at < raw.boxes; ++at) {
-    for (int32_t position = 0; position < 64; ++position) {
-      const int32_t phase = position / channels, start = raw_row_start(raw, slice.begin, phase, at);
-      if ((position / 8) >> (3 - raw.row_phases_log2) != phase) throw py::index_error("another phase");
-      check_copy(maps[phase], start + raw.shift[phase]);
-      if (static_cast<int32_t>(maps[phase].box[0]) != raw.box_w) throw py::index_error("another box");
-      for (int32_t j = 0; j < raw.box_w; ++j) {
-        const int32_t pixel = slice_pixel(from, slice, start + j);
-        if (pixel < 0) continue;
-        int64_t& element = box.at(pixel)[position];
-        if (element != kNothing) throw py::index_error("staged twice");
-        element = mapped(maps[phase],
-                         {start + j + raw.shift[phase], slice.block * channels + position % channels, 0, 0, slice.n});
-      }
-    }
-  }
-}
-
-// WgradStaging::kDense, of one filter; `target` is counted from that filter's plane.
-Products dense_wgrad_products(const WgradLaunch& launch, int32_t filter) {
-  const WgradParams& params = launch.params;
-  int32_t position = 0;
-  while (channel_at(position, params.k_phases_log2) != filter % 64) ++position;
-  const int32_t k_job = filter / 64 / params.m_blocks, m = filter / 64 % params.m_blocks;
-  Products products;
-  for (int32_t t = 0; t < params.tiles; ++t) {
-    const WgradTile tile(params, t);
-    for (uint32_t i = 0; i < params.c_jobs.divisor * params.tap_groups.divisor; ++i) {
-      const WgradJob job(params, k_job * params.c_jobs.divisor * params.tap_groups.divisor + i);
-      const WgradTapGroup& group = params.tap_group[job.tap_group];
-      std::array<int64_t, 64> nothing, zeros;
-      nothing.fill(kNothing), zeros.fill(kZero);
-      std::vector<std::vector<std::array<int64_t, 64>>> boxes;
-      auto add = [&](int64_t pixels, int64_t room) {  // zeros behind the box
-        boxes.emplace_back(pixels, nothing).resize(room / 128, zeros);
-      };
-      for (int p = group.part_begin; p < group.part_end; ++p) {
-        add(params.tile_n * int64_t{params.x.box_h.divisor} * params.x.pitch, params.x_part_bytes);
-      }
-      const int parts = boxes.size();
-      for (int b = 0; b < params.m_blocks; ++b) {
-        add(params.tile_n * int64_t{params.y.box_h.divisor} * params.y.pitch, params.y_block_bytes);
-      }
-      for_each_slice(params, job, tile, [&](const WgradSlice& slice) {
-        const int32_t box =
-            slice.is_x ? slice.to / params.x_part_bytes : parts + (slice.to - params.y_offset) / params.y_block_bytes;
-        stage_slice(params, slice, slice.is_x ? launch.x_map : launch.y_map, boxes.at(box));
-      });
-      for (int u = group.unit_begin; u < group.unit_end; ++u) {
-        const WgradUnit& unit = params.unit[u];
-        for (int32_t k = 0; k < 32 * params.step_pairs; ++k) {
-          const WgradStep& step = params.step[k / 16];
-          const int32_t y = step.y * 16 + k % 16 / 8 * params.y_group_pitch + k % 8 * 128;
-          const int64_t target = boxes.at(parts + m).at(y / 128)[position];
-          for (int b = 0; b < kMaxWgradBlocks; ++b) {
-            if (unit.c_block[b] < 0) continue;
-            const int32_t at = (unit.start + b * unit.step) * 16;
-            const int32_t x = at % params.x_part_bytes + step.x * 16 + k % 16 / 8 * params.x_group_pitch + k % 8 * 128;
-            const auto& pixel = boxes.at(at / params.x_part_bytes).at(x / 128);
-            for (int32_t i = 0; i < 64; ++i) {
-              const int32_t c =
-                  (job.c_job * params.c_blocks_per_job + unit.c_block[b]) * 64 + channel_at(i, params.c_phases_log2);
-              if (pixel[i] == kNothing || target == kNothing) throw py::index_error("nothing staged");
-              if (pixel[i] == kZero || target == kZero || c >= params.c) continue;
-              products.emplace_back(pixel[i], c * params.w_c + unit.r[b] * params.w_r + unit.s[b] * params.w_s,
-                                    target - filter * params.y.c_stride);
-            }
-          }
-        }
-      }
-    }
-  }
-  return products;
-}
+};
 
 // As the sm_90a weight gradient forms them: both operands' pixels by their place in a stage.
 Products wgrad_products(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device,
                         int32_t filter) {
   const WgradLaunch launch = wgrad_launch(kernel.plan(kernel, problem, device), problem);
-  if (kernel.wgrad.staging == WgradStaging::kTransposed) {
-    return transposed_wgrad_products(launch, kernel.wgrad.channels, filter);
-  }
-  if (kernel.wgrad.staging == WgradStaging::kDense) return dense_wgrad_products(launch, filter);
   const WgradParams& params = launch.params;
   const WgradOperand &x = params.x, &y = params.y;
   const int64_t channels = kernel.wgrad.channels;
   const bool x_pixels = x_has_pixel_rows(kernel.wgrad.staging), y_pixels = y_has_pixel_rows(kernel.wgrad.staging);
+  // Rows of dy: of one filter, whose plane is where `target` counts from, and whose x lies further left.
+  const bool rows = kernel.wgrad.staging == WgradStaging::kTmaRows;
+  const BlockFilter at(params, filter);
+  const int32_t back = rows ? params.rows.shift[params.rows.filter_phase(at.block) << params.rows.row_log2] : 0;
+  std::vector<int64_t> copied;
   Products products;
-  auto multiply = [&](const WgradTapGroup& group, int64_t first_c, int32_t tile, const WgradStep& step, int32_t i) {
+  auto target_of = [&](const WgradTile& tile, int64_t y_bytes) {
+    if (rows) {
+      const int64_t row = params.tile_q * 128, column = y_bytes % row / 2;
+      if (column >= params.tile_q) throw py::index_error("another row");
+      const int64_t target = copied.at(y_bytes / row * params.tile_q + column);
+      if (target == kNothing) throw py::index_error("nothing staged");
+      return target == kZero ? kZero : target - filter * y.c_stride;
+    }
+    const BoxPixel out = box_pixel(y, y_pixels, y_bytes, 64);
+    if (out.row < 0) return kZero;
+    int32_t y_image, y_row;
+    y.box_h.divmod(out.row, y_image, y_row);
+    const int64_t n = tile.n + y_image, h = tile.p + y_row, w = tile.q + out.column;
+    if (n >= y.n || h >= y.h || w >= y.w) return kZero;
+    return in_planes(params.y_order, n * y.n_stride + h * y.h_stride + w * y.w_stride);
+  };
+  auto multiply = [&](const WgradTapGroup& group, int64_t first_c, const WgradTile& tile, const WgradStep& step,
+                      int32_t i) {
     // A step is two groups of eight rows, or 16 pixels of one row.
     const int64_t x_bytes = step.x * 16 + (x_pixels ? 2 * i : i / 8 * params.x_group_pitch + i % 8 * channels * 2);
     const int64_t y_bytes = step.y * 16 + (y_pixels ? 2 * i : i / 8 * params.y_group_pitch + i % 8 * 128);
-    int32_t n, p, q, y_image, y_row;
-    params.tiles_q.divmod(tile, p, q);
-    params.tiles_p.divmod(p, n, p);
-    n *= params.tile_n, p *= params.tile_p, q *= params.tile_q;
-    const BoxPixel out = box_pixel(y, y_pixels, y_bytes, 64);
-    if (out.row < 0) return;
-    y.box_h.divmod(out.row, y_image, y_row);
-    if (n + y_image >= y.n || p + y_row >= y.h || q + out.column >= y.w) return;
-    const int64_t target = (n + y_image) * y.n_stride + (p + y_row) * y.h_stride + (q + out.column) * y.w_stride;
+    const int32_t n = tile.n, p = tile.p, q = tile.q;
+    const int64_t target = target_of(tile, y_bytes);
+    if (target == kZero) return;
     for (int u = group.unit_begin; u < group.unit_end; ++u) {
       const WgradUnit& unit = params.unit[u];
       for (int b = 0; b < kMaxWgradBlocks; ++b) {
         if (unit.c_block[b] < 0) continue;
-        const int64_t at = (unit.start + b * unit.step) * 16;
-        const WgradPart& part = params.part[group.part_begin + at / params.x_part_bytes];
-        const int64_t in_part = at % params.x_part_bytes + x_bytes;
-        if (in_part >= params.x_part_bytes || part.c_block != unit.c_block[b]) throw py::index_error("another part");
+        const int64_t block_at = (unit.start + b * unit.step) * 16;
+        const WgradPart& part = params.part[group.part_begin + block_at / params.x_part_bytes];
+        const int64_t in_part = block_at % params.x_part_bytes + x_bytes - back * channels * 2;
+        if (in_part < 0 || in_part >= params.x_part_bytes || part.c_block != unit.c_block[b])
+          throw py::index_error("another part");
         const BoxPixel in = box_pixel(x, x_pixels, in_part, channels);
         if (in.row < 0) continue;
         int32_t x_image, x_row;
@@ -678,14 +541,16 @@ Products wgrad_products(const ConvProblem& problem, const KernelEntry& kernel, c
         const int64_t begin = first_c + unit.c_block[b] * channels;
         for (int64_t c = begin; c < std::min<int64_t>(begin + channels, params.c); ++c) {
           const int64_t filter = c * params.w_c + unit.r[b] * params.w_r + unit.s[b] * params.w_s;
-          products.emplace_back(source + c * x.c_stride, filter, target);
+          products.emplace_back(in_planes(params.x_order, source + c * x.c_stride), filter, target);
         }
       }
     }
   };
   for (uint32_t c_job = 0; c_job < params.c_jobs.divisor; ++c_job) {
     for (uint32_t g = 0; g < params.tap_groups.divisor; ++g) {
-      for (int32_t tile = 0; tile < params.tiles; ++tile) {
+      for (int32_t t = 0; t < params.tiles; ++t) {
+        const WgradTile tile(params, t);
+        if (rows) copied = copied_rows(launch, tile, at.block, at.number);
         for (int32_t step = 0; step < 2 * params.step_pairs; ++step) {
           for (int32_t i = 0; i < 16; ++i) {
             multiply(params.tap_group[g], c_job * params.c_blocks_per_job * channels, tile, params.step[step], i);

@@ -5,6 +5,7 @@
 #include "fastconv/ptx/warpgroup.cuh"
 #include "fastconv/tile/epilogue_sm90.cuh"
 #include "fastconv/tile/mainloop_sm90.cuh"
+#include "fastconv/tile/reorder.cuh"
 #include "fastconv/tile/stage_halo.cuh"
 #include "fastconv/tile/stage_nchw.cuh"
 
@@ -38,7 +39,7 @@ struct HaloMapsOf {
 };
 template <>
 struct HaloMapsOf<HaloStaging::kTransposed> {
-  using Type = RawMaps;
+  using Type = TensorMaps;
 };
 template <HaloStaging kStaging>
 using HaloMaps = typename HaloMapsOf<kStaging>::Type;
@@ -131,6 +132,13 @@ __global__ __launch_bounds__(HaloThreads<kStaging>::kThreads,
   const uint32_t waste = raw.barriers + 16 * params.raw.stages;
 
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
+  // The only staging that reorders tensors.
+  constexpr bool kReorders = kStaging == HaloStaging::kTma;
+  const bool reorder_in = kReorders && params.in_order.units > 0, reorder_out = kReorders && params.out_order.units > 0;
+  if (reorder_in) {
+    reorder_tensor<true>(params.in_order, smem, warp, Threads::kThreads / 32, lane);
+    sync_grid();
+  }
   if (warp == 0) {
     const int consumer_warps = 4 * params.warpgroups_per_tile;
     halo.init(lane, Threads::kStagingWarps, consumer_warps);
@@ -153,6 +161,7 @@ __global__ __launch_bounds__(HaloThreads<kStaging>::kThreads,
     } else if (warp < Threads::kFirstStagingWarp + Threads::kStagingWarps) {
       produce_halos<kChannels, kStaging>(params, in_maps, raw, halo, waste, warp - Threads::kFirstStagingWarp, lane);
     }
+    if (reorder_out) sync_grid();
   } else {
     ptx::acquire_registers<Threads::kConsumerRegisters>();
     const int warpgroup = warp / 4 - Threads::kProducerWarpgroups;
@@ -185,6 +194,11 @@ __global__ __launch_bounds__(HaloThreads<kStaging>::kThreads,
       Epilogue<T, kBlockK, kMBlocks>(params, tile, threadIdx.x % 128, epilogue + warpgroup * kEpilogueBytes,
                                      kEpilogueBarrier + warpgroup)
           .store(acc, first_block);
+    }
+    if (reorder_out) {
+      sync_grid();
+      constexpr int kWarps = 4 * Threads::kConsumerWarpgroups;  // producers have too few registers
+      reorder_tensor<false>(params.out_order, smem, warp - 4 * Threads::kProducerWarpgroups, kWarps, lane);
     }
   }
 #endif

@@ -20,8 +20,17 @@ void launch_halo(const Plan& plan, const ConvProblem& problem, const ConvBuffers
   params.out = dgrad ? buffers.x : buffers.y;
   params.bias = dgrad ? nullptr : buffers.bias;
   params.packed_filter = buffers.workspace;
+  auto* workspace = static_cast<uint8_t*>(buffers.workspace);
+  if (plan.halo.reorder_in) {
+    params.in_order.planes = const_cast<void*>(params.in);
+    params.in = params.in_order.rows = workspace + halo.in_offset;
+  }
+  if (plan.halo.reorder_out) {
+    params.out_order.planes = params.out;
+    params.out = params.out_order.rows = workspace + halo.out_offset;
+  }
 
-  RawMaps in_maps{};
+  TensorMaps in_maps{};
   CUtensorMap filter_map{};
   for (int i = 0; i < halo.in_maps; ++i) {
     in_maps.map[i] = encode_tensor_map(halo.in_map[i], problem.dtype, params.in);
@@ -34,6 +43,7 @@ void launch_halo(const Plan& plan, const ConvProblem& problem, const ConvBuffers
   }
   LaunchShape shape{plan.grid, HaloThreads<kStaging>::kThreads, plan.smem_bytes};
   shape.early = !params.filter_direct;  // the filter is packed while this kernel sets up and stages its first halo
+  shape.cooperative = plan.halo.reorder_in || plan.halo.reorder_out;
   const auto kernel = conv_fprop_sm90<T, kBlockK, kMBlocks, kChannels, kStaging, kFilter>;
   if constexpr (kStaging == HaloStaging::kTransposed) {
     launch(plan.kernel->name, kernel, shape, stream, params, in_maps, filter_map);

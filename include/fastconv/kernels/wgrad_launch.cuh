@@ -15,19 +15,41 @@ void launch_wgrad(const Plan& plan, const ConvProblem& problem, const ConvBuffer
   WgradLaunch wgrad = wgrad_launch(plan, problem);
   WgradParams& params = wgrad.params;
   params.x.data = buffers.x, params.y.data = buffers.y, params.w = buffers.w;
-  params.partial = static_cast<float*>(buffers.workspace);
-  RawMaps x_maps{}, y_maps{};
-  for (int i = 0; i < wgrad.x_maps; ++i) x_maps.map[i] = encode_tensor_map(wgrad.x_map[i], problem.dtype, buffers.x);
-  for (int i = 0; i < wgrad.y_maps; ++i) y_maps.map[i] = encode_tensor_map(wgrad.y_map[i], problem.dtype, buffers.y);
+  auto* workspace = static_cast<uint8_t*>(buffers.workspace);
+  params.partial = reinterpret_cast<float*>(workspace + wgrad.partial_offset);
+  if (params.x_order.units > 0) {
+    params.x_order.planes = const_cast<void*>(buffers.x);
+    params.x.data = params.x_order.rows = workspace;
+  }
+  if (params.y_order.units > 0) {
+    params.y_order.planes = const_cast<void*>(buffers.y);
+    params.y.data = params.y_order.rows = workspace + wgrad.y_offset;
+  }
+  CUtensorMap x_map{};
+  if (params.x_copied) x_map = encode_tensor_map(wgrad.x_map, problem.dtype, params.x.data);
+  TensorMaps y_maps{};
+  for (int i = 0; i < wgrad.y_maps; ++i)
+    y_maps.map[i] = encode_tensor_map(wgrad.y_map[i], problem.dtype, params.y.data);
 
   LaunchShape shape{plan.grid, plan.block_threads, plan.smem_bytes};
   shape.cluster = params.cluster.divisor;
-  const auto kernel = conv_wgrad_sm90<T, kChannels, kBlocks, kUnits, kWarpgroups, kStaging>;
-  if constexpr (is_transposed(kStaging)) {
-    launch(plan.kernel->name, kernel, shape, stream, params, x_maps, y_maps);
-  } else {
-    launch(plan.kernel->name, kernel, shape, stream, params, x_maps.map[0], y_maps.map[0]);
+  auto start = [&] {
+    const auto kernel = conv_wgrad_sm90<T, kChannels, kBlocks, kUnits, kWarpgroups, kStaging>;
+    if constexpr (kStaging == WgradStaging::kTmaRows) {
+      launch(plan.kernel->name, kernel, shape, stream, params, x_map, y_maps);
+    } else {
+      launch(plan.kernel->name, kernel, shape, stream, params, x_map, y_maps.map[0]);
+    }
+  };
+  if (plan.first_grid > 0) {
+    shape.cooperative = true, shape.grid = plan.first_grid;
+    start();
+    // The rest find their operands in the workspace.
+    params.x_order.units = params.y_order.units = 0;
+    params.first_block = static_cast<int32_t>(plan.first_grid);
+    shape.cooperative = false, shape.grid = plan.grid - plan.first_grid;
   }
+  if (shape.grid > 0) start();
   if (params.partials == 1) return;
 
   // Few results of many clusters: several threads share a sum.

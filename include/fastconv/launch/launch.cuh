@@ -39,14 +39,15 @@ struct LaunchShape {
   int smem_bytes = 0;
   // Starts as soon as the kernel before it allows; it waits for that kernel's results itself (griddepcontrol).
   bool early = false;
-  unsigned cluster = 1;  // blocks
+  unsigned cluster = 1;      // blocks
+  bool cooperative = false;  // all blocks run at once, or the launch fails: they wait for each other
 };
 
 template <typename... Params, typename... Args>
 void launch(const char* name, void (*kernel)(Params...), const LaunchShape& shape, cudaStream_t stream,
             Args&&... args) {
   allow_shared_memory(reinterpret_cast<const void*>(kernel), shape.smem_bytes, name);
-  cudaLaunchAttribute attributes[2];
+  cudaLaunchAttribute attributes[3];
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(shape.grid));
   config.blockDim = dim3(static_cast<unsigned>(shape.threads));
@@ -60,6 +61,10 @@ void launch(const char* name, void (*kernel)(Params...), const LaunchShape& shap
   if (shape.cluster > 1) {
     attributes[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
     attributes[config.numAttrs++].val.clusterDim = {shape.cluster, 1, 1};
+  }
+  if (shape.cooperative) {
+    attributes[config.numAttrs].id = cudaLaunchAttributeCooperative;
+    attributes[config.numAttrs++].val.cooperative = 1;
   }
   check_cuda(cudaLaunchKernelEx(&config, kernel, std::forward<Args>(args)...), name);
 }

@@ -15,9 +15,11 @@ struct HaloLaunch {
   HaloParams params;  // without addresses
   int in_maps;        // how many there are
   // kTma: c, group, w, h, n. kPlanes: w, c, group, h, n. kTransposed: pixel, c, group, n, one map a phase of planes.
-  TensorMapSpec in_map[kMaxRawMaps];
+  TensorMapSpec in_map[kMaxTensorMaps];
   TensorMapSpec filter_map;  // c, s, r, k, group; where params.filter_direct
   PackParams pack;           // without addresses; elsewhere
+  // The workspace: packed filter, input and output.
+  int64_t in_offset, out_offset;
 };
 HaloLaunch halo_launch(const Plan& plan, const ConvProblem& problem);
 

@@ -1,6 +1,7 @@
 // Chooses a kernel. No timing runs, no caches, no torch, no CUDA: a pure function, the same answer every time.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <iosfwd>
 #include <string>
@@ -21,9 +22,10 @@ struct Plan {
   int64_t grid = 0;  // blocks, one-dimensional: kernels unfold the index themselves
   int32_t block_threads = 0;
   int32_t smem_bytes = 0;
+  int64_t first_grid = 0;       // of a cooperative launch, which comes first: so many of the blocks, if not 0
   int64_t split = 1;            // parts a reduction is cut into, added in fixed order
   int64_t chunk = 0;            // im2col: columns (pixels) materialised at a time
-  int64_t workspace_bytes = 0;  // at most kMaxWorkspaceBytes
+  int64_t workspace_bytes = 0;  // at most max_workspace_bytes()
   HaloTiling halo{};            // halo engine
   WgradTiling wgrad{};          // its weight gradient
   double cost_us = 0;           // model's estimate; compared between kernels only
@@ -31,6 +33,10 @@ struct Plan {
 std::ostream& operator<<(std::ostream& out, const Plan& plan);
 
 inline constexpr int64_t kMaxWorkspaceBytes = int64_t{256} << 20;
+// The same, or a quarter of the problem's tensors if that is more: large tensors may be written anew, see reorder.h.
+inline int64_t max_workspace_bytes(const ConvProblem& problem) {
+  return std::max(kMaxWorkspaceBytes, static_cast<int64_t>(compulsory_bytes(problem) / 4));
+}
 
 struct Choice {
   Plan plan;           // plan.kernel is null if nothing ran

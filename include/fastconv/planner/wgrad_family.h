@@ -13,10 +13,11 @@ Plan wgrad_plan(const KernelEntry& entry, const ConvProblem& problem, const Devi
 
 struct WgradLaunch {
   WgradParams params;  // without addresses
-  // Where the copy engine reads the operand: c, group, w, h, n; rows of pixels: w, c, group, h, n; raw rows: w, h, c,
-  // group, n.
-  int32_t x_maps = 0, y_maps = 0;
-  TensorMapSpec x_map[kMaxRawMaps], y_map[kMaxRawMaps];
+  // Where the copy engine reads the operand: c, group, w, h, n; rows of pixels: w, c, group, h, n.
+  TensorMapSpec x_map;
+  int32_t y_maps = 0;  // one, or one for each phase of its rows
+  TensorMapSpec y_map[kMaxTensorMaps];
+  int64_t y_offset = 0, partial_offset = 0;  // of the workspace: x, y, partial sums
 };
 WgradLaunch wgrad_launch(const Plan& plan, const ConvProblem& problem);
 

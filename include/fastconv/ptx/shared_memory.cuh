@@ -55,6 +55,9 @@ __device__ __forceinline__ uint4 load_shared16(uint32_t address) {
 __device__ __forceinline__ void store_shared2(uint32_t address, uint16_t v) {
   asm volatile("st.shared.b16 [%0], %1;" ::"r"(address), "h"(v) : "memory");
 }
+__device__ __forceinline__ void store_shared4(uint32_t address, uint32_t v) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
+}
 __device__ __forceinline__ void store_shared16(uint32_t address, const uint4& v) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
                : "memory");

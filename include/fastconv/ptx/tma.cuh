@@ -30,5 +30,7 @@ __device__ __forceinline__ void tma_prefetch(const CUtensorMap* map) {
 
 // Orders this thread's ordinary writes to shared memory before later reads by wgmma or the copy engine.
 __device__ __forceinline__ void async_proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+// The same for all memory, in both directions.
+__device__ __forceinline__ void async_proxy_fence_all() { asm volatile("fence.proxy.async;" ::: "memory"); }
 
 }  // namespace fastconv::ptx

@@ -7,6 +7,7 @@
 #include "fastconv/core/fast_divmod.h"
 #include "fastconv/tile/halo_config.h"
 #include "fastconv/tile/raw_planes.h"
+#include "fastconv/tile/reorder.h"
 
 namespace fastconv {
 
@@ -79,6 +80,8 @@ struct HaloParams {
   int32_t a_stages, a_stage_bytes, b_stages, steps_per_filter_tile;
   bool filter_resident;
   bool filter_direct;  // filter tiles come from the filter itself, by its own tensor map; nothing is packed
+
+  Reorder in_order, out_order;  // of NCHW tensors, before the products and after them; "in" and "out" are then rows
 
   StoreMode store;
   int32_t pixel_vector;  // StoreMode::kPixels: pixels a store

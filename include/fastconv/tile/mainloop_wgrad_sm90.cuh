@@ -17,8 +17,9 @@ struct WgradMainloop {
 
   // NOTES: accumulators are cleared by the first wgmma's scale-d: zeroing registers makes ptxas serialise the loop
   // (C7515). A stage is released one step pair late, when the wgmmas that read it are known to be done.
-  static __device__ __forceinline__ void run(const WgradParams& params, const WgradJob& job, int first_slot, int tiles,
+  static __device__ __forceinline__ void run(const WgradParams& params, const WgradShare& share, int first_slot,
                                              Ring& ring, bool elected, float (&acc)[kUnits][kAccumulators]) {
+    const WgradJob& job = share.job;
     const WgradTapGroup& group = params.tap_group[job.tap_group];
     const int x_row_bytes = 2 * (kXPixelRows ? params.tile_q : kChannels);
     const int y_row_bytes = 2 * (kYPixelRows ? params.tile_q : 64);
@@ -31,7 +32,7 @@ struct WgradMainloop {
       const int index = group.unit_begin + slot - m_block * params.units_per_m_block;
       const WgradUnit& unit = params.unit[min(index, group.unit_end - 1)];  // a slot left over repeats the last unit
       x_low[u] = ptx::descriptor_low(unit.start * 16, unit.step * 16);
-      if constexpr (kStaging == WgradStaging::kTransposed) {  // filters whose rows lie further left
+      if constexpr (kStaging == WgradStaging::kTmaRows) {  // filters whose rows lie further left
         const int phase = params.rows.filter_phase(job.k_job * params.m_blocks + m_block) << params.rows.row_log2;
         x_low[u] -= params.rows.shift[phase] * kChannels / 8;
       }
@@ -40,7 +41,7 @@ struct WgradMainloop {
 
     int accumulate = 0;
     uint32_t done = 0;  // barrier to arrive on after the next wait
-    for (int t = 0; t < tiles; ++t) {
+    for (int t = share.split; t < params.tiles; t += params.splits) {
       ring.wait_full();
       const uint32_t stage = ptx::descriptor_low(ring.stage(), 0);
       for (int pair = 0; pair < params.step_pairs; ++pair) {

@@ -5,7 +5,6 @@
 
 #include "fastconv/core/fast_divmod.h"
 #include "fastconv/core/problem.h"
-#include "fastconv/tile/raw_rows.h"
 
 namespace fastconv {
 

@@ -4,10 +4,33 @@
 
 #include <cuda.h>
 
+#include "fastconv/ptx/shared_memory.cuh"
+#include "fastconv/ptx/tma.cuh"
 #include "fastconv/tile/halo_walk.cuh"
-#include "fastconv/tile/transpose.cuh"
+#include "fastconv/tile/ring.cuh"
+#include "fastconv/tile/tensor_maps.cuh"
 
 namespace fastconv {
+
+// 8x8 blocks, four at a time, from pixel `at` on, every `step` pixels up to `end`; store(pixel, blocks) puts them in
+// their place. kUnroll loads are in flight together.
+template <int kUnroll, typename F>
+__device__ __forceinline__ void turn_blocks(uint32_t from, int at, int end, int step, F store) {
+#pragma unroll 1
+  for (; at + (kUnroll - 1) * step < end; at += kUnroll * step) {
+    uint32_t v[kUnroll][4];
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) ptx::ldmatrix4<true>(from + (at + u * step) * 2, v[u]);
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) store(at + u * step, v[u]);
+  }
+#pragma unroll 1
+  for (; at < end; at += step) {
+    uint32_t v[4];
+    ptx::ldmatrix4<true>(from + at * 2, v);
+    store(at, v);
+  }
+}
 
 // One warp, or several that share out its 8x8 blocks: a stage of the ring into pixel rows of the halo.
 template <int kChannels>
@@ -108,7 +131,7 @@ __device__ __forceinline__ void stage_planes(const HaloParams& params, const Til
 
 // HaloStaging::kTransposed. One thread starts the copies.
 template <int kChannels>
-__device__ __forceinline__ void load_raw_planes(const HaloParams& params, const Tile& tile, const RawMaps& maps,
+__device__ __forceinline__ void load_raw_planes(const HaloParams& params, const Tile& tile, const TensorMaps& maps,
                                                 Ring& raw) {
   const RawPlanes& planes = params.raw;
   for_each_halo(params, tile, [&](const TapGroup& group, int c_block) {

@@ -3,8 +3,10 @@
 
 #include <cuda.h>
 
+#include "fastconv/ptx/shared_memory.cuh"
 #include "fastconv/ptx/tma.cuh"
 #include "fastconv/tile/ring.cuh"
+#include "fastconv/tile/tensor_maps.cuh"
 #include "fastconv/tile/wgrad_walk.cuh"
 
 namespace fastconv {
@@ -19,19 +21,36 @@ __device__ __forceinline__ void copy_box(uint32_t to, const CUtensorMap* map, in
   }
 }
 
+// One thread: dy's rows of a stage.
+__device__ __forceinline__ void copy_wgrad_rows(const WgradParams& params, const WgradJob& job, const WgradTile& tile,
+                                                const TensorMaps& maps, uint32_t to, uint32_t barrier) {
+  for (int m = 0; m < params.m_blocks; ++m, to += params.y_block_bytes) {
+    for_each_y_copy(params, tile, job.k_job * params.m_blocks + m, [&](int map, int p, int filter, int place) {
+      ptx::tma_load(to + place * params.tile_q * 128, &maps.map[map], tile.q, filter, job.group, p, tile.n, barrier);
+    });
+  }
+}
+
 // One thread. The copy engine fills in zeros for padding, for channels beyond C or K and for pixels beyond the image: a
-// product with such a pixel of dy adds nothing, whatever x holds there.
-template <int kChannels, WgradStaging kStaging>
-__device__ __forceinline__ void stage_wgrad_tma(const WgradParams& params, const WgradJob& job, int32_t split,
-                                                const CUtensorMap* x_map, const CUtensorMap* y_map, Ring& ring) {
+// product with such a pixel of dy adds nothing, whatever x holds there. Shifted rows of dy have a barrier a stage of
+// their own, for clear_wgrad_margins().
+template <int kChannels, WgradStaging kStaging, typename YMaps>
+__device__ __forceinline__ void stage_wgrad_tma(const WgradParams& params, const WgradShare& share,
+                                                const CUtensorMap* x_map, const YMaps& y_maps, Ring& ring,
+                                                uint32_t y_barriers) {
+  const WgradJob& job = share.job;
   const WgradTapGroup& group = params.tap_group[job.tap_group];
   const int32_t c_block = job.c_job * params.c_blocks_per_job, k_block = job.k_job * params.m_blocks;
-  const int32_t bytes = (group.part_end - group.part_begin) * params.x_box_bytes + params.m_blocks * params.y_box_bytes;
+  const int32_t x_bytes = (group.part_end - group.part_begin) * params.x_box_bytes;
+  const int32_t y_bytes = params.m_blocks * params.y_box_bytes;
+  const bool apart = kStaging == WgradStaging::kTmaRows && params.rows.shifted;
 
-  for (int t = split; t < params.tiles; t += params.splits) {
+  for (int t = share.split; t < params.tiles; t += params.splits) {
     const WgradTile tile(params, t);
     ring.wait_empty();
-    ptx::mbarrier_arrive_expect(ring.full(), bytes);
+    const uint32_t y_barrier = apart ? y_barriers + 8 * ring.index : ring.full();
+    ptx::mbarrier_arrive_expect(ring.full(), apart ? x_bytes : x_bytes + y_bytes);
+    if (apart) ptx::mbarrier_arrive_expect(y_barrier, y_bytes);
     uint32_t to = ring.stage();
     for (int i = group.part_begin; i < group.part_end; ++i, to += params.x_part_bytes) {
       const WgradPart& part = params.part[i];
@@ -40,11 +59,40 @@ __device__ __forceinline__ void stage_wgrad_tma(const WgradParams& params, const
                                            tile.n, ring.full());
     }
     to = ring.stage() + params.y_offset;
-    for (int m = 0; m < params.m_blocks; ++m, to += params.y_block_bytes) {
-      copy_box<y_has_pixel_rows(kStaging)>(to, y_map, (k_block + m) * 64, job.group, tile.q, tile.p, tile.n,
-                                           ring.full());
+    if constexpr (kStaging == WgradStaging::kTmaRows) {
+      copy_wgrad_rows(params, job, tile, y_maps, to, y_barrier);
+    } else {
+      for (int m = 0; m < params.m_blocks; ++m, to += params.y_block_bytes) {
+        copy_box<y_has_pixel_rows(kStaging)>(to, &y_maps, (k_block + m) * 64, job.group, tile.q, tile.p, tile.n,
+                                             y_barrier);
+      }
     }
     ring.next();
+  }
+}
+
+// One warp, which every stage of shifted rows of dy waits for: what they have before the image's first column, other
+// rows' pixels, becomes zero.
+__device__ __forceinline__ void clear_wgrad_margins(const WgradParams& params, const WgradShare& share, Ring& ring,
+                                                    uint32_t y_barriers, int lane) {
+  const int row_bytes = params.tile_q * 2, swizzle = (row_bytes >> 4) - 1;
+  for (int t = share.split; t < params.tiles; t += params.splits, ring.next()) {
+    const WgradTile tile(params, t);
+    ptx::mbarrier_wait(y_barriers + 8 * ring.index, ring.parity);
+    for (int i = 0; tile.q == 0 && i < params.m_blocks * params.tile_p; ++i) {
+      const int m = i / params.tile_p, row = i - m * params.tile_p;
+      const int phase = params.rows.filter_phase(share.job.k_job * params.m_blocks + m) << params.rows.row_log2;
+      const int shift = params.rows.shift[phase | (row & ((1 << params.rows.row_log2) - 1))];
+      const uint32_t base = ring.stage() + params.y_offset + m * params.y_block_bytes;
+      for (int filter = lane; filter < 64; filter += 32) {
+        const uint32_t first = (params.rows.place(row, params.tile_p) * 64 + filter) * row_bytes;
+        const uint32_t flip = ((first >> 7) & swizzle) << 4;  // the same for all of the row
+        for (int j = 0; j < shift; ++j) ptx::store_shared2(base + ((first + 2 * j) ^ flip), 0);
+      }
+    }
+    ptx::async_proxy_fence();
+    __syncwarp();
+    if (lane == 0) ptx::mbarrier_arrive(ring.full());
   }
 }
 
@@ -149,15 +197,16 @@ __device__ __forceinline__ void stage_operand(const WgradOperand& from, int grou
 // The staging warps; the ring's full barrier expects all their threads. What the copy engine can read, thread 0 leaves
 // to it.
 template <int kChannels>
-__device__ __forceinline__ void stage_wgrad_warps(const WgradParams& params, const WgradJob& job, int32_t split,
+__device__ __forceinline__ void stage_wgrad_warps(const WgradParams& params, const WgradShare& share,
                                                   const CUtensorMap* x_map, const CUtensorMap* y_map, Ring& ring,
                                                   int warp, int lane) {
+  const WgradJob& job = share.job;
   const WgradTapGroup& group = params.tap_group[job.tap_group];
   const int32_t c_block = job.c_job * params.c_blocks_per_job, k_block = job.k_job * params.m_blocks;
   const bool copies = warp == 0 && lane == 0;
   const int32_t bytes = (params.x_copied ? (group.part_end - group.part_begin) * params.x_box_bytes : 0) +
                         (params.y_copied ? params.m_blocks * params.y_box_bytes : 0);
-  for (int t = split; t < params.tiles; t += params.splits) {
+  for (int t = share.split; t < params.tiles; t += params.splits) {
     const WgradTile tile(params, t);
     ring.wait_empty();
     if (copies && bytes > 0) ptx::mbarrier_expect(ring.full(), bytes);
@@ -187,20 +236,20 @@ __device__ __forceinline__ void stage_wgrad_warps(const WgradParams& params, con
   }
 }
 
-// The rows of a stage that no copy writes but a step may read: beyond the last pixel of a tile, or `all`, where padding
-// is not written either. All threads.
-__device__ __forceinline__ void clear_wgrad_tails(const WgradParams& params, uint32_t data, int parts, bool all) {
-  const int boxes = parts + params.m_blocks;
+// The rows of a stage that no copy writes but a step may read: beyond the last pixel of a tile. All threads.
+__device__ __forceinline__ void clear_wgrad_tails(const WgradParams& params, const WgradJob& job, uint32_t data) {
+  const WgradTapGroup& group = params.tap_group[job.tap_group];
+  const int parts = group.part_end - group.part_begin, boxes = parts + params.m_blocks;
   for (int i = 0; i < params.stages * boxes; ++i) {
     const int stage = i / boxes, box = i - stage * boxes;
     const uint32_t base = data + stage * params.stage_bytes;
     const bool is_x = box < parts;
     const uint32_t start =
         is_x ? base + box * params.x_part_bytes : base + params.y_offset + (box - parts) * params.y_block_bytes;
-    const int begin = all ? 0 : is_x ? params.x_box_bytes : params.y_box_bytes;
+    const int begin = is_x ? params.x_box_bytes : params.y_box_bytes;
     const int end = is_x ? params.x_part_bytes : params.y_block_bytes;
     for (int at = begin + threadIdx.x * 16; at < end; at += blockDim.x * 16) {
-      asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(start + at), "r"(0) : "memory");
+      ptx::store_shared16(start + at, {0, 0, 0, 0});
     }
   }
   ptx::async_proxy_fence();

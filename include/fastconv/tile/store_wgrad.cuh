@@ -1,9 +1,11 @@
-// Where sums of the weight gradient go in dW, in the weight's own strides.
+// From the sums of a block, or of a cluster of blocks, to dW in the weight's own strides.
 #pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "fastconv/ptx/cluster.cuh"
+#include "fastconv/ptx/shared_memory.cuh"
 #include "fastconv/tile/wgrad_walk.cuh"
 
 namespace fastconv {
@@ -22,17 +24,13 @@ __device__ __forceinline__ void store_quad(const WgradParams& params, const Wgra
   const int block = col / kChannels;
   const WgradUnit& unit = params.unit[index];
   if (unit.c_block[block] < 0) return;
-  // kDense alone has an order of its own, and blocks of 64.
-  auto channel = [&](int at) { return params.c_phases_log2 == 0 ? at : channel_at(at, params.c_phases_log2); };
-  auto filter = [&](int at) { return params.k_phases_log2 == 0 ? at : channel_at(at, params.k_phases_log2); };
-  const int c0 = (job.c_job * params.c_blocks_per_job + unit.c_block[block]) * kChannels;
-  const int c = c0 + channel(col % kChannels), next_c = c0 + channel(col % kChannels + 1);
+  const int c = (job.c_job * params.c_blocks_per_job + unit.c_block[block]) * kChannels + col % kChannels;
   const int k_block = job.k_job * params.m_blocks + m_block, row = thread / 32 * 16 + thread % 32 / 4;
   T* w =
       static_cast<T*>(params.w) + job.group * params.w_group + unit.r[block] * params.w_r + unit.s[block] * params.w_s;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const int k = params.rows.filter(k_block, filter(row + 8 * half));
+    const int k = params.rows.filter(k_block, row + 8 * half);
     const float first = half ? sum.z : sum.x, second = half ? sum.w : sum.y;
     if (k >= params.k || c >= params.c) continue;
     T* out = w + k * params.w_k;
@@ -41,9 +39,136 @@ __device__ __forceinline__ void store_quad(const WgradParams& params, const Wgra
       *reinterpret_cast<uint32_t*>(out + c * params.w_c) = *reinterpret_cast<const uint32_t*>(pair);
     } else {
       out[c * params.w_c] = static_cast<T>(first);
-      if (next_c < params.c) out[next_c * params.w_c] = static_cast<T>(second);
+      if (c + 1 < params.c) out[(c + 1) * params.w_c] = static_cast<T>(second);
     }
   }
 }
+
+// The sum, in the order of their ranks, of what the cluster's blocks hold at this address.
+__device__ __forceinline__ float4 add_cluster(uint32_t smem, int blocks) {
+  float4 v[kMaxWgradCluster];
+#pragma unroll
+  for (int b = 0; b < kMaxWgradCluster; ++b) {
+    if (b < blocks) v[b] = ptx::cluster_load(smem, b);
+  }
+  float4 sum = v[0];
+#pragma unroll
+  for (int b = 1; b < kMaxWgradCluster; ++b) {
+    if (b < blocks) sum.x += v[b].x, sum.y += v[b].y, sum.z += v[b].z, sum.w += v[b].w;
+  }
+  return sum;
+}
+
+// What a block has at the end: a quad of sums for each thread and instruction, of kSlots units.
+template <typename T, int kChannels, int kBlocks, int kSlots>
+struct WgradJobStore {
+  static constexpr int kN = kChannels * kBlocks, kQuads = 16 * kN;  // of a unit
+
+  // In register order: 16 bytes a thread, no bank conflicts.
+  template <int kUnits>
+  static __device__ __forceinline__ void put_sums(uint32_t smem, int first_slot, int thread,
+                                                  const float (&acc)[kUnits][kN / 2]) {
+    uint32_t to = smem + (first_slot * kQuads + thread) * 16;
+#pragma unroll
+    for (int u = 0; u < kUnits; ++u) {
+#pragma unroll
+      for (int i = 0; i < kN / 8; ++i, to += 128 * 16) {
+        asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(acc[u][4 * i]), "f"(acc[u][4 * i + 1]),
+                     "f"(acc[u][4 * i + 2]), "f"(acc[u][4 * i + 3])
+                     : "memory");
+      }
+    }
+  }
+
+  // kThreads threads: this block's share of what the cluster has. `sync` is a barrier of theirs.
+  template <int kThreads, typename Sync>
+  static __device__ __forceinline__ void run(const WgradParams& params, const WgradShare& share, uint32_t smem,
+                                             int thread, Sync sync) {
+    const int blocks = static_cast<int>(params.cluster.divisor);
+    if (params.partials == 1 && params.store != WgradStore::kQuads) {
+      for (int slice = share.rank; slice < 4 * params.m_blocks; slice += blocks) {
+        put_rows<kThreads / 32>(params, share.job, smem, slice, thread / 32, thread % 32, blocks);
+        sync();
+        copy_rows<kThreads / 32>(params, share.job, smem, slice, thread / 32, thread % 32);
+        sync();
+      }
+      return;
+    }
+    constexpr int kAll = kSlots * kQuads;
+    auto* out = reinterpret_cast<float4*>(params.partial) +
+                (int64_t{share.partial} * params.jobs.divisor + share.job_index) * kAll;
+    for (int i = share.rank * (kAll / blocks) + thread; i < (share.rank + 1) * (kAll / blocks); i += kThreads) {
+      const float4 sum = add_cluster(smem + i * 16, blocks);
+      if (params.partials > 1) {
+        out[i] = sum;
+      } else {
+        store_quad<T, kChannels>(params, share.job, i / kQuads, i % kQuads, sum);
+      }
+    }
+  }
+
+ private:
+  static __device__ __forceinline__ uint32_t row_at(const WgradParams& params, uint32_t smem, int row) {
+    return smem + kSlots * kQuads * 16 + row * params.store_pitch;
+  }
+  static __device__ __forceinline__ uint16_t bits(float value) {
+    const T rounded = static_cast<T>(value);
+    return *reinterpret_cast<const uint16_t*>(&rounded);
+  }
+
+  // Slice s: filters 16 * (s % 4) to + 15 of M-block s / 4, as rows of the elements that they have in this job.
+  template <int kWarps>
+  static __device__ __forceinline__ void put_rows(const WgradParams& params, const WgradJob& job, uint32_t smem,
+                                                  int slice, int warp, int lane, int blocks) {
+    const WgradTapGroup& group = params.tap_group[job.tap_group];
+    const int units = group.unit_end - group.unit_begin, first_slot = slice / 4 * params.units_per_m_block;
+    for (int i = warp; i < units * (kN / 8); i += kWarps) {
+      const int u = i / (kN / 8), col = i % (kN / 8) * 8 + lane % 4 * 2, block = col / kChannels;
+      const WgradUnit& unit = params.unit[group.unit_begin + u];
+      if (unit.c_block[block] < 0) continue;
+      const int quad = (first_slot + u) * kQuads + i % (kN / 8) * 128 + slice % 4 * 32 + lane;
+      const float4 sum = add_cluster(smem + quad * 16, blocks);
+      const uint32_t low = row_at(params, smem, lane / 4), high = row_at(params, smem, lane / 4 + 8);
+      if (params.store == WgradStore::kChannels) {
+        const int at = (u * kN + col) * 2;
+        ptx::store_shared4(low + at, bits(sum.x) | bits(sum.y) << 16);
+        ptx::store_shared4(high + at, bits(sum.z) | bits(sum.w) << 16);
+      } else {
+        const int tap = unit.r[block] * params.filter_w + unit.s[block];
+        const int at = ((unit.c_block[block] * kChannels + col % kChannels) * params.taps + tap) * 2;
+        ptx::store_shared2(low + at, bits(sum.x)), ptx::store_shared2(low + at + params.taps * 2, bits(sum.y));
+        ptx::store_shared2(high + at, bits(sum.z)), ptx::store_shared2(high + at + params.taps * 2, bits(sum.w));
+      }
+    }
+  }
+
+  // A warp a row, 16 bytes a lane.
+  template <int kWarps>
+  static __device__ __forceinline__ void copy_rows(const WgradParams& params, const WgradJob& job, uint32_t smem,
+                                                   int slice, int warp, int lane) {
+    const WgradTapGroup& group = params.tap_group[job.tap_group];
+    const int first_c = job.c_job * params.c_blocks_per_job * kChannels;
+    for (int row = warp; row < kWgradStoreRows; row += kWarps) {
+      const int k = params.rows.filter(job.k_job * params.m_blocks + slice / 4, slice % 4 * 16 + row);
+      if (k >= params.k) continue;
+      T* w = static_cast<T*>(params.w) + job.group * params.w_group + k * params.w_k;
+      const uint32_t from = row_at(params, smem, row);
+      auto copy = [&](T* to, int at) { *reinterpret_cast<uint4*>(to) = ptx::load_shared16(from + at * 2); };
+      if (params.store == WgradStore::kTaps) {
+        const int count = min(params.c - first_c, params.c_blocks_per_job * kChannels) * params.taps;
+        for (int at = lane * 8; at < count; at += 256) copy(w + first_c * params.taps + at, at);
+        continue;
+      }
+      constexpr int kLanes = kChannels / 8;  // of a tap
+      for (int i = lane / kLanes; i < (group.unit_end - group.unit_begin) * kBlocks; i += 32 / kLanes) {
+        const WgradUnit& unit = params.unit[group.unit_begin + i / kBlocks];
+        const int block = i % kBlocks, at = lane % kLanes * 8;
+        const int c = first_c + unit.c_block[block] * kChannels + at;
+        if (unit.c_block[block] < 0 || c >= params.c) continue;
+        copy(w + unit.r[block] * params.w_r + unit.s[block] * params.w_s + c, i * kChannels + at);
+      }
+    }
+  }
+};
 
 }  // namespace fastconv

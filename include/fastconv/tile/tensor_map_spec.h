@@ -6,6 +6,10 @@
 
 namespace fastconv {
 
+// The copy engine wants addresses and strides that are multiples of 16 bytes. Rows (or planes) of another size are as
+// far from such an address again every few rows: an operand has a map for each of those phases, at most.
+inline constexpr int kMaxTensorMaps = 8;
+
 // Dimensions from the innermost one, which is contiguous. Strides in bytes, of dimensions 1 to 4, multiples of 16; of a
 // dimension of size 1 any such. A box takes every step-th element.
 struct TensorMapSpec {

@@ -8,25 +8,19 @@
 namespace fastconv {
 
 // How x and dy reach shared memory, and what runs along the rows of their tiles there:
-//   kTma         channels, copied from channels_last;
-//   kTmaPixels   pixels, copied from NCHW: pointwise alone, since a filter tap can only shift by whole rows;
-//   kTransposed  channels of x, transposed from copied NCHW rows; pixels of dy as in kTmaPixels: no tap shifts them;
-//   kDense       channels of both, transposed from copied pieces of the planes of NCHW images without gaps, which may
-//   begin
-//                anywhere;
-//   kWarps       channels, from any layout: what cannot be copied goes through the registers of producer warps.
-enum class WgradStaging : int8_t { kTma, kTmaPixels, kTransposed, kDense, kWarps };
+//   kTma        channels, copied from channels_last, or from NCHW that the kernel has written anew: see reorder.h;
+//   kTmaPixels  pixels, copied from NCHW: pointwise alone, since a filter tap can only shift by whole rows;
+//   kTmaRows    channels of x as in kTma; pixels of dy, copied from NCHW: no tap shifts them;
+//   kWarps      channels, from any layout: what cannot be copied goes through the registers of producer warps.
+enum class WgradStaging : int8_t { kTma, kTmaPixels, kTmaRows, kWarps };
 
 FASTCONV_HOST_DEVICE constexpr bool x_has_pixel_rows(WgradStaging staging) {
   return staging == WgradStaging::kTmaPixels;
 }
 FASTCONV_HOST_DEVICE constexpr bool y_has_pixel_rows(WgradStaging staging) {
-  return staging == WgradStaging::kTmaPixels || staging == WgradStaging::kTransposed;
+  return staging == WgradStaging::kTmaPixels || staging == WgradStaging::kTmaRows;
 }
-// Copied raw first, then transposed by warps.
-FASTCONV_HOST_DEVICE constexpr bool is_transposed(WgradStaging staging) {
-  return staging == WgradStaging::kTransposed || staging == WgradStaging::kDense;
-}
+
 struct WgradConfig {
   int32_t channels;    // of a box of x: 64, 32 or 16
   int32_t blocks;      // of channels or taps in a unit, that is, in one instruction
@@ -34,11 +28,7 @@ struct WgradConfig {
   int32_t warpgroups;  // of consumers
   WgradStaging staging;
 
-  // Where operands are transposed, one warp starts the copies; more others where the sums leave registers for them.
-  constexpr int32_t producer_warps() const {
-    return is_transposed(staging) && warpgroups == 2 && units * n() <= 288 ? 8 : 4;
-  }
-  constexpr int32_t threads() const { return 32 * producer_warps() + 128 * warpgroups; }
+  constexpr int32_t threads() const { return 128 + 128 * warpgroups; }
   constexpr int32_t slots() const { return units * warpgroups; }
   constexpr int32_t n() const { return channels * blocks; }               // of the instruction
   constexpr int32_t job_bytes() const { return slots() * 64 * n() * 4; }  // the sums of a block

@@ -7,7 +7,8 @@
 #include <cstdint>
 
 #include "fastconv/core/fast_divmod.h"
-#include "fastconv/tile/raw_rows.h"
+#include "fastconv/tile/reorder.h"
+#include "fastconv/tile/tensor_map_spec.h"
 #include "fastconv/tile/wgrad_config.h"
 
 namespace fastconv {
@@ -19,7 +20,6 @@ inline constexpr int kMaxWgradBlocks = 4;
 inline constexpr int kMaxWgradCluster = 4;
 inline constexpr int kMaxWgradStages = 8;
 inline constexpr int kMaxWgradSteps = 32;  // of 16 pixels a tile
-inline constexpr int kMaxWgradRawStages = 14;
 
 // A box of x in the stage: channels from c_block on, first pixel stride * (first output pixel) + (dh, dw).
 struct WgradPart {
@@ -44,7 +44,7 @@ struct WgradStep {
   uint16_t x, y;
 };
 
-// An operand that producer warps read or transpose, in boxes of rows x pitch pixels.
+// An operand that producer warps read, in boxes of rows x pitch pixels.
 struct WgradOperand {
   const void* data;
   int64_t n_stride, c_stride, h_stride, w_stride;  // elements
@@ -52,7 +52,6 @@ struct WgradOperand {
   int32_t step_h, step_w;
   FastDivmod box_h;      // rows of a box in each image
   FastDivmod row_units;  // loads of a row
-  FastDivmod plane_w;    // pixels of an image's row
   int32_t box_rows, pitch;
   int32_t vector;  // pixels a load: 8, 4, 2 or 1
 };
@@ -74,7 +73,7 @@ struct WgradSharing {
         lane_units(spread ? 32 / chunks : 32) {}
 };
 
-// WgradStaging::kTransposed: dy's rows of pixels, which may begin 2 to 14 bytes after an address that the copy engine
+// WgradStaging::kTmaRows: dy's rows of pixels, which may begin 2 to 14 bytes after an address that the copy engine
 // can take; that differs between the rows of a plane and between planes, with periods of 2^row_log2 rows and
 // 2^filter_log2 filters. Each of those phases has a map of its own, of every so manieth row and filter, whose columns
 // begin shift[phase] before the image's. A tile begins at the same column of all maps: its rows are so much further
@@ -82,8 +81,8 @@ struct WgradSharing {
 // A block of 64 filters is of one phase.
 struct WgradRows {
   int32_t row_log2, filter_log2;
-  int32_t shift[kMaxRawMaps];  // phase = (filter phase << row_log2) + row phase
-  bool shifted;                // any of them is not 0
+  int32_t shift[kMaxTensorMaps];  // phase = (filter phase << row_log2) + row phase
+  bool shifted;                   // any of them is not 0
 
   // Of the rows of a tile, those of one phase are neighbours in shared memory.
   FASTCONV_HOST_DEVICE int32_t place(int32_t row, int32_t rows) const {
@@ -96,22 +95,26 @@ struct WgradRows {
   }
 };
 
-// WgradStaging::kDense: a copy brings every 2^phases_log2-th channel, so that is how channels follow each other in a
-// staged block of 64: which one is at `position`. In dW they are put in order.
-FASTCONV_HOST_DEVICE int32_t channel_at(int32_t position, int32_t phases_log2) {
-  const int32_t channels_log2 = 6 - phases_log2;  // of a phase
-  return (position & ((1 << channels_log2) - 1)) << phases_log2 | position >> channels_log2;
-}
+// How a block writes its part of dW, if no other block has sums of it.
+enum class WgradStore : int8_t {
+  kQuads,     // as the sums lie in registers, two channels of two filters at once: any strides
+  kChannels,  // runs of channels, one a tap: they are contiguous
+  kTaps,      // runs of channels and taps: a channel's taps are contiguous (KCRS), and the block has all of them
+};
+// Of 16 filters in shared memory, beside the sums: rows lie 16 bytes off a multiple of 128, for the banks' sake.
+inline constexpr int kWgradStoreRows = 16;
+constexpr int wgrad_store_pitch(int elements) { return (elements * 2 + 127) / 128 * 128 + 16; }
 
 struct WgradParams {
+  Reorder x_order, y_order;  // of NCHW operands, first of all
   WgradOperand x, y;
-  RawRows raw, raw_y;  // of x, WgradStaging::kTransposed and kDense; of dy, kDense; stages are those of both
   WgradRows rows;
   void* w;
   float* partial;
 
   // job = ((group * k_jobs + k) * c_jobs + c) * tap_groups + tap group. The blocks of a cluster are splits of one job
   // and add up what they have: block = (partial * jobs + job) * cluster + rank, split = partial * cluster + rank.
+  int32_t first_block;  // of this launch
   FastDivmod jobs, tap_groups, c_jobs, k_jobs, cluster;
   int32_t splits;
   int32_t partials;  // splits / cluster; if 1, dW is written at once
@@ -124,7 +127,7 @@ struct WgradParams {
   int32_t units_per_m_block;  // slots of units; slot = m_block * units_per_m_block + unit
   int32_t c_blocks_per_job;
   int32_t stages, stage_bytes;
-  int32_t data_bytes;                 // of shared memory: the stages and raw rows or, afterwards, all sums of the job
+  int32_t data_bytes;                 // of shared memory: the stages or, afterwards, all sums of the job
   int32_t x_part_bytes, x_box_bytes;  // a part's room and what is copied into it; the rest stays zero
   int32_t y_block_bytes, y_box_bytes;
   int32_t y_offset;                      // of dy in a stage
@@ -132,17 +135,19 @@ struct WgradParams {
   int32_t step_pairs;
   bool x_copied, y_copied;  // by the copy engine; otherwise by producer warps
 
-  int32_t c, k;                          // of a convolution group
-  int32_t c_phases_log2, k_phases_log2;  // see channel_at()
-  int64_t w_k, w_c, w_r, w_s, w_group;   // strides, elements
-  bool w_pairs;                          // two neighbouring channels can be stored at once
+  int32_t c, k;                         // of a convolution group
+  int64_t w_k, w_c, w_r, w_s, w_group;  // strides, elements
+  WgradStore store;
+  int32_t store_pitch;  // bytes; of kChannels and kTaps
+  int32_t taps, filter_w;
+  bool w_pairs;  // kQuads: two neighbouring channels can be stored at once
 
   WgradStep step[kMaxWgradSteps];
   WgradTapGroup tap_group[kMaxWgradTapGroups];
   WgradPart part[kMaxWgradParts];
   WgradUnit unit[kMaxWgradUnits];
 };
-// Beside them a kernel has one tensor map an operand or, WgradStaging::kTransposed, kMaxRawMaps. From sm_70 and
+// Beside them a kernel has one tensor map an operand or, of rows of dy, kMaxTensorMaps. From sm_70 and
 // CUDA 12.1 on, parameters have 32764 bytes.
 static_assert(sizeof(WgradParams) <= 4096, "kernel parameters");
 

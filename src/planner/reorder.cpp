@@ -1,0 +1,61 @@
+#include "fastconv/planner/reorder.h"
+
+#include <initializer_list>
+
+#include "fastconv/core/integers.h"
+
+namespace fastconv {
+namespace {
+
+int64_t row_of(const Side& side, int64_t groups) { return round_up(side.c * groups, 8); }
+
+int vector_of(const Side& side, int64_t groups) {
+  for (const int vector : {8, 2}) {
+    if (side.align >= 2 * vector && side.h * side.w % vector == 0 && (side.n == 1 || side.stride.n % vector == 0) &&
+        (side.c * groups == 1 || side.stride.c % vector == 0)) {
+      return vector;
+    }
+  }
+  return 1;
+}
+
+}  // namespace
+
+bool reorderable(const Side& side, int64_t groups) {
+  constexpr int64_t kFewPixels = 16;
+  const int64_t pixels = side.h * side.w;
+  if ((side.w != 1 && side.stride.w != 1) || (side.h != 1 && side.stride.h != side.w)) return false;
+  if (pixels < kFewPixels || pixels >= kMaxExtent || (groups != 1 && side.c % 8 != 0)) return false;
+  return static_cast<double>(side.n) * static_cast<double>(pixels) * static_cast<double>(row_of(side, groups)) < 1e12;
+}
+
+Side reordered(const Side& side, int64_t groups) {
+  const int64_t row = row_of(side, groups);
+  return {side.n, side.c, side.h, side.w, {row * side.w * side.h, 1, row * side.w, row}, 128};
+}
+
+int64_t reordered_bytes(const Side& side, int64_t groups) {
+  return round_up(side.n * side.h * side.w * row_of(side, groups) * 2, 128);
+}
+
+Reorder make_reorder(const Side& side, int64_t groups) {
+  const int64_t row = row_of(side, groups), pixels = side.h * side.w;
+  const int64_t channel_blocks = ceil_div(row, kReorderChannels), pixel_blocks = ceil_div(pixels, kReorderPixels);
+  Reorder out{};
+  out.plane_n = side.stride.n, out.plane_c = side.stride.c;
+  out.channels = static_cast<int32_t>(side.c * groups), out.row = static_cast<int32_t>(row);
+  out.pixels = static_cast<int32_t>(pixels);
+  out.vector = vector_of(side, groups);
+  out.units = static_cast<int32_t>(side.n * channel_blocks * pixel_blocks);
+  out.channel_blocks = FastDivmod(channel_blocks), out.pixel_blocks = FastDivmod(pixel_blocks);
+  return out;
+}
+
+double reorder_us(const Side& side, int64_t groups) {
+  // Measured on an H200. What L2 cannot keep comes from memory once more, in part unseen.
+  constexpr double kFixedUs = 6, kBytesPerUs = 3.3e6, kL2Bytes = 4e7;
+  const auto bytes = static_cast<double>(reordered_bytes(side, groups));
+  return kFixedUs + (bytes > kL2Bytes ? 2.4 : 2) * bytes / kBytesPerUs;
+}
+
+}  // namespace fastconv
