@@ -145,6 +145,22 @@ def cut(problem: Problem) -> Problem:
 _CHANNELS = [1, 2, 3, 4, 5, 7, 8, 9, 13, 16, 17, 31, 32, 33, 64, 67, 128, 209]
 
 
+# As kernels for Hopper meet NCHW: transposed while staged, or written anew as rows of pixels.
+NCHW = {
+    "odd planes": Problem(3, 72, 9, 7, 136, 3, 3, padding=(1, 1)),
+    "even planes": Problem(2, 64, 10, 14, 64, 3, 3, padding=(1, 1)),
+    "aligned planes": Problem(2, 40, 16, 24, 48, 3, 3, dilation=(2, 1)),
+    "strided": Problem(3, 64, 33, 17, 72, 3, 3, stride=(2, 2), padding=(1, 1)),
+    "channels that no row is full of": Problem(2, 35, 12, 12, 43, 3, 3, padding=(1, 1)),
+    "groups": Problem(2, 96, 9, 11, 192, 3, 3, groups=3),
+    "pointwise": Problem(5, 128, 7, 7, 64, 1, 1),
+    "more blocks than run at once": Problem(1, 1088, 5, 4, 1088, 3, 3, padding=(1, 1)),
+    "rows that begin within sectors": Problem(4, 16, 100, 390, 128, 3, 3),
+    "rows of wide tiles that do": Problem(4, 64, 200, 319, 64, 2, 2),
+    "small images larger than a box of the copy engine": Problem(64, 32, 18, 18, 32, 3, 3, padding=(1, 1)),
+}
+
+
 @st.composite
 def problems(
     draw: st.DrawFn, max_products: int = 3_000_000, batches: Sequence[int | None] = (None, 0, 1, 2, 3, 5)

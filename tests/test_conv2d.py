@@ -12,11 +12,26 @@ import torch
 import torch.nn.functional as F
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 import fastconv
 import reference
 from check import KERNELS, Kernel, check_pass, check_problem, expect_pass, is_poisoned, poison, run_forced, run_pass
-from shapes import CASES, DTYPES, PASSES, PUBLIC, VIEWS, Problem, cut, operands, problems, tensor, wide_problems
+from shapes import (
+    CASES,
+    DTYPES,
+    NCHW,
+    PASSES,
+    PUBLIC,
+    VIEWS,
+    Operands,
+    Problem,
+    cut,
+    operands,
+    problems,
+    tensor,
+    wide_problems,
+)
 
 dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: str(d).removeprefix("torch."))
 seeds = st.integers(0, 2**31)
@@ -116,6 +131,40 @@ class TestKernel:
             if ran:
                 return
         pytest.fail("it refused every one")
+
+
+def by_cudnn(pass_: str, o: Operands, problem: Problem) -> Tensor:
+    with torch.backends.cudnn.flags(enabled=True, deterministic=True):
+        if pass_ == "fprop":
+            return F.conv2d(o.input, o.weight, o.bias, *problem.geometry)
+        stride, padding, dilation, groups = problem.geometry
+        dx, dw, _ = torch.ops.aten.convolution_backward(
+            o.grad_output, o.input, o.weight, None, stride, padding, dilation, False, (0, 0), groups,
+            (pass_ == "dgrad", pass_ == "wgrad", False),
+        )  # fmt: skip
+        return dx if pass_ == "dgrad" else dw
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("kernel", [k for k in KERNELS if k.name.startswith(("halo_", "sm90_"))], ids=lambda k: k.name)
+@given(problem=wide_problems(), dtype=st.sampled_from(HALF), seed=seeds, kinds=st.tuples(*[layouts] * 3))
+@settings(max_examples=6)
+def test_tensor_cores_lose_no_more_than_cudnn(
+    kernel: Kernel, problem: Problem, dtype: torch.dtype, seed: int, kinds: tuple[str, str, str]
+) -> None:
+    """At most 1.1 times cuDNN's error, or that of the exact result, rounded to the dtype, where cuDNN was luckier."""
+    o = operands(problem, dtype, "cuda", seed, kinds)
+    actual = run_forced(kernel, o, problem)
+    if actual is None:
+        event("refused")
+        return
+    expected = expect_pass(kernel.pass_, o, problem)
+
+    def error(result: Tensor) -> float:  # not relative: all may be zero
+        return float((reference.f64(result) - expected.value).norm())
+
+    limit = max(error(by_cudnn(kernel.pass_, o, problem)), error(expected.value.to(dtype)))
+    assert error(actual) <= 1.1 * limit
 
 
 def test_forced_kernel_is_the_one_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,6 +304,21 @@ def test_no_input_channels(device: str) -> None:
     y.sum().backward()
     assert x.grad is not None and x.grad.shape == x.shape
     assert w.grad is not None and w.grad.shape == w.shape
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("pass_", PASSES)
+@pytest.mark.parametrize("name", NCHW)
+def test_every_way_to_stage_nchw(cuda: str, name: str, pass_: str) -> None:
+    problem = NCHW[name]
+    o = operands(problem, torch.float16, cuda)
+    expected = expect_pass(pass_, o, problem)
+    kernels = [k for k in KERNELS if k.pass_ == pass_ and k.name.endswith(("_tma", "_rows", "_transposed"))]
+    results = {k.name: run_forced(k, o, problem) for k in kernels}
+    assert any(result is not None for result in results.values())
+    for kernel, result in results.items():
+        if result is not None:
+            reference.assert_right(result, expected, kernel)
 
 
 @pytest.mark.parametrize("pass_", PASSES)

@@ -90,6 +90,7 @@ def check_plan(problem: native.ConvProblem, pass_: str, device: native.DeviceSpe
     assert kernel.why_not(problem, device) is None
     assert 0 <= plan.workspace_bytes <= max(256 << 20, int(problem.compulsory_bytes / 4))
     assert plan.split >= 1 and plan.chunk >= 0 and plan.cost_us >= 0
+    native.check_copies(problem, kernel, device)
     if device.is_cuda:
         assert 0 <= plan.grid <= 2**31 - 1  # the CUDA programming guide's limit on gridDim.x
         assert 32 <= plan.block_threads <= 1024 and plan.block_threads % 32 == 0
@@ -327,3 +328,17 @@ def test_vectors_of_channels_are_not_read_where_columns_lie_closer(
     assert not plan.kernel.endswith("_nhwc")
     dense = native.make_plan(native_problem(problem, pass_, channels_last=True), GPUS[90])
     assert dense.kernel.endswith("_nhwc")
+
+
+@pytest.mark.parametrize(
+    ("size", "filters", "pass_"),
+    [((64, 32, 18, 18), 32, "fprop"), ((64, 64, 18, 18), 16, "dgrad"), ((32, 16, 18, 14), 32, "dgrad")],
+)
+def test_images_larger_than_a_box_of_the_copy_engine(size: tuple[int, ...], filters: int, pass_: str) -> None:
+    """Small images are copied whole, by bulk copies."""
+    weight = (filters, size[1], 3, 3)
+    problem = native.ConvProblem(size, weight, (1, 1), (1, 1), (1, 1), 1, pass_=pass_, dtype="float16")
+    hopper = native.DeviceSpec.cuda(90, 132, 227 << 10)
+    for kernel in KERNELS.values():
+        if kernel.pass_ == pass_ and kernel.is_cuda and kernel.why_not(problem, hopper) is None:
+            native.check_copies(problem, kernel, hopper)

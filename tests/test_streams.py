@@ -19,7 +19,7 @@ from torch import Tensor
 
 import fastconv
 import reference
-from shapes import CASES, DTYPES, PASSES, PUBLIC, Problem, operands, tensor
+from shapes import CASES, DTYPES, NCHW, PASSES, PUBLIC, Problem, operands, tensor
 
 MIB = 2**20
 PROBLEM = Problem(2, 16, 24, 24, 32, 3, 3, padding=(1, 1))
@@ -100,11 +100,14 @@ def test_the_tensors_device_is_used_and_the_current_one_kept(cuda: str) -> None:
     assert equal(expected, [t.to("cuda:0") for t in other])
 
 
+GRAPHED = ["plain_3x3", "grouped", "depthwise_strided", "long_reduction", "rgb_stem"]
+
+
 @pytest.mark.cuda
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("name", ["plain_3x3", "grouped", "depthwise_strided", "long_reduction", "rgb_stem"])
+@pytest.mark.parametrize("name", [*GRAPHED, "odd planes", "more blocks than run at once"])
 def test_a_training_step_is_captured_in_a_graph(cuda: str, name: str, dtype: torch.dtype) -> None:
-    problem = CASES[name].with_(bias=True)
+    problem = {**CASES, **NCHW}[name].with_(bias=True)
     o = operands(problem, dtype, cuda)
     assert o.bias is not None
     x, w, b = (t.requires_grad_() for t in (o.input, o.weight, o.bias))

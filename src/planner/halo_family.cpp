@@ -19,9 +19,8 @@ namespace {
 constexpr int64_t kInt32Max = std::numeric_limits<int32_t>::max();
 constexpr int64_t kMaxStride = 1 << 12;  // a tile that begins inside and ends outside has 32-bit coordinates
 constexpr int64_t kMaxHaloPixels = 1 << 20;
-constexpr int64_t kMaxTiles = 1 << 29;  // and so does the first tile of a block's last run
-constexpr int64_t kBlock = 64;          // pixels of an M-block
-constexpr Pair kUnitStep{1, 1};
+constexpr int64_t kMaxTiles = 1 << 29;
+constexpr int64_t kBlock = 64;  // pixels of an M-block
 
 // The runs of each output phase along one dimension.
 struct Axis {
@@ -240,6 +239,11 @@ Store store_mode(const Work& work, bool linear) {
   return {StoreMode::kPixels, 1};
 }
 
+// Whether rows of pixels do not begin with a sector: they then share one with the row's next tile, or the next row.
+bool stores_pieces(const Work& work, Store store) {
+  return store.mode == StoreMode::kPixels && (work.out.h > 1 ? work.out.stride.h : work.out.stride.c) % 16 != 0;
+}
+
 // A tiling's consequences for a problem.
 struct Tiles {
   int64_t pixels;      // of a tile
@@ -393,11 +397,6 @@ Workspace workspace_of(const Work& work, const HaloConfig& config, const ConvPro
           work.reordering.out ? reordered_bytes(work.out_planes, work.groups) : 0};
 }
 
-// Whether rows of pixels do not begin with a sector: they then share one with the row's next tile, or the next row.
-bool stores_pieces(const Work& work, Store store) {
-  return store.mode == StoreMode::kPixels && (work.out.h > 1 ? work.out.stride.h : work.out.stride.c) % 16 != 0;
-}
-
 // Loads of a staging thread that cover a halo row.
 int64_t stage_row_units(HaloStaging staging, int64_t halo_pitch) {
   return staging == HaloStaging::kPairs ? halo_pitch / 2 + 1 : halo_pitch;
@@ -423,8 +422,6 @@ double store_rate(const Work& work, const HaloConfig& config, const HaloTiling& 
         static_cast<double>(work.out.n * work.out.h * work.out.w) * static_cast<double>(work.out.c * work.groups) <
         kSmallOutput;
     rate = narrow ? run / (small ? 16 : 40) : std::min(17., run / (small ? 18 : 26));
-    // The copy engine's own loads slow such stores down.
-    if (config.staging == HaloStaging::kTma) rate *= .75;
   }
   if (store.pixel_vector == 1 || tiling.linear) rate = std::min(store.pixel_vector == 1 ? 2. : 5., rate);
   return tiling.turns && stores_pieces(work, store) ? rate / 2 : rate;
@@ -492,8 +489,9 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
                         .02 * idle + .1 * (by_warps && tiling.linear && config.channels < 64 && work.in.c > 32)
                   : 1 + .06 * (4 - tiling.halo_stages) + .1 * idle;
   const double pack = packed_bytes > 0 ? kPackUs + 2 * static_cast<double>(packed_bytes) / kPackBytesPerUs : 0;
-  const double reorder = (work.reordering.in ? reorder_us(work.in_planes, work.groups) : 0) +
-                         (work.reordering.out ? reorder_us(work.out_planes, work.groups) : 0);
+  const double share = static_cast<double>(std::min<int64_t>(tiles.count, sm_count)) / sm_count;
+  const double reorder = (work.reordering.in ? reorder_us(work.in_planes, work.groups, share) : 0) +
+                         (work.reordering.out ? reorder_us(work.out_planes, work.groups, share) : 0);
   const double clocks = waves * tile * rough + kFixedClocks + (tiling.turns ? epilogue : 0);
   const double compute_us = clocks / kClocksPerUs, memory_us = bytes / (kBytesPerUsPerSm * sm_count);
   return pack + reorder + std::max(compute_us, memory_us) +
@@ -542,7 +540,6 @@ Best best_tiling(const Work& work, const HaloConfig& config, const ConvProblem& 
   Best best;
   const double bytes = compulsory_bytes(problem);
   const int64_t max_workspace = max_workspace_bytes(problem);
-  const Store store[] = {store_mode(work, false), store_mode(work, true)};
   const bool rows_apart = work.h.runs() > work.h.phases || work.h.run[0].step > 1;
   const bool cols_apart = work.w.runs() > work.w.phases || work.w.run[0].step > 1;
   for (const TapSplit split : {TapSplit::kNone, TapSplit::kRows, TapSplit::kTaps}) {
@@ -560,8 +557,8 @@ Best best_tiling(const Work& work, const HaloConfig& config, const ConvProblem& 
       const Workspace workspace = workspace_of(work, config, problem, tiles);
       if (workspace.bytes() > max_workspace) return false;
       const double cost = any ? 0
-                              : cost_us(work, config, tiling, tiles, reaches, store[tiling.linear], workspace.packed,
-                                        bytes, device.sm_count);
+                              : cost_us(work, config, tiling, tiles, reaches, store_mode(work, tiling.linear),
+                                        workspace.packed, bytes, device.sm_count);
       if (cost < best.cost_us) best = {tiling, tiles, workspace, cost};
       return any;
     });
@@ -772,16 +769,9 @@ Plan halo_plan(const KernelEntry& entry, const ConvProblem& problem, const Devic
                                          best.tiling.filter_stages * tiles.step_bytes + tiles.raw_bytes());
   plan.workspace_bytes = best.workspace.bytes();
   plan.halo = best.tiling;
-  plan.halo.tile_run = 1;
   plan.halo.reorder_in = work.reordering.in, plan.halo.reorder_out = work.reordering.out;
   if (work.reordering.in || work.reordering.out) {
     plan.smem_bytes = std::max(plan.smem_bytes, kHaloAlignment + plan.block_threads / 32 * kReorderBytes);
-  }
-  // Rows stored in pieces are written by one block, one piece soon after the other: it costs less (seed_3x3's stores
-  // alone: 1.65 ms against 2.0). No block is without a tile: it would wait for a filter that stays.
-  if (tiles.count >= 4 * plan.grid && stores_pieces(work, store_mode(work, best.tiling.linear))) {
-    plan.halo.tile_run = static_cast<int32_t>(ceil_div(tiles.count, std::max<int64_t>(plan.grid, 1)));
-    plan.grid = ceil_div(tiles.count, plan.halo.tile_run);
   }
   plan.cost_us = best.cost_us;
   return plan;
@@ -810,7 +800,6 @@ HaloLaunch halo_launch(const Plan& plan, const ConvProblem& problem) {
 
   const Store store = store_mode(work, tiling.linear);
   params.tiles = static_cast<int32_t>(tiles.count);
-  params.tile_run = tiling.tile_run;
   params.k_tiles = FastDivmod(tiles.filters), params.phases = FastDivmod(work.phases());
   params.tiles_npq = FastDivmod(tiles.per_filter);
   params.linear = tiling.linear;
@@ -849,7 +838,7 @@ HaloLaunch halo_launch(const Plan& plan, const ConvProblem& problem) {
       launch.in_map[launch.in_maps++] = planes_map(work, config);
       break;
     case HaloStaging::kTransposed:
-      for (; launch.in_maps < 1 << params.raw.phases_log2; ++launch.in_maps) {
+      for (; !params.raw.whole && launch.in_maps < 1 << params.raw.phases_log2; ++launch.in_maps) {
         launch.in_map[launch.in_maps] = raw_planes_map(work, config, params.raw, launch.in_maps);
       }
       break;

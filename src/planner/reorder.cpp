@@ -1,5 +1,6 @@
 #include "fastconv/planner/reorder.h"
 
+#include <algorithm>
 #include <initializer_list>
 
 #include "fastconv/core/integers.h"
@@ -51,11 +52,12 @@ Reorder make_reorder(const Side& side, int64_t groups) {
   return out;
 }
 
-double reorder_us(const Side& side, int64_t groups) {
+double reorder_us(const Side& side, int64_t groups, double share) {
   // Measured on an H200. What L2 cannot keep comes from memory once more, in part unseen.
   constexpr double kFixedUs = 6, kBytesPerUs = 3.3e6, kL2Bytes = 4e7;
   const auto bytes = static_cast<double>(reordered_bytes(side, groups));
-  return kFixedUs + (bytes > kL2Bytes ? 2.4 : 2) * bytes / kBytesPerUs;
+  // A few multiprocessors do not use up the memory.
+  return kFixedUs + (bytes > kL2Bytes ? 2.4 : 2) * bytes / (kBytesPerUs * std::min(1., 2 * share));
 }
 
 }  // namespace fastconv

@@ -413,21 +413,20 @@ TensorMapSpec tensor_map(const Side& side, int64_t groups, bool pixel_rows, int6
                          int64_t rows, int64_t images, Pair step) {
   auto u64 = [](int64_t v) { return static_cast<uint64_t>(v); };
   auto u32 = [](int64_t v) { return static_cast<uint32_t>(v); };
-  auto bytes = [&](int64_t size, int64_t stride) { return u64(size == 1 ? 16 : stride * 2); };
   if (pixel_rows) {
     return {{u64(side.w), u64(side.c), u64(groups), u64(side.h), u64(side.n)},
-            {bytes(side.c * groups, side.stride.c), bytes(groups, side.c * side.stride.c), bytes(side.h, side.stride.h),
-             bytes(side.n, side.stride.n)},
+            {stride_bytes(side.c * groups, side.stride.c), stride_bytes(groups, side.c * side.stride.c),
+             stride_bytes(side.h, side.stride.h), stride_bytes(side.n, side.stride.n)},
             {u32(pitch), u32(channels), 1, u32((rows - 1) * step.h + 1), u32(images)},
             {1, 1, 1, u32(step.h), 1},
             i32(pitch * 2)};
   }
-  return {
-      {u64(side.c), u64(groups), u64(side.w), u64(side.h), u64(side.n)},
-      {bytes(groups, side.c), bytes(side.w, side.stride.w), bytes(side.h, side.stride.h), bytes(side.n, side.stride.n)},
-      {u32(channels), 1, u32((pitch - 1) * step.w + 1), u32((rows - 1) * step.h + 1), u32(images)},
-      {1, 1, u32(step.w), u32(step.h), 1},
-      i32(channels * 2)};
+  return {{u64(side.c), u64(groups), u64(side.w), u64(side.h), u64(side.n)},
+          {stride_bytes(groups, side.c), stride_bytes(side.w, side.stride.w), stride_bytes(side.h, side.stride.h),
+           stride_bytes(side.n, side.stride.n)},
+          {u32(channels), 1, u32((pitch - 1) * step.w + 1), u32((rows - 1) * step.h + 1), u32(images)},
+          {1, 1, u32(step.w), u32(step.h), 1},
+          i32(channels * 2)};
 }
 
 // WgradRows and its maps.
@@ -453,8 +452,6 @@ void make_row_maps(const Work& work, const WgradTiling& tiling, WgradLaunch& lau
     }
   }
 }
-
-constexpr Pair kUnitStep{1, 1};
 
 WgradOperand x_operand(const Work& work, const WgradTiling& tiling, const Tile& tile) {
   return operand(work.x, work.groups, tile.x_pitch, tile.x_rows, tiling.tile_n, work.stride);
@@ -524,13 +521,14 @@ struct Sharing {
   int64_t splits = 1, cluster = 1;
 };
 
+// `room`: bytes for the sums of several clusters.
 Sharing share_pixels(const WgradConfig& config, const DeviceSpec& device, int64_t jobs, int64_t tiles,
-                     double tile_clocks, double dram_clocks, int64_t max_cluster) {
+                     double tile_clocks, double dram_clocks, int64_t max_cluster, int64_t room) {
   Sharing best;
   const double sums = config.job_bytes();
   auto consider = [&](int64_t splits, int64_t cluster, int64_t sms) {
     const int64_t partials = splits / cluster;
-    if (partials > 1 && partials * jobs * config.job_bytes() > kMaxWorkspaceBytes) return;
+    if (partials > 1 && partials * jobs * config.job_bytes() > room) return;
     const double block = static_cast<double>(ceil_div(tiles, splits)) * tile_clocks + sums / kSumsToSmem +
                          sums / static_cast<double>(cluster) / kSumsOut;
     const double work = static_cast<double>(ceil_div(splits * jobs, sms)) * block;
@@ -543,7 +541,8 @@ Sharing share_pixels(const WgradConfig& config, const DeviceSpec& device, int64_
     // A cluster lives in one of the chip's groups of multiprocessors, some of which have few to spare.
     const int64_t sms = cluster <= 2 ? device.sm_count : device.sm_count * 10 / 11;
     for (int64_t waves = 1; waves <= 2; ++waves) {
-      const int64_t splits = std::min(waves * sms / jobs, tiles) / cluster * cluster;
+      const int64_t most = std::max(room / (jobs * config.job_bytes()) * cluster, cluster);
+      const int64_t splits = std::min({waves * sms / jobs, tiles, most}) / cluster * cluster;
       if (splits > 0) consider(splits, cluster, sms);
     }
   }
@@ -672,8 +671,7 @@ Plan wgrad_plan(const KernelEntry& entry, const ConvProblem& problem, const Devi
   const double dram_clocks = compulsory_bytes(problem) / kDramBytes;
   const bool reorders = work.reorder_x || work.reorder_y;
   const Workspace workspace = workspace_of(work);
-  const double reorder_clocks = kClocksPerUs * ((work.reorder_x ? reorder_us(work.x_planes, work.groups) : 0) +
-                                                (work.reorder_y ? reorder_us(work.y_planes, work.groups) : 0));
+  const int64_t room = max_workspace_bytes(problem) - workspace.bytes();
   Plan plan;
   plan.cost_us = std::numeric_limits<double>::max();
   Units units;
@@ -707,8 +705,11 @@ Plan wgrad_plan(const KernelEntry& entry, const ConvProblem& problem, const Devi
       if (tile.count == 0) consider(y_has_pixel_rows(config.staging) ? last_pixel_rows(work) : kLastResort);
       if (tile.count == 0) continue;
       const Sharing sharing = share_pixels(config, device, jobs, tile.count, clocks_of_best, dram_clocks,
-                                           reorders ? kMaxCooperativeCluster : kMaxWgradCluster);
-      const double cost_us = (sharing.clocks + reorder_clocks) / kClocksPerUs;
+                                           reorders ? kMaxCooperativeCluster : kMaxWgradCluster, room);
+      const double share = std::min(1., static_cast<double>(sharing.splits * jobs) / device.sm_count);
+      const double cost_us = sharing.clocks / kClocksPerUs +
+                             (work.reorder_x ? reorder_us(work.x_planes, work.groups, share) : 0) +
+                             (work.reorder_y ? reorder_us(work.y_planes, work.groups, share) : 0);
       if (cost_us >= plan.cost_us) continue;
       tiling.cluster = static_cast<int8_t>(sharing.cluster);
       const int64_t partials = sharing.splits / sharing.cluster;

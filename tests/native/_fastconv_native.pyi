@@ -137,6 +137,9 @@ def halo_products(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> l
 def halo_packed_filter(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> tuple[list[int], list[int]]:
     """Elements of the packed filter as elements of the filter, -1 for zeros: as its kernel packs them, and as used."""
 
+def check_copies(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> None:
+    """Raises IndexError if the plan has a copy that the copy engine does not make."""
+
 def wgrad_products(
     problem: ConvProblem, kernel: Kernel, device: DeviceSpec, filter: int = 0
 ) -> list[tuple[int, int, int]]:

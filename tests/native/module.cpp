@@ -445,6 +445,20 @@ void check_copy(const TensorMapSpec& map, int64_t column) {
   if (!legal) throw py::index_error("no legal copy");
 }
 
+// All that a plan has the copy engine do.
+void check_copies(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device) {
+  const Plan plan = kernel.plan(kernel, problem, device);
+  if (kernel.family == KernelFamily::kHalo) {
+    const HaloLaunch launch = halo_launch(plan, problem);
+    for (int i = 0; i < launch.in_maps; ++i) check_copy(launch.in_map[i], 0);
+    if (launch.params.filter_direct) check_copy(launch.filter_map, 0);
+  } else if (kernel.family == KernelFamily::kWgrad) {
+    const WgradLaunch launch = wgrad_launch(plan, problem);
+    if (launch.params.x_copied) check_copy(launch.x_map, 0);
+    for (int i = 0; i < launch.y_maps; ++i) check_copy(launch.y_map[i], 0);
+  }
+}
+
 // A block of dy's rows as copy_wgrad_rows() and clear_wgrad_margins() leave it: for each pixel the offset of filter
 // number `filter` of the block, or kZero. Rows of tile_q pixels.
 std::vector<int64_t> copied_rows(const WgradLaunch& launch, const WgradTile& tile, int32_t block, int32_t filter) {
@@ -587,6 +601,7 @@ void bind_index_maths(py::module_& m) {
         return halo_packed_filter(problem, kernel, device);
       },
       "problem"_a, "kernel"_a, "device"_a);
+  m.def("check_copies", &check_copies, "problem"_a, "kernel"_a, "device"_a);
   m.def(
       "wgrad_products",
       [](const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device, int32_t filter) {

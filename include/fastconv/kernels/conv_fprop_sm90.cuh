@@ -185,7 +185,7 @@ __global__ __launch_bounds__(HaloThreads<kStaging>::kThreads,
         filter.parity = 0;
       }
       float acc[kMBlocks][kBlockK / 2];
-      if (turns) ptx::barrier_sync(my_turn, 256);
+      if (turns) ptx::barrier_sync<256>(my_turn);
       Mainloop<T, kBlockK, kMBlocks, kChannels, kMMajor, kNMajor>::run(params, tile, first_block, halo, filter,
                                                                        !params.filter_resident, lane == 0, acc, [&] {
                                                                          if (turns) arrive_block_barrier(next_turn);

@@ -19,7 +19,7 @@ struct Registers {
 
 template <int kWarpgroups, WgradStaging kStaging>
 struct WgradThreads {
-  static constexpr int kProducers = 128, kConsumers = 128 * kWarpgroups;
+  static constexpr int kProducers = 128, kConsumers = 128 * kWarpgroups, kWarps = (kProducers + kConsumers) / 32;
   static constexpr bool kTma = kStaging != WgradStaging::kWarps;
   static constexpr int kFullArrivals = kTma ? 1 : kProducers;  // that fill a stage
   // NOTES: setmaxnreg moves registers within the block's allotment: 168 x 384 threads or 128 x 512. More threads do not
@@ -64,10 +64,8 @@ __global__ __launch_bounds__((WgradConfig{kChannels, kBlocks, kUnits, kWarpgroup
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
   if constexpr (kStaging == WgradStaging::kTma || kStaging == WgradStaging::kTmaRows) {
     const bool reorder_x = params.x_order.units > 0, reorder_y = params.y_order.units > 0;
-    if (reorder_x)
-      reorder_tensor<true>(params.x_order, smem, warp, (Threads::kProducers + Threads::kConsumers) / 32, lane);
-    if (reorder_y)
-      reorder_tensor<true>(params.y_order, smem, warp, (Threads::kProducers + Threads::kConsumers) / 32, lane);
+    if (reorder_x) reorder_tensor<true>(params.x_order, smem, warp, Threads::kWarps, lane);
+    if (reorder_y) reorder_tensor<true>(params.y_order, smem, warp, Threads::kWarps, lane);
     if (reorder_x || reorder_y) sync_grid();
   }
   const bool margins = kStaging == WgradStaging::kTmaRows && params.rows.shifted;
@@ -96,7 +94,7 @@ __global__ __launch_bounds__((WgradConfig{kChannels, kBlocks, kUnits, kWarpgroup
     const int first_slot = (warp - Threads::kProducers / 32) / 4 * kUnits;
     float acc[kUnits][Loop::kAccumulators];
     Loop::run(params, share, first_slot, ring, lane == 0, acc);
-    auto sync = [] { ptx::barrier_sync(1, Threads::kConsumers); };
+    auto sync = [] { ptx::barrier_sync<Threads::kConsumers>(1); };
     sync();  // all stages have been read
     Store::put_sums(smem, first_slot, threadIdx.x % 128, acc);
     // NOTES: the barrier waits for threads that have not exited; the producers are done. All this stays in the

@@ -14,7 +14,7 @@ bool reorderable(const Side& side, int64_t groups);
 Side reordered(const Side& side, int64_t groups);
 int64_t reordered_bytes(const Side& side, int64_t groups);
 Reorder make_reorder(const Side& side, int64_t groups);  // without addresses
-// Of a tensor, and of the wait for all blocks.
-double reorder_us(const Side& side, int64_t groups);
+// Of a tensor, and of the wait for all blocks, which run on this share of the chip.
+double reorder_us(const Side& side, int64_t groups, double share);
 
 }  // namespace fastconv

@@ -9,6 +9,8 @@ namespace fastconv {
 
 inline constexpr int64_t kMaxExtent = 1 << 29;  // sums of coordinates stay within 32 bits
 
+inline constexpr Pair kUnitStep{1, 1};
+
 // One of the two image tensors; c is a group's channels.
 struct Side {
   int64_t n, c, h, w;

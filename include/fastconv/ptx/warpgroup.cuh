@@ -15,9 +15,10 @@ __device__ __forceinline__ void acquire_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-// `threads` of the block, whole warps, that name the same barrier of 0 to 15; __syncthreads() is 0.
-__device__ __forceinline__ void barrier_sync(int barrier, int threads) {
-  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+// kThreads of the block, whole warps, that name the same barrier of 0 to 15; __syncthreads() is 0.
+template <int kThreads>
+__device__ __forceinline__ void barrier_sync(int barrier) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(kThreads) : "memory");
 }
 
 // Programmatic dependent launch: the wait returns when the kernels before this one have finished and flushed.

@@ -6,7 +6,8 @@
 #include <cuda_fp16.h>
 
 #include "fastconv/ptx/mbarrier.cuh"
-#include "fastconv/ptx/shared_memory.cuh"
+#include "fastconv/ptx/warpgroup.cuh"
+#include "fastconv/tile/pixels.cuh"
 #include "fastconv/tile/scheduler.cuh"
 
 namespace fastconv {
@@ -134,32 +135,43 @@ struct Epilogue {
     }
   }
 
+  static constexpr int kPixels = 64 * kMBlocks, kRowBytes = kPixels * 2;
+  static constexpr int kPass = kEpilogueBytes / kRowBytes;  // channels that pass through shared memory together
+  static_assert(kBlockK % kPass == 0 && kPass % 16 == 0);
+
+  __device__ __forceinline__ uint32_t pixel_address(int k, int pixel) const {
+    return smem + k * kRowBytes + (((pixel >> 3) ^ (k & 7)) << 4) + (pixel & 7) * 2;
+  }
+
   // Out[channel][pixel]: the warpgroup turns all its M-blocks round together, a few channels at a time, so that blocks
   // side by side make long runs: a sector written in pieces costs more than its bytes. Then each warp stores rows of
-  // pixels, kVector a lane.
+  // pixels, kVector a lane. NOTES: loads from shared memory stay in their order with stores, so a few go ahead
+  // together.
   template <int kVector>
   __device__ __forceinline__ void store_pixels(const float (&acc)[kMBlocks][kAccumulators], int first_block) const {
-    constexpr int kPixels = 64 * kMBlocks, kRowBytes = kPixels * 2, kPass = kEpilogueBytes / kRowBytes;  // channels
+    using Value = typename Pixels<kVector>::Value;
     constexpr int kLanes = kPixels / kVector < 32 ? kPixels / kVector : 32;  // that share a channel
     constexpr int kParts = kPixels / (kLanes * kVector), kStep = 4 * 32 / kLanes;
-    static_assert(kBlockK % kPass == 0 && kPass % 16 == 0);
+    constexpr int kBatch = kParts >= 8 ? 1 : (kVector == 8 ? 2 : 8) / kParts;  // channels
+    static_assert(kPass % (kStep * kBatch) == 0);
     // Rows of shared memory hold groups of 8 pixels in the order of the output's rows.
     const int across_log2 = params.linear || params.block_w_log2 == 6 ? 0 : min(params.blocks_q_log2, kMBlocks / 2);
     auto position = [&](int m, int group) {
       return (((m >> across_log2) * 8 + group) << across_log2) + (m & ((1 << across_log2) - 1));
     };
+    auto pixel_of = [&](int part) { return (part * kLanes + lane % kLanes) * kVector; };
     int room[kParts];
     int64_t at[kParts];
 #pragma unroll
     for (int i = 0; i < kParts; ++i) {
-      const int pixel = (i * kLanes + lane % kLanes) * kVector, row = pixel >> (3 + across_log2);
+      const int pixel = pixel_of(i), row = pixel >> (3 + across_log2);
       const int m = ((row >> 3) << across_log2) + ((pixel >> 3) & ((1 << across_log2) - 1));
       at[i] = offset(first_block + m, (row & 7) * 8 + (pixel & 7), room[i]);
     }
     auto* out = static_cast<uint16_t*>(params.out) + k_base * params.out_k;
 #pragma unroll
     for (int first = 0; first < kBlockK; first += kPass) {
-      asm volatile("bar.sync %0, 128;" ::"r"(barrier) : "memory");
+      ptx::barrier_sync<128>(barrier);
 #pragma unroll
       for (int m = 0; m < kMBlocks; ++m) {
         const int to = position(m, warp * 2 + lane / 8 % 2) ^ (lane & 7);
@@ -170,27 +182,28 @@ struct Epilogue {
           ptx::stmatrix4<true>(smem + (c + lane / 16 * 8 + lane % 8) * kRowBytes + (to << 4), v);
         }
       }
-      asm volatile("bar.sync %0, 128;" ::"r"(barrier) : "memory");
-#pragma unroll(kVector == 8 ? 4 : 2)
-      for (int k = warp * (32 / kLanes) + lane / kLanes; k < kPass; k += kStep) {
-        if (first + k >= k_limit) break;
-        uint16_t* plane = out + (first + k) * params.out_k;
-        const uint32_t row = smem + k * kRowBytes;
-        auto address = [&](int pixel) { return row + (((pixel >> 3) ^ (k & 7)) << 4) + (pixel & 7) * 2; };
+      ptx::barrier_sync<128>(barrier);
+#pragma unroll 1
+      for (int k0 = warp * (32 / kLanes) + lane / kLanes; k0 < kPass; k0 += kStep * kBatch) {
+        Value v[kBatch][kParts];
 #pragma unroll
-        for (int i = 0; i < kParts; ++i) {
-          const int pixel = (i * kLanes + lane % kLanes) * kVector;
-          if (at[i] == kOutside) continue;
-          if constexpr (kVector == 1) {
-            plane[at[i]] = ptx::load_shared2(address(pixel));
-          } else if (room[i] >= kVector) {
-            if constexpr (kVector == 8) {
-              *reinterpret_cast<uint4*>(plane + at[i]) = ptx::load_shared16(address(pixel));
+        for (int b = 0; b < kBatch; ++b) {
+#pragma unroll
+          for (int i = 0; i < kParts; ++i) v[b][i] = Pixels<kVector>::load(pixel_address(k0 + b * kStep, pixel_of(i)));
+        }
+#pragma unroll
+        for (int b = 0; b < kBatch; ++b) {
+          const int k = k0 + b * kStep;
+          if (first + k >= k_limit) break;
+          uint16_t* plane = out + (first + k) * params.out_k;
+#pragma unroll
+          for (int i = 0; i < kParts; ++i) {
+            if (at[i] == kOutside) continue;
+            if (kVector == 1 || room[i] >= kVector) {
+              *reinterpret_cast<Value*>(plane + at[i]) = v[b][i];
             } else {
-              *reinterpret_cast<uint32_t*>(plane + at[i]) = ptx::load_shared4(address(pixel));
+              for (int e = 0; e < room[i]; ++e) plane[at[i] + e] = ptx::load_shared2(pixel_address(k, pixel_of(i) + e));
             }
-          } else {
-            for (int e = 0; e < room[i]; ++e) plane[at[i] + e] = ptx::load_shared2(address(pixel + e));
           }
         }
       }

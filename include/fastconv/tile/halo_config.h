@@ -45,7 +45,6 @@ struct HaloTiling {
   int16_t tile_p, tile_q, block_w_log2;
   int16_t halo_stages, filter_stages;
   bool reorder_in, reorder_out;  // kTma: NCHW tensors pass through the workspace, see reorder.h
-  int32_t tile_run;              // neighbouring tiles that a block takes one after the other
 };
 
 }  // namespace fastconv

@@ -60,7 +60,7 @@ struct HaloParams {
   int32_t n, c, k, height, width;      // c and k per convolution group; height, width of the input
   int32_t in_step_h, in_step_w;
 
-  int32_t tiles, tile_run;                                   // a block takes tile_run neighbours at a time
+  int32_t tiles;
   FastDivmod k_tiles, tiles_q, tiles_pq, tiles_npq, phases;  // tile index = (((group * phases + phase) * n + ..) ..
   int32_t tile_p, tile_q;                                    // rectangular tiles
   int32_t block_w_log2;   // an M-block is 64 >> block_w_log2 rows of 1 << block_w_log2 pixels

@@ -5,8 +5,8 @@
 
 #include <cooperative_groups.h>
 
-#include "fastconv/ptx/shared_memory.cuh"
 #include "fastconv/ptx/tma.cuh"
+#include "fastconv/tile/pixels.cuh"
 #include "fastconv/tile/reorder.h"
 
 namespace fastconv {
@@ -19,28 +19,6 @@ __device__ __forceinline__ void sync_grid() {
   cooperative_groups::this_grid().sync();
   ptx::async_proxy_fence_all();
 }
-
-// So many pixels at once.
-template <int kVector>
-struct Pixels;
-template <>
-struct Pixels<8> {
-  using Value = uint4;
-  static __device__ __forceinline__ uint4 load(uint32_t smem) { return ptx::load_shared16(smem); }
-  static __device__ __forceinline__ void store(uint32_t smem, const uint4& v) { ptx::store_shared16(smem, v); }
-};
-template <>
-struct Pixels<2> {
-  using Value = uint32_t;
-  static __device__ __forceinline__ uint32_t load(uint32_t smem) { return ptx::load_shared4(smem); }
-  static __device__ __forceinline__ void store(uint32_t smem, uint32_t v) { ptx::store_shared4(smem, v); }
-};
-template <>
-struct Pixels<1> {
-  using Value = uint16_t;
-  static __device__ __forceinline__ uint16_t load(uint32_t smem) { return ptx::load_shared2(smem); }
-  static __device__ __forceinline__ void store(uint32_t smem, uint16_t v) { ptx::store_shared2(smem, v); }
-};
 
 // One warp's buffer: [channel][pixel], chunks of 8 pixels in an order that lets the eight rows of a matrix lie in
 // different banks. A lane's 16 bytes of a pixel are its channels 8 * (lane % 4) ..., pairs from four matrices.
@@ -101,11 +79,16 @@ struct ReorderUnit {
       for (int b = 0; b < kBatch; ++b) Pixels<kVector>::store(place(channel_of(first + b), pixel_of(first + b)), v[b]);
     }
     __syncwarp();
-#pragma unroll 4
-    for (int group = 0; group < kGroups; ++group) {
-      uint32_t v[4];
-      ptx::ldmatrix4<true>(matrix_row(group), v);
-      if (has(group)) *at(group) = {v[0], v[1], v[2], v[3]};
+    constexpr int kAhead = 4;  // NOTES: loads from shared memory stay in their order with stores
+#pragma unroll 1
+    for (int first = 0; first < kGroups; first += kAhead) {
+      uint32_t v[kAhead][4];
+#pragma unroll
+      for (int g = 0; g < kAhead; ++g) ptx::ldmatrix4<true>(matrix_row(first + g), v[g]);
+#pragma unroll
+      for (int g = 0; g < kAhead; ++g) {
+        if (has(first + g)) *at(first + g) = {v[g][0], v[g][1], v[g][2], v[g][3]};
+      }
     }
     __syncwarp();
   }
@@ -123,11 +106,19 @@ struct ReorderUnit {
       ptx::stmatrix4<true>(matrix_row(group), words);
     }
     __syncwarp();
-#pragma unroll 4
-    for (int access = 0; access < kAccesses; ++access) {
-      const int c = channel_of(access), p = pixel_of(access);
-      if (c >= channels || p >= pixels) continue;
-      *reinterpret_cast<Value*>(planes + c * reorder.plane_c + p) = Pixels<kVector>::load(place(c, p));
+    constexpr int kAhead = 8;
+#pragma unroll 1
+    for (int first = 0; first < kAccesses; first += kAhead) {
+      Value value[kAhead];
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {
+        value[i] = Pixels<kVector>::load(place(channel_of(first + i), pixel_of(first + i)));
+      }
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {
+        const int c = channel_of(first + i), p = pixel_of(first + i);
+        if (c < channels && p < pixels) *reinterpret_cast<Value*>(planes + c * reorder.plane_c + p) = value[i];
+      }
     }
     __syncwarp();
   }

@@ -31,21 +31,15 @@ struct Tile {
   }
 };
 
-// The tiles of a block of the grid: runs of tile_run neighbours, the blocks' runs interleaved.
+// The tiles of a block of the grid. Blocks at work together have neighbours.
 struct TileWalk {
   const HaloParams& params;
-  int32_t blocks, index, left;
+  int32_t blocks, index;
 
   FASTCONV_HOST_DEVICE TileWalk(const HaloParams& params, int32_t block, int32_t blocks)
-      : params(params), blocks(blocks), index(block * params.tile_run), left(params.tile_run) {}
+      : params(params), blocks(blocks), index(block) {}
   FASTCONV_HOST_DEVICE bool more() const { return index < params.tiles; }
-  FASTCONV_HOST_DEVICE void next() {
-    ++index;
-    if (--left == 0) {
-      index += (blocks - 1) * params.tile_run;
-      left = params.tile_run;
-    }
-  }
+  FASTCONV_HOST_DEVICE void next() { index += blocks; }
 };
 
 struct OutputPixel {

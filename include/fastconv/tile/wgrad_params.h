@@ -127,7 +127,7 @@ struct WgradParams {
   int32_t units_per_m_block;  // slots of units; slot = m_block * units_per_m_block + unit
   int32_t c_blocks_per_job;
   int32_t stages, stage_bytes;
-  int32_t data_bytes;                 // of shared memory: the stages or, afterwards, all sums of the job
+  int32_t data_bytes;  // of shared memory: the stages or, afterwards, all sums of the job and WgradStore's rows
   int32_t x_part_bytes, x_box_bytes;  // a part's room and what is copied into it; the rest stays zero
   int32_t y_block_bytes, y_box_bytes;
   int32_t y_offset;                      // of dy in a stage
