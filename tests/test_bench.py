@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from bench import environment, timing
+from bench import environment, limits, timing
 from bench.__main__ import QUICK_FLOPS, parse, quick
 from bench.errors import Reference, random_tensors, reference, verdict
 from bench.floors import H200, Ceilings, floor_of
@@ -274,3 +274,22 @@ def test_cpu_ceilings_are_measured_in_the_run() -> None:
     measured = environment.measure_ceilings(device, [FP32], seconds=0.001)
     assert measured.copy_gbs > 0 and measured.tflops[FP32.label] > 0
     assert environment.ceilings_for(device, measured) is measured
+
+
+def test_counters_are_read_by_kernel_and_name() -> None:
+    """Lines of the program itself stand between those of Nsight Compute."""
+    output = """==PROF== Connected
+CASE seed_5x7 nchw fprop
+"ID","Kernel Name","Metric Name","Metric Value"
+"0","conv","time","1,234.5"
+"0","conv","share","7"
+CASE seed_5x7 nchw dgrad
+"1","conv","time","2"
+"""
+    assert limits.parse(output) == [{"time": 1234.5, "share": 7.0}, {"time": 2.0}]
+
+
+def test_limits_are_of_kernels_for_tensor_cores() -> None:
+    cases = limits.cases("public", ["seed_5x7", "dw_*", "resnext_g32"])
+    assert {name for name, *_ in cases} == {"seed_5x7"}
+    assert ("seed_5x7", "nhwc", "wgrad") in cases and ("seed_5x7", "nchw", "wgrad") not in cases
