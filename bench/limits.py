@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 
 import fastconv
-from bench import environment
+from bench import environment, report
 from bench.errors import random_tensors
 from bench.modes import DTYPES, Mode
 from bench.opponents import fastconv_run
@@ -81,12 +81,10 @@ def parse(output: str) -> list[dict[str, float]]:
     return list(kernels.values())
 
 
-def table(rows: Sequence[dict[str, object]]) -> str:
+def markdown(rows: Sequence[dict[str, object]]) -> str:
     header = ["problem", "layout", "pass", "us", *COUNTERS]
-    lines = [header, ["---"] * 3 + ["--:"] * (len(header) - 3)]
-    for row in rows:
-        lines.append([str(row[key]) for key in header[:3]] + [f"{row[key]:.0f}" for key in header[3:]])
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    lines = [[str(row[key]) for key in header[:3]] + [f"{row[key]:.0f}" for key in header[3:]] for row in rows]
+    return report.table(header, lines, left=3)
 
 
 def main() -> int:
@@ -111,11 +109,11 @@ def main() -> int:
         rows.append({"problem": name, "layout": layout, "pass": pass_, "us": kernel[TIME] / 1000, **shares})
     device = torch.device("cuda")
     stem = options.out / f"limits-{environment.slug(device)}-{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}"
-    report = {"command": sys.argv, "fastconv": fastconv.__version__, "machine": environment.machine(device)}
-    text = json.dumps({**report, "metrics": COUNTERS, "rows": rows}, indent=1)
+    run = {"command": sys.argv, "fastconv": fastconv.__version__, "machine": environment.machine(device)}
+    text = json.dumps({**run, "metrics": COUNTERS, "rows": rows}, indent=1)
     stem.with_suffix(".json").write_text(text + "\n")
     title = f"Share of each unit's peak, per cent, {options.dtype}, {environment.device_name(device)}; times of ncu"
-    stem.with_suffix(".md").write_text(f"{title}\n\n{table(rows)}\n")
+    stem.with_suffix(".md").write_text(f"{title}\n\n{markdown(rows)}\n")
     print(f"wrote {stem}.json, {stem}.md")
     return 0
 

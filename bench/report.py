@@ -171,9 +171,7 @@ def summary(report: Report) -> str:
             )
         if lines:
             header = ["mode", "layout", "pass", "speed-up", "least", "most", "faster in", "of floor"]
-            sections.append(
-                f"## Against {report.names[opponent]} (geometric means)\n\n" + _table(header, lines, left=3)
-            )
+            sections.append(f"## Against {report.names[opponent]} (geometric means)\n\n" + table(header, lines, left=3))
     return "\n\n".join(sections)
 
 
@@ -206,7 +204,7 @@ def totals(report: Report) -> str:
             sums[row.mode, row.layout, row.pass_][contender] += math.nan if ms is None else ms * row.count
     header = ["mode", "layout", "pass", *(f"{name} ms" for name in report.names.values())]
     lines = [[*key, *(_number(by[contender]) for contender in report.names)] for key, by in sums.items()]
-    return "## All layers together\n\n" + _table(header, lines, left=3)
+    return "## All layers together\n\n" + table(header, lines, left=3)
 
 
 def host_table(report: Report) -> str:
@@ -214,7 +212,7 @@ def host_table(report: Report) -> str:
         return ""
     names = list(report.host[0].microseconds)
     lines = [[time.problem, time.what, *(f"{time.microseconds[name]:.1f}" for name in names)] for time in report.host]
-    return "## Host time per call, microseconds\n\n" + _table(["problem", "", *names], lines, left=2)
+    return "## Host time per call, microseconds\n\n" + table(["problem", "", *names], lines, left=2)
 
 
 def table_of_rows(report: Report) -> str:
@@ -241,7 +239,7 @@ def table_of_rows(report: Report) -> str:
             error = row.results[contender].error
             line.append("-" if error is None else f"{error:.1e}")
         lines.append([*line, row.status, row.plan.partition(" ")[0]])
-    return _table(header, lines, left=4)
+    return table(header, lines, left=4)
 
 
 def _timing(row: Row, contender: str) -> list[str]:
@@ -261,7 +259,7 @@ def _geomean(values: Iterable[float]) -> float:
     return math.exp(sum(logs) / len(logs))
 
 
-def _table(header: Sequence[str], lines: Sequence[Sequence[str]], left: int) -> str:
+def table(header: Sequence[str], lines: Sequence[Sequence[str]], left: int) -> str:
     """A Markdown table that is aligned as plain text too; the first `left` columns hold words."""
     widths = [max(len(line[i]) for line in (header, *lines)) for i in range(len(header))]
 

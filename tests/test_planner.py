@@ -338,7 +338,6 @@ def test_images_larger_than_a_box_of_the_copy_engine(size: tuple[int, ...], filt
     """Small images are copied whole, by bulk copies."""
     weight = (filters, size[1], 3, 3)
     problem = native.ConvProblem(size, weight, (1, 1), (1, 1), (1, 1), 1, pass_=pass_, dtype="float16")
-    hopper = native.DeviceSpec.cuda(90, 132, 227 << 10)
     for kernel in KERNELS.values():
-        if kernel.pass_ == pass_ and kernel.is_cuda and kernel.why_not(problem, hopper) is None:
-            native.check_copies(problem, kernel, hopper)
+        if kernel.pass_ == pass_ and kernel.is_cuda and kernel.why_not(problem, GPUS[90]) is None:
+            native.check_copies(problem, kernel, GPUS[90])

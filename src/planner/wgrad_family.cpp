@@ -673,6 +673,7 @@ Plan wgrad_plan(const KernelEntry& entry, const ConvProblem& problem, const Devi
   const Workspace workspace = workspace_of(work);
   const int64_t room = max_workspace_bytes(problem) - workspace.bytes();
   Plan plan;
+  if (room < 0) return plan;
   plan.cost_us = std::numeric_limits<double>::max();
   Units units;
   for (const BoxTaps box_taps : {BoxTaps::kAll, BoxTaps::kRow, BoxTaps::kOne}) {
@@ -713,14 +714,12 @@ Plan wgrad_plan(const KernelEntry& entry, const ConvProblem& problem, const Devi
       if (cost_us >= plan.cost_us) continue;
       tiling.cluster = static_cast<int8_t>(sharing.cluster);
       const int64_t partials = sharing.splits / sharing.cluster;
-      const int64_t workspace_bytes = workspace.bytes() + (partials > 1 ? partials * jobs * config.job_bytes() : 0);
-      if (workspace_bytes > max_workspace_bytes(problem)) continue;
       plan.wgrad = tiling;
       plan.split = sharing.splits;
       plan.grid = sharing.splits * jobs;
       if (reorders) plan.first_grid = std::min(plan.grid, device.sm_count / sharing.cluster * sharing.cluster);
       plan.smem_bytes = i32(smem_of(config, tile, store_of(problem, config, units, partials)));
-      plan.workspace_bytes = workspace_bytes;
+      plan.workspace_bytes = workspace.bytes() + (partials > 1 ? partials * jobs * config.job_bytes() : 0);
       plan.cost_us = cost_us;
     }
   }
