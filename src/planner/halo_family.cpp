@@ -497,6 +497,7 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
                            ? 1 + (config.staging == HaloStaging::kTransposed ? .06 : .02) * (tiling.halo_stages == 2) +
                                  .02 * short_of_filters(tiling, tiles) + .01 * tiling.linear +
                                  .05 * ((tiling.linear || config.columns > 1) && tiling.turns) +
+                                 .03 * (config.staging == HaloStaging::kTransposed && tiling.turns) +
                                  .01 * (!tiling.linear && tiling.block_w_log2 == 6) + .02 * idle +
                                  .1 * (by_warps && tiling.linear && config.channels < 64 && work.in.c > 32)
                            : 1 + .06 * (4 - tiling.halo_stages) + .1 * idle;
@@ -760,6 +761,7 @@ const char* halo_why_not(const KernelEntry& entry, const ConvProblem& problem, c
   const Reordering reordering{reorders_input(config, problem)};
   if (is_pointwise(problem)) flatten(in, out);
   if (config.block_k >= 4 * std::max<int64_t>(out.c, 17)) return "has tiles of too many filters";
+  if (config.columns > 1 && out.c > 2 * config.block_k) return "has tiles of too few filters";
   if (config.channels >= 4 * std::max<int64_t>(in.c, 9)) return "has stages of too many channels";
   if (config.channels * 2 < std::min<int64_t>(in.c, 33)) return "has stages of too few channels";
   const HaloStaging best = best_staging(problem, in, in_step_of(problem));
