@@ -62,15 +62,23 @@ std::vector<KernelEntry> build_table() {
                      line,
                      config});
   };
-#define HALO_KERNEL(name, k, m, c, staging, filter)                                                 \
-  add_halo("halo_fprop_" #name, Pass::kFprop, {k, m, c, HaloStaging::staging, FilterTile::filter}); \
-  HALO_DGRAD_KERNEL(name, k, m, c, staging, filter)
-#define HALO_DGRAD_KERNEL(name, k, m, c, staging, filter)                                           \
-  add_halo("halo_dgrad_" #name, Pass::kDgrad, {k, m, c, HaloStaging::staging, FilterTile::filter}); \
+#define HALO_ENTRY(name, pass, k, m, c, staging, filter, lines) \
+  add_halo(name, Pass::pass, {k, m, c, HaloStaging::staging, FilterTile::filter, lines});
+#define HALO_KERNEL(name, ...)                                    \
+  HALO_ENTRY("halo_fprop_" #name, kFprop, __VA_ARGS__, false) \
+  HALO_DGRAD_KERNEL(name, __VA_ARGS__)
+#define HALO_DGRAD_KERNEL(name, ...)                              \
+  HALO_ENTRY("halo_dgrad_" #name, kDgrad, __VA_ARGS__, false) \
+  ++line;
+#define HALO_LINES_KERNEL(name, ...)                             \
+  HALO_ENTRY("halo_fprop_" #name, kFprop, __VA_ARGS__, true) \
+  HALO_ENTRY("halo_dgrad_" #name, kDgrad, __VA_ARGS__, true) \
   ++line;
 #include "../launch/configs/halo.def"
+#undef HALO_LINES_KERNEL
 #undef HALO_DGRAD_KERNEL
 #undef HALO_KERNEL
+#undef HALO_ENTRY
   line = 0;
   auto add_wgrad = [&](const char* name, WgradConfig config) {
     KernelEntry entry{name, Pass::kWgrad, true, {64 * config.slots(), config.n(), 16}, wgrad_why_not, wgrad_plan};

@@ -335,7 +335,8 @@ Products halo_products(const ConvProblem& problem, const KernelEntry& kernel, co
   };
   for (int32_t worker = 0; worker < plan.grid; ++worker) {
     for (TileWalk walk(params, worker, static_cast<int32_t>(plan.grid)); walk.more(); walk.next()) {
-      const Tile tile(params, walk.index);
+      if (!walk.exists()) continue;
+      const Tile tile(params, walk.index());
       if (tile.group != 0 || tile.k_tile != 0) continue;
       for_each_halo(params, tile, [&](const TapGroup& taps, int c_block) {
         if (c_block != 0) return;

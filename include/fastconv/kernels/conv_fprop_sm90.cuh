@@ -3,6 +3,7 @@
 #pragma once
 
 #include "fastconv/ptx/warpgroup.cuh"
+#include "fastconv/tile/epilogue_lines.cuh"
 #include "fastconv/tile/epilogue_sm90.cuh"
 #include "fastconv/tile/mainloop_sm90.cuh"
 #include "fastconv/tile/reorder.cuh"
@@ -61,7 +62,8 @@ __device__ __forceinline__ void produce_filter(const HaloParams& params, const C
   constexpr int kStepBytes = kBlockK * kChannels * 2;
   if (!params.filter_direct) ptx::wait_for_previous_kernel();  // which packs the filter
   for (TileWalk walk(params, blockIdx.x, gridDim.x); walk.more(); walk.next()) {
-    Tile tile(params, walk.index);
+    if (!walk.exists()) continue;
+    Tile tile(params, walk.index());
     if (params.filter_direct) {
       const int phases = params.filter_resident ? params.phase_count : 1;
       for (int i = 0; i < phases; ++i) {
@@ -89,7 +91,8 @@ __device__ __forceinline__ void produce_halos(const HaloParams& params, const Ha
                                               Ring& halo, uint32_t waste, int warp, int lane) {
   constexpr int kWarps = HaloThreads<kStaging>::kStagingWarps;
   for (TileWalk walk(params, blockIdx.x, gridDim.x); walk.more(); walk.next()) {
-    const Tile tile(params, walk.index);
+    if (!walk.exists()) continue;
+    const Tile tile(params, walk.index());
     if constexpr (kStaging == HaloStaging::kTma) {
       stage_halo_tma<kChannels>(params, tile, &maps, halo, lane);
     } else if constexpr (kStaging == HaloStaging::kPlanes) {
@@ -106,13 +109,14 @@ __device__ __forceinline__ void produce_halos(const HaloParams& params, const Ha
   }
 }
 
-template <typename T, int kBlockK, int kMBlocks, int kChannels, HaloStaging kStaging, FilterTile kFilter>
+template <typename T, int kBlockK, int kMBlocks, int kChannels, HaloStaging kStaging, FilterTile kFilter, bool kLines>
 __global__ __launch_bounds__(HaloThreads<kStaging>::kThreads,
                              1) void conv_fprop_sm90(const __grid_constant__ HaloParams params,
                                                      const __grid_constant__ HaloMaps<kStaging> in_maps,
                                                      const __grid_constant__ CUtensorMap filter_map) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Threads = HaloThreads<kStaging>;
+  using Store = std::conditional_t<kLines, LineEpilogue<T, kBlockK, kMBlocks>, Epilogue<T, kBlockK, kMBlocks>>;
   constexpr int kStepBytes = kBlockK * kChannels * 2;
   constexpr bool kMMajor = kStaging == HaloStaging::kPlanes, kNMajor = kFilter == FilterTile::kNMajor;
 
@@ -126,7 +130,7 @@ __global__ __launch_bounds__(HaloThreads<kStaging>::kThreads,
   raw.data = filter.data + params.b_stages * kStepBytes;
   raw.stage_bytes = params.raw.stage_bytes, raw.stages = params.raw.stages;
   const uint32_t epilogue = raw.data + raw.stages * raw.stage_bytes;
-  halo.barriers = epilogue + Threads::kConsumerWarpgroups * kEpilogueBytes;
+  halo.barriers = epilogue + Threads::kConsumerWarpgroups * Store::kBytes;
   filter.barriers = halo.barriers + 16 * params.a_stages;
   raw.barriers = filter.barriers + 16 * params.b_stages;
   const uint32_t waste = raw.barriers + 16 * params.raw.stages;
@@ -167,14 +171,19 @@ __global__ __launch_bounds__(HaloThreads<kStaging>::kThreads,
     const int warpgroup = warp / 4 - Threads::kProducerWarpgroups;
     // NOTES: a warpgroup that takes turns skips the other's stages, and a barrier's parity tells only two rounds apart;
     // so it waits for its turn, which begins when the other has waited for all stages of its tile.
-    const bool turns = params.warpgroups_per_tile == 1;
+    const bool turns = kLines || params.warpgroups_per_tile == 1;
     const int my_turn = kTurnBarrier + warpgroup, next_turn = kTurnBarrier + 1 - warpgroup;
     if (turns && warpgroup == 1) arrive_block_barrier(next_turn);
     const int first_block = turns ? 0 : warpgroup * kMBlocks;
     int turn = 0;
     for (TileWalk walk(params, blockIdx.x, gridDim.x); walk.more(); walk.next(), ++turn) {
-      const Tile tile(params, walk.index);
-      if (turns && (turn & 1) != warpgroup) {
+      const bool mine = !turns || (turn & 1) == warpgroup;
+      if (kLines && !walk.exists()) {
+        if (mine) ptx::barrier_sync<256>(my_turn), arrive_block_barrier(next_turn);
+        continue;
+      }
+      const Tile tile(params, walk.index());
+      if (!mine) {
         const OutputPhase& phase = params.phase[tile.phase];
         halo.skip((phase.group_end - phase.group_begin) * params.c_blocks);
         filter.skip(phase.taps * params.c_blocks);
@@ -191,9 +200,13 @@ __global__ __launch_bounds__(HaloThreads<kStaging>::kThreads,
                                                                          if (turns) arrive_block_barrier(next_turn);
                                                                        });
       if (params.phase[tile.phase].taps == 0) clear(acc);
-      Epilogue<T, kBlockK, kMBlocks>(params, tile, threadIdx.x % 128, epilogue + warpgroup * kEpilogueBytes,
-                                     kEpilogueBarrier + warpgroup)
-          .store(acc, first_block);
+      const Store store(params, tile, threadIdx.x % 128, epilogue + warpgroup * Store::kBytes,
+                        kEpilogueBarrier + warpgroup);
+      if constexpr (kLines) {
+        store.store(acc, StreamPart(params, tile, walk));
+      } else {
+        store.store(acc, first_block);
+      }
     }
     if (reorder_out) {
       sync_grid();

@@ -27,6 +27,7 @@ struct HaloConfig {
   int32_t channels;  // of a staged halo: 64, 32 or 16
   HaloStaging staging;
   FilterTile filter;
+  bool lines;  // whole lines of memory are stored, see epilogue_lines.cuh
 };
 
 // Which taps are served from one halo: all that the stride leaves together, those of a filter row, or one.
@@ -44,6 +45,7 @@ struct HaloTiling {
   bool filter_resident;  // all filter taps stay in shared memory
   int16_t tile_p, tile_q, block_w_log2;
   int16_t halo_stages, filter_stages;
+  int16_t run_rows;  // HaloConfig::lines: rows of the output that a consumer warpgroup takes one after the other
   bool reorder_in, reorder_out;  // kTma: NCHW tensors pass through the workspace, see reorder.h
 };
 

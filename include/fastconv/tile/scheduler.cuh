@@ -31,15 +31,49 @@ struct Tile {
   }
 };
 
-// The tiles of a block of the grid. Blocks at work together have neighbours.
+// The tiles of a block of the grid. Blocks at work together have neighbours. Where outputs are stored in lines, each of
+// the block's two consumer warpgroups has runs of tiles of its own, and a turn may have no tile left for the second.
 struct TileWalk {
   const HaloParams& params;
-  int32_t blocks, index;
+  int32_t blocks, first, place = 0, runner = 0;  // the first runner's tile, the place in its run, who is next
 
   FASTCONV_HOST_DEVICE TileWalk(const HaloParams& params, int32_t block, int32_t blocks)
-      : params(params), blocks(blocks), index(block) {}
-  FASTCONV_HOST_DEVICE bool more() const { return index < params.tiles; }
-  FASTCONV_HOST_DEVICE void next() { index += blocks; }
+      : params(params), blocks(blocks), first(block * params.runners * params.run_tiles) {}
+  FASTCONV_HOST_DEVICE int32_t index() const { return first + runner * params.run_tiles; }
+  FASTCONV_HOST_DEVICE bool more() const { return first < params.tiles; }
+  FASTCONV_HOST_DEVICE bool exists() const { return index() < params.tiles; }
+  FASTCONV_HOST_DEVICE void next() {
+    if (++runner < params.runners) return;
+    runner = 0;
+    ++first;
+    if (++place < params.run_tiles) return;
+    place = 0;
+    first += (blocks * params.runners - 1) * params.run_tiles;
+  }
+};
+
+// What a tile of one row of pixels adds to the output of its run: for each filter a stream of bytes without gaps.
+struct StreamPart {
+  bool begins, ends;
+  int32_t bytes;
+
+  FASTCONV_HOST_DEVICE StreamPart(const HaloParams& params, const Tile& tile, const TileWalk& walk) {
+    const OutputPhase& image = params.phase[0];
+    const int32_t left = image.q - tile.q;
+    begins = walk.place == 0 || (tile.p == 0 && tile.q == 0);
+    ends = walk.place + 1 == params.run_tiles || (tile.p + 1 == image.p && left <= params.tile_q);
+    bytes = 2 * (left < params.tile_q ? left : params.tile_q);
+  }
+};
+
+// Where that part lies in memory, counted from the line that holds its first byte.
+struct StreamLines {
+  int32_t lead;   // bytes of that line before the part
+  int32_t whole;  // lines that the part ends
+  int32_t rest;   // bytes of the line after them
+
+  FASTCONV_HOST_DEVICE StreamLines(uint32_t address, int32_t bytes)
+      : lead(address % kLineBytes), whole((lead + bytes) / kLineBytes), rest((lead + bytes) % kLineBytes) {}
 };
 
 struct OutputPixel {

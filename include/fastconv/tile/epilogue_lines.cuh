@@ -1,0 +1,105 @@
+// Accumulators of one warpgroup to NCHW memory in whole lines, wherever the output's rows begin. The tiles of a run are
+// rows of pixels that follow each other in memory, so each filter's output is one stream of bytes; what a tile leaves
+// of its last line waits in shared memory for the next. A line that the run shares with others is stored in pieces.
+#pragma once
+
+#include "fastconv/tile/epilogue_sm90.cuh"
+
+namespace fastconv {
+
+template <typename T, int kBlockK, int kMBlocks>
+struct LineEpilogue : Epilogue<T, kBlockK, kMBlocks> {
+  using Base = Epilogue<T, kBlockK, kMBlocks>;
+  using Base::params, Base::tile, Base::warp, Base::lane, Base::smem, Base::barrier, Base::k_base, Base::k_limit;
+  static constexpr int kPitch = line_pitch(kMBlocks), kBytes = kBlockK * kPitch;
+  static constexpr int kLines = kMBlocks + 1;  // that a tile reaches into; it ends all but the last
+  // A line is stored by 8 lanes, a chunk of 16 bytes each.
+  static constexpr int kBatch = 2, kRounds = kBlockK / 4 / 4;
+  static_assert(kRounds % kBatch == 0);
+
+  using Base::Base;
+
+  // NOTES: streams are 16 bytes apart in shared memory, after whole lines, and their leads go by address: filters that
+  // are whole lines apart in memory meet no other's banks.
+  __device__ __forceinline__ void store(float (&acc)[kMBlocks][kBlockK / 2], const StreamPart& part) const {
+    if (params.bias != nullptr) this->add_bias(acc);
+    const int64_t offset = tile.n * params.out_n + tile.p * params.out_h + tile.q + k_base * params.out_k;
+    const uint64_t first = reinterpret_cast<uint64_t>(params.out) + 2 * offset;
+    ptx::barrier_sync<128>(barrier);  // what the last tile left is in its place
+    scatter(acc, static_cast<uint32_t>(first), part.bytes);
+    ptx::barrier_sync<128>(barrier);
+#pragma unroll
+    for (int round = 0; round < kRounds; round += kBatch) drain(first, round, part);
+  }
+
+ private:
+  __device__ __forceinline__ void scatter(const float (&acc)[kMBlocks][kBlockK / 2], uint32_t first,
+                                          int32_t bytes) const {
+    const auto plane = static_cast<uint32_t>(2 * params.out_k);
+    const uint32_t to = smem + (warp * 16 + lane % 4 * 2) * 2;
+#pragma unroll
+    for (int j = 0; j < kBlockK / 8; ++j) {
+      const int k = j * 8 + lane / 4;
+      const uint32_t at = to + k * kPitch + StreamLines(first + k * plane, bytes).lead;
+#pragma unroll
+      for (int m = 0; m < kMBlocks; ++m) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const uint32_t v = pack2<T>(acc[m][j * 4 + half * 2], acc[m][j * 4 + half * 2 + 1]);
+          ptx::store_shared4(at + m * 128 + half * 16, ptx::transpose_matrix(v));
+        }
+      }
+    }
+  }
+
+  // Each warp a quarter of the streams, four at a time.
+  __device__ __forceinline__ void drain(uint64_t first, int round, const StreamPart& part) const {
+    const int chunk = lane % 8 * 16, k0 = warp * (kBlockK / 4) + lane / 8 + round * 4;
+    uint4 v[kBatch][kLines];
+    __syncwarp();
+#pragma unroll
+    for (int b = 0; b < kBatch; ++b) {
+#pragma unroll
+      for (int i = 0; i < kLines; ++i) {
+        v[b][i] = ptx::load_shared16(smem + (k0 + b * 4) * kPitch + i * kLineBytes + chunk);
+      }
+    }
+    __syncwarp();
+#pragma unroll
+    for (int b = 0; b < kBatch; ++b) {
+      const int k = k0 + b * 4;
+      const uint64_t address = first + static_cast<uint64_t>(2 * params.out_k) * k;
+      const StreamLines lines(static_cast<uint32_t>(address), part.bytes);
+      auto* line = reinterpret_cast<uint8_t*>(address - lines.lead) + chunk;
+      const bool exists = k < k_limit;
+#pragma unroll
+      for (int i = 0; i < kMBlocks; ++i) {
+        if (i >= lines.whole || !exists) continue;
+        if (i == 0 && part.begins) {
+          store_piece(line, v[b][0], lines.lead - chunk, 16);
+        } else {
+          *reinterpret_cast<uint4*>(line + i * kLineBytes) = v[b][i];
+        }
+      }
+      uint4 rest = v[b][0];
+#pragma unroll
+      for (int i = 1; i < kLines; ++i) rest = i == lines.whole ? v[b][i] : rest;
+      if (!part.ends) {
+        ptx::store_shared16(smem + k * kPitch + chunk, rest);
+      } else if (exists) {
+        store_piece(line + lines.whole * kLineBytes, rest, 0, lines.rest - chunk);
+      }
+    }
+  }
+
+  // Bytes `begin` up to `end` of a chunk.
+  static __device__ __forceinline__ void store_piece(uint8_t* chunk, const uint4& v, int begin, int end) {
+    const uint32_t values[] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (4 * i >= begin && 4 * i < end) reinterpret_cast<uint32_t*>(chunk)[i] = values[i];
+    }
+  }
+};
+
+}  // namespace fastconv
