@@ -24,15 +24,19 @@ struct LineEpilogue : Epilogue<T, kBlockK, kMBlocks> {
   __device__ __forceinline__ void store(float (&acc)[kMBlocks][kBlockK / 2], const StreamPart& part) const {
     if (params.bias != nullptr) this->add_bias(acc);
     const int64_t offset = tile.n * params.out_n + tile.p * params.out_h + tile.q + k_base * params.out_k;
-    const uint64_t first = reinterpret_cast<uint64_t>(params.out) + 2 * offset;
+    uint8_t* first = static_cast<uint8_t*>(params.out) + 2 * offset;
     ptx::barrier_sync<128>(barrier);  // what the last tile left is in its place
-    scatter(acc, static_cast<uint32_t>(first), part.bytes);
+    scatter(acc, low(first), part.bytes);
     ptx::barrier_sync<128>(barrier);
 #pragma unroll
     for (int round = 0; round < kRounds; round += kBatch) drain(first, round, part);
   }
 
  private:
+  static __device__ __forceinline__ uint32_t low(const uint8_t* address) {
+    return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(address));
+  }
+
   __device__ __forceinline__ void scatter(const float (&acc)[kMBlocks][kBlockK / 2], uint32_t first,
                                           int32_t bytes) const {
     const auto plane = static_cast<uint32_t>(2 * params.out_k);
@@ -53,7 +57,7 @@ struct LineEpilogue : Epilogue<T, kBlockK, kMBlocks> {
   }
 
   // Each warp a quarter of the streams, four at a time.
-  __device__ __forceinline__ void drain(uint64_t first, int round, const StreamPart& part) const {
+  __device__ __forceinline__ void drain(uint8_t* first, int round, const StreamPart& part) const {
     const int chunk = lane % 8 * 16, k0 = warp * (kBlockK / 4) + lane / 8 + round * 4;
     uint4 v[kBatch][kLines];
     __syncwarp();
@@ -68,9 +72,9 @@ struct LineEpilogue : Epilogue<T, kBlockK, kMBlocks> {
 #pragma unroll
     for (int b = 0; b < kBatch; ++b) {
       const int k = k0 + b * 4;
-      const uint64_t address = first + static_cast<uint64_t>(2 * params.out_k) * k;
-      const StreamLines lines(static_cast<uint32_t>(address), part.bytes);
-      auto* line = reinterpret_cast<uint8_t*>(address - lines.lead) + chunk;
+      uint8_t* at = first + 2 * params.out_k * k;
+      const StreamLines lines(low(at), part.bytes);
+      uint8_t* line = at - lines.lead + chunk;
       const bool exists = k < k_limit;
 #pragma unroll
       for (int i = 0; i < kMBlocks; ++i) {
