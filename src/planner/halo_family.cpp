@@ -249,7 +249,7 @@ bool lines_can_store(const Work& work, const HaloConfig& config) {
   const Side& out = work.out;
   return out.stride.w == 1 && (out.h == 1 || out.stride.h == out.w) && out.w % 2 == 0 && out.align >= 4 &&
          out.w >= kBlock * config.m_blocks && planes_divisible(out, work.groups, 2) && work.phases() == 1 &&
-         work.out_step == kUnitStep && work.groups == 1 && out.c <= config.block_k;
+         work.out_step == kUnitStep && work.groups == 1 && out.c <= config.block_k && work.in.c <= config.channels;
 }
 
 // A tiling's consequences for a problem.
@@ -366,6 +366,7 @@ bool choose_stages(const Work& work, const HaloConfig& config, const Tiles& tile
   if (tiling.filter_resident) {
     filter_stages = tiles.steps;
     halo_stages = std::min<int64_t>(4, (room - tiles.steps * step) / halo);
+    if (config.lines) halo_stages &= ~1;  // half of them for each consumer warpgroup
   } else {
     // Enough filter stages to cover the latency of L2 come first, a third halo stage after that.
     const int64_t want = std::max<int64_t>(4, ceil_div(49152, step));
@@ -375,6 +376,7 @@ bool choose_stages(const Work& work, const HaloConfig& config, const Tiles& tile
   }
   tiling.halo_stages = static_cast<int16_t>(halo_stages), tiling.filter_stages = static_cast<int16_t>(filter_stages);
   // In turns, filters come from L2 twice as often.
+  if (config.lines) return tiling.filter_resident;
   return !tiling.turns || tiling.filter_resident || config.block_k <= 64;
 }
 
@@ -575,6 +577,7 @@ Best best_tiling(const Work& work, const HaloConfig& config, const ConvProblem& 
   const bool rows_apart = work.h.runs() > work.h.phases || work.h.run[0].step > 1;
   const bool cols_apart = work.w.runs() > work.w.phases || work.w.run[0].step > 1;
   for (const TapSplit split : {TapSplit::kNone, TapSplit::kRows, TapSplit::kTaps}) {
+    if (config.lines && fastconv::reaches(work, split).groups() > 1) continue;
     // Halos of fewer taps pay where taps lie apart, or where large halos leave too little room for stages.
     const bool pays = split == TapSplit::kNone || (work.h.taps() > work.h.runs() && rows_apart) ||
                       (work.w.taps() > work.w.runs() && cols_apart);

@@ -91,7 +91,10 @@ __device__ __forceinline__ void produce_halos(const HaloParams& params, const Ha
                                               Ring& halo, uint32_t waste, int warp, int lane) {
   constexpr int kWarps = HaloThreads<kStaging>::kStagingWarps;
   for (TileWalk walk(params, blockIdx.x, gridDim.x); walk.more(); walk.next()) {
-    if (!walk.exists()) continue;
+    if (!walk.exists()) {
+      halo.next();
+      continue;
+    }
     const Tile tile(params, walk.index());
     if constexpr (kStaging == HaloStaging::kTma) {
       stage_halo_tma<kChannels>(params, tile, &maps, halo, lane);
@@ -170,20 +173,23 @@ __global__ __launch_bounds__(HaloThreads<kStaging>::kThreads,
     ptx::acquire_registers<Threads::kConsumerRegisters>();
     const int warpgroup = warp / 4 - Threads::kProducerWarpgroups;
     // NOTES: a warpgroup that takes turns skips the other's stages, and a barrier's parity tells only two rounds apart;
-    // so it waits for its turn, which begins when the other has waited for all stages of its tile.
-    const bool turns = kLines || params.warpgroups_per_tile == 1;
+    // so it waits for its turn, which begins when the other has waited for all stages of its tile. With lines every
+    // second stage of the halo is its own, filters stay, and it need not wait.
+    const bool alone = params.warpgroups_per_tile == 1, turns = alone && !kLines;
     const int my_turn = kTurnBarrier + warpgroup, next_turn = kTurnBarrier + 1 - warpgroup;
     if (turns && warpgroup == 1) arrive_block_barrier(next_turn);
-    const int first_block = turns ? 0 : warpgroup * kMBlocks;
+    const int first_block = alone ? 0 : warpgroup * kMBlocks;
     int turn = 0;
     for (TileWalk walk(params, blockIdx.x, gridDim.x); walk.more(); walk.next(), ++turn) {
-      const bool mine = !turns || (turn & 1) == warpgroup;
-      if (kLines && !walk.exists()) {
-        if (mine) ptx::barrier_sync<256>(my_turn), arrive_block_barrier(next_turn);
-        continue;
+      if constexpr (kLines) {
+        if (walk.runner != warpgroup) {
+          halo.next();
+          continue;
+        }
+        if (!walk.exists()) break;
       }
       const Tile tile(params, walk.index());
-      if (!mine) {
+      if (turns && (turn & 1) != warpgroup) {
         const OutputPhase& phase = params.phase[tile.phase];
         halo.skip((phase.group_end - phase.group_begin) * params.c_blocks);
         filter.skip(phase.taps * params.c_blocks);
