@@ -304,6 +304,7 @@ RawPlanes raw_planes(const Work& work, const HaloConfig& config, const HaloTilin
   raw.box_w = static_cast<int32_t>(box_w), raw.advance = static_cast<int32_t>(aligned ? box_w : box_w - 8);
   raw.stage_bytes = static_cast<int32_t>(box_w * tiles.pixel_bytes);
   raw.stages = raw.stage_bytes <= 3072 ? 12 : std::clamp(43008 / raw.stage_bytes, 3, 6);
+  raw.stages -= raw.stages % halo_pipelines(config.lines);
   return raw;
 }
 
@@ -366,7 +367,7 @@ bool choose_stages(const Work& work, const HaloConfig& config, const Tiles& tile
   if (tiling.filter_resident) {
     filter_stages = tiles.steps;
     halo_stages = std::min<int64_t>(4, (room - tiles.steps * step) / halo);
-    if (config.lines) halo_stages &= ~1;  // half of them for each consumer warpgroup
+    halo_stages -= halo_stages % halo_pipelines(config.lines);
   } else {
     // Enough filter stages to cover the latency of L2 come first, a third halo stage after that.
     const int64_t want = std::max<int64_t>(4, ceil_div(49152, step));
@@ -507,9 +508,9 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
   const double body =
       std::max({mma, smem, load}) + (by_warps ? .3 * std::min(mma, staging) : 0) + (tiles.raw.shared ? 900 * halos : 0);
   const double tile = tiling.turns ? std::max({body + 100, epilogue, (body + epilogue + 500) / 2}) : body + epilogue;
-  const auto waves = static_cast<double>(
-      config.lines ? 2 * rows_of_busiest(work, tiling.run_rows, sm_count) * ceil_div(work.cols, tiling.tile_q)
-                   : ceil_div(tiles.count, sm_count));
+  const auto waves = static_cast<double>(config.lines ? 2 * rows_of_busiest(work, tiling.run_rows, sm_count) *
+                                                            ceil_div(work.cols, tiling.tile_q)
+                                                      : ceil_div(tiles.count, sm_count));
   // What the model does not see, measured: short rings, linear tiles and long runs of pixels each lose a little,
   // filters that do not exist as well; staging warps lose more where they cannot run ahead.
   const double idle = 1 - static_cast<double>(work.out.c) / static_cast<double>(tiles.filters * config.block_k);
@@ -806,8 +807,9 @@ Plan halo_plan(const KernelEntry& entry, const ConvProblem& problem, const Devic
   const int64_t runs = entry.halo.lines ? ceil_div(work.in.n * work.rows, best.tiling.run_rows) : 0;
   plan.grid = std::min<int64_t>(entry.halo.lines ? ceil_div(runs, 2) : tiles.count, device.sm_count);
   plan.block_threads = halo_threads(entry.halo.staging);
-  plan.smem_bytes = static_cast<int32_t>(halo_fixed_bytes(entry.halo) + best.tiling.halo_stages * tiles.halo_stage_bytes +
-                                         best.tiling.filter_stages * tiles.step_bytes + tiles.raw_bytes());
+  plan.smem_bytes =
+      static_cast<int32_t>(halo_fixed_bytes(entry.halo) + best.tiling.halo_stages * tiles.halo_stage_bytes +
+                           best.tiling.filter_stages * tiles.step_bytes + tiles.raw_bytes());
   plan.workspace_bytes = best.workspace.bytes();
   plan.halo = best.tiling;
   plan.halo.reorder_in = work.reordering.in, plan.halo.reorder_out = work.reordering.out;
@@ -841,7 +843,7 @@ HaloLaunch halo_launch(const Plan& plan, const ConvProblem& problem) {
 
   const Store store = store_mode(work, tiling.linear);
   params.tiles = static_cast<int32_t>(tiles.count);
-  params.runners = config.lines ? 2 : 1, params.run_tiles = 1;
+  params.run_tiles = 1;
   params.k_tiles = FastDivmod(tiles.filters), params.phases = FastDivmod(work.phases());
   params.tiles_npq = FastDivmod(tiles.per_filter);
   params.linear = tiling.linear;

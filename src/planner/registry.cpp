@@ -64,13 +64,13 @@ std::vector<KernelEntry> build_table() {
   };
 #define HALO_ENTRY(name, pass, k, m, c, staging, filter, lines) \
   add_halo(name, Pass::pass, {k, m, c, HaloStaging::staging, FilterTile::filter, lines});
-#define HALO_KERNEL(name, ...)                                    \
+#define HALO_KERNEL(name, ...)                                \
   HALO_ENTRY("halo_fprop_" #name, kFprop, __VA_ARGS__, false) \
   HALO_DGRAD_KERNEL(name, __VA_ARGS__)
-#define HALO_DGRAD_KERNEL(name, ...)                              \
+#define HALO_DGRAD_KERNEL(name, ...)                          \
   HALO_ENTRY("halo_dgrad_" #name, kDgrad, __VA_ARGS__, false) \
   ++line;
-#define HALO_LINES_KERNEL(name, ...)                             \
+#define HALO_LINES_KERNEL(name, ...)                         \
   HALO_ENTRY("halo_fprop_" #name, kFprop, __VA_ARGS__, true) \
   HALO_ENTRY("halo_dgrad_" #name, kDgrad, __VA_ARGS__, true) \
   ++line;

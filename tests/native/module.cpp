@@ -273,7 +273,7 @@ std::vector<int64_t> staged_halo(const HaloParams& params, HaloStaging staging, 
   } else if (staging == HaloStaging::kTransposed) {
     const int32_t w0 = halo_col(params, tile, group);
     const HaloColumns inside(params, w0);
-    for_each_raw_run(params, tile, group, [&](const RawRun& run) {
+    for_each_raw_run(params, tile, group, params.raw.shared, [&](const RawRun& run) {
       for (int32_t row = run.row; row < run.row + run.rows; ++row) {
         for (int32_t column = 0; column < params.halo_pitch; ++column) {
           if (run.count == 0 || column < inside.begin || column >= inside.end) put(row, column, params.n, 0, 0);
@@ -333,10 +333,10 @@ Products halo_products(const ConvProblem& problem, const KernelEntry& kernel, co
       }
     }
   };
-  for (int32_t worker = 0; worker < plan.grid; ++worker) {
-    for (TileWalk walk(params, worker, static_cast<int32_t>(plan.grid)); walk.more(); walk.next()) {
-      if (!walk.exists()) continue;
-      const Tile tile(params, walk.index());
+  const auto pipelines = static_cast<int32_t>(plan.grid * halo_pipelines(kernel.halo.lines));
+  for (int32_t pipeline = 0; pipeline < pipelines; ++pipeline) {
+    for (TileWalk walk(params, pipeline, pipelines); walk.more(); walk.next()) {
+      const Tile tile(params, walk.index);
       if (tile.group != 0 || tile.k_tile != 0) continue;
       for_each_halo(params, tile, [&](const TapGroup& taps, int c_block) {
         if (c_block != 0) return;

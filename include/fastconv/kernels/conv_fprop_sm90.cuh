@@ -15,10 +15,11 @@ namespace fastconv {
 // Named barriers; 0 is __syncthreads. One of each a consumer warpgroup.
 enum BlockBarrier : int { kEpilogueBarrier = 1, kTurnBarrier = 3 };
 
-// Warp 0 brings the filter; where raw input is copied for others to rearrange, warp 1 starts those copies; the next
-// ones stage.
-template <HaloStaging kStaging>
+// Warp 0 brings the filter; where raw input is copied for others to rearrange, warp 1 starts those copies, and warp 0
+// those of a second pipeline, once the filter is there; the next ones stage.
+template <HaloStaging kStaging, bool kLines>
 struct HaloThreads {
+  static constexpr int kPipelines = halo_pipelines(kLines);
   static constexpr bool kRaw = kStaging == HaloStaging::kTransposed;
   static constexpr bool kByWarps = staged_by_warps(kStaging);
   static constexpr int kProducerWarpgroups = kByWarps ? 2 : 1;
@@ -26,7 +27,8 @@ struct HaloThreads {
   static constexpr int kThreads = (kProducerWarpgroups + kConsumerWarpgroups) * 128;
   static_assert(kThreads == halo_threads(kStaging));
   static constexpr int kFirstStagingWarp = kRaw ? 2 : 1;
-  static constexpr int kStagingWarps = kByWarps ? 4 * kProducerWarpgroups - kFirstStagingWarp : 1;
+  static constexpr int kStagingWarps =  // of a pipeline
+      kByWarps ? (4 * kProducerWarpgroups - kFirstStagingWarp) / kPipelines : 1;
   // NOTES: setmaxnreg moves registers within the block's allotment: 168 x 384 threads or 128 x 512.
   static constexpr bool kFewRegisters = kStaging == HaloStaging::kPixels;
   static constexpr int kProducerRegisters = !kByWarps ? 40 : kFewRegisters ? 72 : 80;
@@ -56,14 +58,14 @@ __device__ __forceinline__ void clear(float (&acc)[kRows][kCols]) {
   for (int i = 0; i < kRows * kCols; ++i) acc[i / kCols][i % kCols] = 0.f;
 }
 
-// Filter steps of all the block's tiles, in the order of use; or of all phases once, if they stay. One thread.
+// Filter steps of the walk's tiles, in the order of use; or of all phases once, if they stay. One thread.
 template <int kBlockK, int kChannels, bool kNMajor>
-__device__ __forceinline__ void produce_filter(const HaloParams& params, const CUtensorMap* map, Ring& ring) {
+__device__ __forceinline__ void produce_filter(const HaloParams& params, TileWalk walk, const CUtensorMap* map,
+                                               Ring& ring) {
   constexpr int kStepBytes = kBlockK * kChannels * 2;
   if (!params.filter_direct) ptx::wait_for_previous_kernel();  // which packs the filter
-  for (TileWalk walk(params, blockIdx.x, gridDim.x); walk.more(); walk.next()) {
-    if (!walk.exists()) continue;
-    Tile tile(params, walk.index());
+  for (; walk.more(); walk.next()) {
+    Tile tile(params, walk.index);
     if (params.filter_direct) {
       const int phases = params.filter_resident ? params.phase_count : 1;
       for (int i = 0; i < phases; ++i) {
@@ -85,26 +87,22 @@ __device__ __forceinline__ void produce_filter(const HaloParams& params, const C
   }
 }
 
-// Halos of all the block's tiles. `warp` of those that stage; -1 starts copies for them.
-template <int kChannels, HaloStaging kStaging>
-__device__ __forceinline__ void produce_halos(const HaloParams& params, const HaloMaps<kStaging>& maps, Ring& raw,
-                                              Ring& halo, uint32_t waste, int warp, int lane) {
-  constexpr int kWarps = HaloThreads<kStaging>::kStagingWarps;
-  for (TileWalk walk(params, blockIdx.x, gridDim.x); walk.more(); walk.next()) {
-    if (!walk.exists()) {
-      halo.next();
-      continue;
-    }
-    const Tile tile(params, walk.index());
+// Halos of the walk's tiles. `warp` of the kWarps that stage; -1 starts copies for them.
+// kRows: tiles are rectangles.
+template <int kChannels, HaloStaging kStaging, int kWarps, bool kRows>
+__device__ __forceinline__ void produce_halos(const HaloParams& params, TileWalk walk, const HaloMaps<kStaging>& maps,
+                                              Ring raw, Ring halo, uint32_t waste, int warp, int lane) {
+  for (; walk.more(); walk.next()) {
+    const Tile tile(params, walk.index);
     if constexpr (kStaging == HaloStaging::kTma) {
       stage_halo_tma<kChannels>(params, tile, &maps, halo, lane);
     } else if constexpr (kStaging == HaloStaging::kPlanes) {
       stage_planes<kChannels>(params, tile, &maps, halo, lane);
     } else if constexpr (kStaging == HaloStaging::kTransposed) {
       if (warp >= 0) {
-        transpose_halo<kChannels, kWarps>(params, tile, raw, halo, warp, {params, waste, lane});
+        transpose_halo<kChannels, kWarps, kRows>(params, tile, raw, halo, warp, {params, waste, lane});
       } else if (lane == 0) {
-        load_raw_planes<kChannels>(params, tile, maps, raw);
+        load_raw_planes<kChannels, kRows>(params, tile, maps, raw);
       }
     } else {
       stage_halo_units<kChannels, kStaging == HaloStaging::kPairs ? 2 : 1, kWarps>(params, tile, halo, warp, lane);
@@ -113,15 +111,21 @@ __device__ __forceinline__ void produce_halos(const HaloParams& params, const Ha
 }
 
 template <typename T, int kBlockK, int kMBlocks, int kChannels, HaloStaging kStaging, FilterTile kFilter, bool kLines>
-__global__ __launch_bounds__(HaloThreads<kStaging>::kThreads,
+__global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
                              1) void conv_fprop_sm90(const __grid_constant__ HaloParams params,
                                                      const __grid_constant__ HaloMaps<kStaging> in_maps,
                                                      const __grid_constant__ CUtensorMap filter_map) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  using Threads = HaloThreads<kStaging>;
+  using Threads = HaloThreads<kStaging, kLines>;
   using Store = std::conditional_t<kLines, LineEpilogue<T, kBlockK, kMBlocks>, Epilogue<T, kBlockK, kMBlocks>>;
   constexpr int kStepBytes = kBlockK * kChannels * 2;
   constexpr bool kMMajor = kStaging == HaloStaging::kPlanes, kNMajor = kFilter == FilterTile::kNMajor;
+
+  constexpr int kPipelines = Threads::kPipelines;
+  constexpr bool kStays = kLines;  // the filter, always
+  auto walk_of = [&](int pipeline) {
+    return TileWalk(params, blockIdx.x * kPipelines + pipeline, gridDim.x * kPipelines);
+  };
 
   extern __shared__ uint8_t smem_raw[];
   const uint32_t smem = (ptx::smem_address(smem_raw) + kHaloAlignment - 1) &
@@ -161,34 +165,34 @@ __global__ __launch_bounds__(HaloThreads<kStaging>::kThreads,
 
   if (warp < 4 * Threads::kProducerWarpgroups) {
     ptx::release_registers<Threads::kProducerRegisters>();
-    if (warp == 0) {
-      if (lane == 0) {
-        produce_filter<kBlockK, kChannels, kNMajor>(params, &filter_map, filter);
-      }
-    } else if (warp < Threads::kFirstStagingWarp + Threads::kStagingWarps) {
-      produce_halos<kChannels, kStaging>(params, in_maps, raw, halo, waste, warp - Threads::kFirstStagingWarp, lane);
+    if (warp == 0 && lane == 0) {
+      produce_filter<kBlockK, kChannels, kNMajor>(params, walk_of(0), &filter_map, filter);
+    }
+    constexpr int kWarps = Threads::kStagingWarps;
+    const int place = warp - Threads::kFirstStagingWarp, pipeline = place < 0 ? 1 - warp : place / kWarps;
+    if (pipeline < kPipelines && (place >= 0 || Threads::kRaw)) {
+      produce_halos<kChannels, kStaging, kWarps, kLines>(
+          params, walk_of(pipeline), in_maps, raw.part(pipeline, kPipelines), halo.part(pipeline, kPipelines), waste,
+          place < 0 ? -1 : place % kWarps, lane);
     }
     if (reorder_out) sync_grid();
   } else {
     ptx::acquire_registers<Threads::kConsumerRegisters>();
     const int warpgroup = warp / 4 - Threads::kProducerWarpgroups;
     // NOTES: a warpgroup that takes turns skips the other's stages, and a barrier's parity tells only two rounds apart;
-    // so it waits for its turn, which begins when the other has waited for all stages of its tile. With lines every
-    // second stage of the halo is its own, filters stay, and it need not wait.
-    const bool alone = params.warpgroups_per_tile == 1, turns = alone && !kLines;
+    // so it waits for its turn, which begins when the other has waited for all stages of its tile.
+    const bool turns = !kLines && params.warpgroups_per_tile == 1;
     const int my_turn = kTurnBarrier + warpgroup, next_turn = kTurnBarrier + 1 - warpgroup;
     if (turns && warpgroup == 1) arrive_block_barrier(next_turn);
-    const int first_block = alone ? 0 : warpgroup * kMBlocks;
+    const int first_block = params.warpgroups_per_tile == 1 ? 0 : warpgroup * kMBlocks;
+    const int pipeline = kLines ? warpgroup : 0;
+    halo = halo.part(pipeline, kPipelines);
+    if constexpr (kStays) {
+      for (int i = 0; i < params.b_stages; ++i) ptx::mbarrier_wait(filter.barriers + 16 * i, 0);
+    }
     int turn = 0;
-    for (TileWalk walk(params, blockIdx.x, gridDim.x); walk.more(); walk.next(), ++turn) {
-      if constexpr (kLines) {
-        if (walk.runner != warpgroup) {
-          halo.next();
-          continue;
-        }
-        if (!walk.exists()) break;
-      }
-      const Tile tile(params, walk.index());
+    for (TileWalk walk = walk_of(pipeline); walk.more(); walk.next(), ++turn) {
+      const Tile tile(params, walk.index);
       if (turns && (turn & 1) != warpgroup) {
         const OutputPhase& phase = params.phase[tile.phase];
         halo.skip((phase.group_end - phase.group_begin) * params.c_blocks);
@@ -201,10 +205,10 @@ __global__ __launch_bounds__(HaloThreads<kStaging>::kThreads,
       }
       float acc[kMBlocks][kBlockK / 2];
       if (turns) ptx::barrier_sync<256>(my_turn);
-      Mainloop<T, kBlockK, kMBlocks, kChannels, kMMajor, kNMajor>::run(params, tile, first_block, halo, filter,
-                                                                       !params.filter_resident, lane == 0, acc, [&] {
-                                                                         if (turns) arrive_block_barrier(next_turn);
-                                                                       });
+      Mainloop<T, kBlockK, kMBlocks, kChannels, kMMajor, kNMajor, kStays>::run(
+          params, tile, first_block, halo, filter, !params.filter_resident, lane == 0, acc, [&] {
+            if (turns) arrive_block_barrier(next_turn);
+          });
       if (params.phase[tile.phase].taps == 0) clear(acc);
       const Store store(params, tile, threadIdx.x % 128, epilogue + warpgroup * Store::kBytes,
                         kEpilogueBarrier + warpgroup);

@@ -41,7 +41,7 @@ void launch_halo(const Plan& plan, const ConvProblem& problem, const ConvBuffers
     halo.pack.filter = buffers.w, halo.pack.packed = buffers.workspace;
     launch_pack_filter(plan.kernel->name, params, halo.pack, stream);
   }
-  LaunchShape shape{plan.grid, HaloThreads<kStaging>::kThreads, plan.smem_bytes};
+  LaunchShape shape{plan.grid, HaloThreads<kStaging, kLines>::kThreads, plan.smem_bytes};
   shape.early = !params.filter_direct;  // the filter is packed while this kernel sets up and stages its first halo
   shape.cooperative = plan.halo.reorder_in || plan.halo.reorder_out;
   const auto kernel = conv_fprop_sm90<T, kBlockK, kMBlocks, kChannels, kStaging, kFilter, kLines>;
@@ -65,7 +65,7 @@ constexpr Launcher halo_launcher_of() {
 template <HaloStaging kStaging, FilterTile kFilter, typename T>
 Launcher halo_launcher(int line) {
   static constexpr Launcher kLaunchers[] = {
-#define HALO_LAUNCHER(block_k, m_blocks, channels, staging, filter, lines)                                        \
+#define HALO_LAUNCHER(block_k, m_blocks, channels, staging, filter, lines)                                      \
   halo_launcher_of<kStaging, kFilter, T, block_k, m_blocks, channels, HaloStaging::staging, FilterTile::filter, \
                    lines>(),
 #define HALO_KERNEL(name, ...) HALO_LAUNCHER(__VA_ARGS__, false)

@@ -10,12 +10,12 @@ namespace fastconv {
 template <typename T, int kBlockK, int kMBlocks>
 struct LineEpilogue : Epilogue<T, kBlockK, kMBlocks> {
   using Base = Epilogue<T, kBlockK, kMBlocks>;
-  using Base::params, Base::tile, Base::warp, Base::lane, Base::smem, Base::barrier, Base::k_base, Base::k_limit;
+  using Base::params, Base::tile, Base::warp, Base::lane, Base::smem, Base::barrier, Base::k_limit;
   static constexpr int kPitch = line_pitch(kMBlocks), kBytes = kBlockK * kPitch;
   static constexpr int kLines = kMBlocks + 1;  // that a tile reaches into; it ends all but the last
-  // A line is stored by 8 lanes, a chunk of 16 bytes each.
-  static constexpr int kBatch = 2, kRounds = kBlockK / 4 / 4;
-  static_assert(kRounds % kBatch == 0);
+  // 8 lanes store a line, so a warp four, of as many streams; a few go ahead together.
+  static constexpr int kBatch = 2, kStreams = kBlockK / 4;
+  static_assert(kStreams % (4 * kBatch) == 0);
 
   using Base::Base;
 
@@ -23,13 +23,15 @@ struct LineEpilogue : Epilogue<T, kBlockK, kMBlocks> {
   // are whole lines apart in memory meet no other's banks.
   __device__ __forceinline__ void store(float (&acc)[kMBlocks][kBlockK / 2], const StreamPart& part) const {
     if (params.bias != nullptr) this->add_bias(acc);
-    const int64_t offset = tile.n * params.out_n + tile.p * params.out_h + tile.q + k_base * params.out_k;
-    uint8_t* first = static_cast<uint8_t*>(params.out) + 2 * offset;
+    uint8_t* first = static_cast<uint8_t*>(params.out) + 2 * (tile.n * params.out_n + tile.p * params.out_h + tile.q);
     ptx::barrier_sync<128>(barrier);  // what the last tile left is in its place
     scatter(acc, low(first), part.bytes);
     ptx::barrier_sync<128>(barrier);
-#pragma unroll
-    for (int round = 0; round < kRounds; round += kBatch) drain(first, round, part);
+    if (part.begins || part.ends) {
+      drain<true>(first, part);
+    } else {
+      drain<false>(first, part);
+    }
   }
 
  private:
@@ -56,42 +58,45 @@ struct LineEpilogue : Epilogue<T, kBlockK, kMBlocks> {
     }
   }
 
-  // Each warp a quarter of the streams, four at a time.
-  __device__ __forceinline__ void drain(uint8_t* first, int round, const StreamPart& part) const {
-    const int chunk = lane % 8 * 16, k0 = warp * (kBlockK / 4) + lane / 8 + round * 4;
-    uint4 v[kBatch][kLines];
-    __syncwarp();
+  // Each warp a quarter of the streams. kShared: the tile's first line or its last is not its run's alone.
+  template <bool kShared>
+  __device__ __forceinline__ void drain(uint8_t* first, const StreamPart& part) const {
+    const int chunk = lane % 8 * 16, k0 = warp * kStreams + lane / 8;
+    const int64_t step = 8 * params.out_k;  // bytes from a stream to the next of the lane's
+    uint8_t* at = first + 2 * params.out_k * k0;
+    uint32_t stream = smem + k0 * kPitch + chunk;
+#pragma unroll 1
+    for (int k = k0; k < k0 + kStreams; k += 4 * kBatch, at += kBatch * step, stream += 4 * kBatch * kPitch) {
+      uint4 v[kBatch][kLines];
+      __syncwarp();
 #pragma unroll
-    for (int b = 0; b < kBatch; ++b) {
+      for (int b = 0; b < kBatch; ++b) {
 #pragma unroll
-      for (int i = 0; i < kLines; ++i) {
-        v[b][i] = ptx::load_shared16(smem + (k0 + b * 4) * kPitch + i * kLineBytes + chunk);
+        for (int i = 0; i < kLines; ++i) v[b][i] = ptx::load_shared16(stream + b * 4 * kPitch + i * kLineBytes);
       }
-    }
-    __syncwarp();
+      __syncwarp();
 #pragma unroll
-    for (int b = 0; b < kBatch; ++b) {
-      const int k = k0 + b * 4;
-      uint8_t* at = first + 2 * params.out_k * k;
-      const StreamLines lines(low(at), part.bytes);
-      uint8_t* line = at - lines.lead + chunk;
-      const bool exists = k < k_limit;
+      for (int b = 0; b < kBatch; ++b) {
+        const StreamLines lines(low(at + b * step), part.bytes);
+        uint8_t* line = at + b * step + (chunk - lines.lead);
+        const bool exists = k + b * 4 < k_limit;
 #pragma unroll
-      for (int i = 0; i < kMBlocks; ++i) {
-        if (i >= lines.whole || !exists) continue;
-        if (i == 0 && part.begins) {
-          store_piece(line, v[b][0], lines.lead - chunk, 16);
-        } else {
-          *reinterpret_cast<uint4*>(line + i * kLineBytes) = v[b][i];
+        for (int i = 0; i < kMBlocks; ++i) {
+          if (i >= lines.whole || !exists) continue;
+          if (kShared && i == 0 && part.begins) {
+            store_piece(line, v[b][0], lines.lead - chunk, 16);
+          } else {
+            *reinterpret_cast<uint4*>(line + i * kLineBytes) = v[b][i];
+          }
         }
-      }
-      uint4 rest = v[b][0];
+        uint4 rest = v[b][0];
 #pragma unroll
-      for (int i = 1; i < kLines; ++i) rest = i == lines.whole ? v[b][i] : rest;
-      if (!part.ends) {
-        ptx::store_shared16(smem + k * kPitch + chunk, rest);
-      } else if (exists) {
-        store_piece(line + lines.whole * kLineBytes, rest, 0, lines.rest - chunk);
+        for (int i = 1; i < kLines; ++i) rest = i == lines.whole ? v[b][i] : rest;
+        if (kShared && part.ends) {
+          if (exists) store_piece(line + lines.whole * kLineBytes, rest, 0, lines.rest - chunk);
+        } else {
+          ptx::store_shared16(stream + b * 4 * kPitch, rest);
+        }
       }
     }
   }

@@ -34,6 +34,10 @@ struct OutputPhase {
 // A block: producer warps, one warpgroup or two of them, and two consumer warpgroups.
 constexpr int halo_threads(HaloStaging staging) { return staged_by_warps(staging) ? 512 : 384; }
 
+// Of a block: they share the filter alone. Where lines are stored, each consumer warpgroup has tiles of its own, and
+// half of all other warps and stages.
+constexpr int halo_pipelines(bool lines) { return lines ? 2 : 1; }
+
 inline constexpr int kLineBytes = 128;  // of memory
 
 // Outputs in lines: what a tile has of a filter, after what the tile before left of its last line. Filters that are as
@@ -80,7 +84,7 @@ struct HaloParams {
   FastDivmod linear_w, linear_h;
   int32_t tile_pixels;
   int32_t warpgroups_per_tile;  // 2: both consumer warpgroups share a tile; 1: they take turns
-  int32_t runners, run_tiles;   // of a block: who takes tiles of its own, and how many that follow each other
+  int32_t run_tiles;            // that a pipeline takes one after the other
 
   int32_t halo_rows, halo_pitch;  // pixels
   int32_t loads, load_rows;       // copies per halo and rows in each

@@ -31,8 +31,9 @@ struct RawRun {
   FASTCONV_HOST_DEVICE int32_t flat(const HaloParams& params) const { return h * params.width + w; }
 };
 
+// `shared`: params.raw.shared, or what is known of it.
 FASTCONV_HOST_DEVICE_CALLER void for_each_raw_run(const HaloParams& params, const Tile& tile, const TapGroup& group,
-                                                  F f) {
+                                                  bool shared, F f) {
   const int32_t w0 = halo_col(params, tile, group), reach = ((params.halo_pitch - 1) << params.raw.step_log2) + 1;
   const int32_t begin = params.linear || w0 < 0 ? 0 : w0;
   const int32_t end = params.linear || w0 + reach > params.width ? params.width : w0 + reach;
@@ -40,7 +41,7 @@ FASTCONV_HOST_DEVICE_CALLER void for_each_raw_run(const HaloParams& params, cons
     const HaloRow at = halo_row(params, tile, group, i);
     RawRun run{i, 1, at.n, at.h, begin, 0};
     if (exists(params, at) && begin < end) {
-      if (params.linear && params.in_step_h == 1) {
+      if (shared) {
         // Rows of the image that are left, of the positions that it has, of the halo.
         const int32_t positions = static_cast<int32_t>(params.linear_h.divisor) - (at.h - group.dh);
         run.rows = params.height - at.h < positions ? params.height - at.h : positions;

@@ -8,7 +8,8 @@
 namespace fastconv {
 
 // kMMajor: the input lies as blocks of [64 channels][64 pixels], one an M-block.
-template <typename T, int kBlockK, int kMBlocks, int kChannels, bool kMMajor, bool kNMajor>
+// kStays: all of the filter is in its stages.
+template <typename T, int kBlockK, int kMBlocks, int kChannels, bool kMMajor, bool kNMajor, bool kStays>
 struct Mainloop {
   static_assert(!kMMajor || kChannels == 64);
   static constexpr int kPixelBytes = kChannels * 2;
@@ -41,13 +42,15 @@ struct Mainloop {
       for (int g = phase.group_begin; g < phase.group_end; ++g) {
         const TapGroup& group = params.group[g];
         const int rows = group.rows, cols = group.cols;
-        const uint32_t row_step = group.row_step >> 4, col_step = group.col_step >> 4;
+        // NOTES: in registers, or they are read from constant memory again for every tap.
+        uint32_t row_step = group.row_step >> 4, col_step = group.col_step >> 4;
+        asm volatile("" : "+r"(row_step), "+r"(col_step));
         halo.wait_full();
         uint32_t row = ptx::descriptor_low(halo.stage());
         for (int i = 0; i < rows; ++i, row += row_step) {
           uint32_t tap = row;
           for (int j = 0; j < cols; ++j, tap += col_step) {
-            filter.wait_full();
+            if constexpr (!kStays) filter.wait_full();
             const uint32_t b_low = ptx::descriptor_low(filter.stage(), kBlockPitch);
             ptx::wgmma_fence();
 #pragma unroll
@@ -60,12 +63,14 @@ struct Mainloop {
               }
             }
             ptx::wgmma_commit();
-            ptx::wgmma_wait<1>();
-            if (elected && done_filter != 0 && release_filter) ptx::mbarrier_arrive(done_filter);
-            if (elected && done_halo != 0) ptx::mbarrier_arrive(done_halo);
             accumulate = 1;
-            done_filter = filter.empty();
-            done_halo = 0;
+            if constexpr (!kStays) {
+              ptx::wgmma_wait<1>();
+              if (elected && done_filter != 0 && release_filter) ptx::mbarrier_arrive(done_filter);
+              if (elected && done_halo != 0) ptx::mbarrier_arrive(done_halo);
+              done_filter = filter.empty();
+              done_halo = 0;
+            }
             filter.next();
           }
         }

@@ -31,24 +31,20 @@ struct Tile {
   }
 };
 
-// The tiles of a block of the grid. Blocks at work together have neighbours. Where outputs are stored in lines, each of
-// the block's two consumer warpgroups has runs of tiles of its own, and a turn may have no tile left for the second.
+// The tiles of a pipeline of the grid. Those at work together have neighbours: single tiles, or runs where outputs are
+// stored in lines.
 struct TileWalk {
   const HaloParams& params;
-  int32_t blocks, first, place = 0, runner = 0;  // the first runner's tile, the place in its run, who is next
+  int32_t pipelines, index, place = 0;  // in its run
 
-  FASTCONV_HOST_DEVICE TileWalk(const HaloParams& params, int32_t block, int32_t blocks)
-      : params(params), blocks(blocks), first(block * params.runners * params.run_tiles) {}
-  FASTCONV_HOST_DEVICE int32_t index() const { return first + runner * params.run_tiles; }
-  FASTCONV_HOST_DEVICE bool more() const { return first < params.tiles; }
-  FASTCONV_HOST_DEVICE bool exists() const { return index() < params.tiles; }
+  FASTCONV_HOST_DEVICE TileWalk(const HaloParams& params, int32_t pipeline, int32_t pipelines)
+      : params(params), pipelines(pipelines), index(pipeline * params.run_tiles) {}
+  FASTCONV_HOST_DEVICE bool more() const { return index < params.tiles; }
   FASTCONV_HOST_DEVICE void next() {
-    if (++runner < params.runners) return;
-    runner = 0;
-    ++first;
+    ++index;
     if (++place < params.run_tiles) return;
     place = 0;
-    first += (blocks * params.runners - 1) * params.run_tiles;
+    index += (pipelines - 1) * params.run_tiles;
   }
 };
 

@@ -129,16 +129,17 @@ __device__ __forceinline__ void stage_planes(const HaloParams& params, const Til
   });
 }
 
-// HaloStaging::kTransposed. One thread starts the copies.
-template <int kChannels>
+// HaloStaging::kTransposed. One thread starts the copies. kRows: of single rows, no stage is shared.
+template <int kChannels, bool kRows>
 __device__ __forceinline__ void load_raw_planes(const HaloParams& params, const Tile& tile, const TensorMaps& maps,
                                                 Ring& raw) {
   const RawPlanes& planes = params.raw;
+  const bool shared = !kRows && planes.shared;
   for_each_halo(params, tile, [&](const TapGroup& group, int c_block) {
-    for_each_raw_run(params, tile, group, [&](const RawRun& run) {
+    for_each_raw_run(params, tile, group, shared, [&](const RawRun& run) {
       for (int first = 0; first < run.count; first += planes.advance) {
         raw.wait_empty();
-        if (planes.whole) {
+        if (shared && planes.whole) {
           const uint32_t bytes = kChannels * static_cast<int32_t>(params.in_c) * 2;
           ptx::mbarrier_arrive_expect(raw.full(), bytes);
           ptx::bulk_load(raw.stage(),
@@ -164,15 +165,16 @@ __device__ __forceinline__ void load_raw_planes(const HaloParams& params, const 
 // kWarps warps. They share stages where there are a few large ones. Otherwise each has stages of its own, and nobody
 // waits for a neighbour's row. NOTES: a barrier's parity tells only two rounds apart, so whoever waits for a
 // stage must have seen its round before.
-template <int kChannels, int kWarps>
+template <int kChannels, int kWarps, bool kRows>
 __device__ __forceinline__ void transpose_halo(const HaloParams& params, const Tile& tile, Ring& raw, Ring& halo,
                                                int warp, const Transposition<kChannels>& transposition) {
   const int pitch = params.halo_pitch;
+  const bool shared = !kRows && params.raw.shared;
   for_each_halo(params, tile, [&](const TapGroup& group, int) {
     halo.wait_empty();
     const int w0 = halo_col(params, tile, group);
     const HaloColumns inside(params, w0);
-    for_each_raw_run(params, tile, group, [&](const RawRun& run) {
+    for_each_raw_run(params, tile, group, shared, [&](const RawRun& run) {
       for (int row = run.row; row < run.row + run.rows; ++row) {  // padding
         if (row % kWarps != warp) continue;
         const int begin = run.count > 0 ? inside.begin : pitch, end = run.count > 0 ? inside.end : pitch;
@@ -180,9 +182,9 @@ __device__ __forceinline__ void transpose_halo(const HaloParams& params, const T
         transposition.clear(halo.stage(), row * pitch + end, pitch - end);
       }
       for (int first = 0; first < run.count; first += params.raw.advance, raw.next()) {
-        if (!params.raw.shared && raw.index % kWarps != warp) continue;
+        if (!shared && raw.index % kWarps != warp) continue;
         raw.wait_full();
-        const int unit = params.raw.shared ? warp : 0, units = params.raw.shared ? kWarps : 1;
+        const int unit = shared ? warp : 0, units = shared ? kWarps : 1;
         transposition.run(raw.stage(), run, first, w0, halo.stage(), unit, units);
         __syncwarp();
         if (transposition.lane == 0) ptx::mbarrier_arrive(raw.empty());
