@@ -12,6 +12,7 @@ struct LineEpilogue : Epilogue<T, kBlockK, kMBlocks> {
   using Base = Epilogue<T, kBlockK, kMBlocks>;
   using Base::params, Base::tile, Base::warp, Base::lane, Base::smem, Base::barrier, Base::k_limit;
   static constexpr int kPitch = line_pitch(kMBlocks), kBytes = kBlockK * kPitch;
+  static constexpr int kTileBytes = kMBlocks * 128;
   static constexpr int kLines = kMBlocks + 1;  // that a tile reaches into; it ends all but the last
   // 8 lanes store a line, so a warp four, of as many streams; a few go ahead together.
   static constexpr int kBatch = 2, kStreams = kBlockK / 4;
@@ -27,10 +28,10 @@ struct LineEpilogue : Epilogue<T, kBlockK, kMBlocks> {
     ptx::barrier_sync<128>(barrier);  // what the last tile left is in its place
     scatter(acc, low(first), part.bytes);
     ptx::barrier_sync<128>(barrier);
-    if (part.begins || part.ends) {
-      drain<true>(first, part);
-    } else {
+    if (part.begins || part.ends || part.bytes < kTileBytes) {
       drain<false>(first, part);
+    } else {
+      drain<true>(first, part);
     }
   }
 
@@ -58,8 +59,8 @@ struct LineEpilogue : Epilogue<T, kBlockK, kMBlocks> {
     }
   }
 
-  // Each warp a quarter of the streams. kShared: the tile's first line or its last is not its run's alone.
-  template <bool kShared>
+  // Each warp a quarter of the streams. kInner: the tile is whole, and lines that it shares with others are its run's.
+  template <bool kInner>
   __device__ __forceinline__ void drain(uint8_t* first, const StreamPart& part) const {
     const int chunk = lane % 8 * 16, k0 = warp * kStreams + lane / 8;
     const int64_t step = 8 * params.out_k;  // bytes from a stream to the next of the lane's
@@ -82,17 +83,17 @@ struct LineEpilogue : Epilogue<T, kBlockK, kMBlocks> {
         const bool exists = k + b * 4 < k_limit;
 #pragma unroll
         for (int i = 0; i < kMBlocks; ++i) {
-          if (i >= lines.whole || !exists) continue;
-          if (kShared && i == 0 && part.begins) {
+          if ((!kInner && i >= lines.whole) || !exists) continue;
+          if (!kInner && i == 0 && part.begins) {
             store_piece(line, v[b][0], lines.lead - chunk, 16);
           } else {
             *reinterpret_cast<uint4*>(line + i * kLineBytes) = v[b][i];
           }
         }
-        uint4 rest = v[b][0];
+        uint4 rest = v[b][kMBlocks];
 #pragma unroll
-        for (int i = 1; i < kLines; ++i) rest = i == lines.whole ? v[b][i] : rest;
-        if (kShared && part.ends) {
+        for (int i = 0; !kInner && i < kMBlocks; ++i) rest = i == lines.whole ? v[b][i] : rest;
+        if (!kInner && part.ends) {
           if (exists) store_piece(line + lines.whole * kLineBytes, rest, 0, lines.rest - chunk);
         } else {
           ptx::store_shared16(stream + b * 4 * kPitch, rest);
