@@ -440,7 +440,7 @@ bool short_of_filters(const HaloTiling& tiling, const Tiles& tiles) {
 // Bytes a clock of a multiprocessor. Rows of pixels: what matters is how many bytes a warpgroup writes to a row at
 // once, and that pieces of a sector are written together, or at least while L2 still has the rest.
 double store_rate(const Work& work, const HaloConfig& config, const HaloTiling& tiling, Store store) {
-  if (config.lines) return 20;
+  if (config.lines) return 12;
   if (store.mode == StoreMode::kElements) return 5;
   if (store.mode == StoreMode::kChannels) return 40;
   const bool narrow = tiling.block_w_log2 == 3;
