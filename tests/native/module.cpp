@@ -333,9 +333,8 @@ Products halo_products(const ConvProblem& problem, const KernelEntry& kernel, co
       }
     }
   };
-  const auto pipelines = static_cast<int32_t>(plan.grid * halo_pipelines(kernel.halo.lines));
-  for (int32_t pipeline = 0; pipeline < pipelines; ++pipeline) {
-    for (TileWalk walk(params, pipeline, pipelines); walk.more(); walk.next()) {
+  auto walk_tiles = [&](auto walk) {
+    for (; walk.more(); walk.next()) {
       const Tile tile(params, walk.index);
       if (tile.group != 0 || tile.k_tile != 0) continue;
       for_each_halo(params, tile, [&](const TapGroup& taps, int c_block) {
@@ -343,6 +342,14 @@ Products halo_products(const ConvProblem& problem, const KernelEntry& kernel, co
         const std::vector<int64_t> halo = staged_halo(params, kernel.halo.staging, tile, taps);
         for (int32_t m = 0; m < params.tile_pixels; ++m) multiply(tile, taps, halo, m);
       });
+    }
+  };
+  const auto pipelines = static_cast<int32_t>(plan.grid * halo_pipelines(kernel.halo.lines));
+  for (int32_t i = 0; i < pipelines; ++i) {
+    if (kernel.halo.lines) {
+      walk_tiles(TileWalk<true>(params, i, pipelines));
+    } else {
+      walk_tiles(TileWalk<false>(params, i, pipelines));
     }
   }
   return products;
@@ -361,7 +368,7 @@ std::vector<std::tuple<int64_t, int64_t>> line_stores(const ConvProblem& problem
   const auto pipelines = static_cast<int32_t>(plan.grid * halo_pipelines(kernel.halo.lines));
   for (int32_t pipeline = 0; pipeline < pipelines; ++pipeline) {
     std::vector<int32_t> waiting(params.k);  // bytes of each stream
-    for (TileWalk walk(params, pipeline, pipelines); walk.more(); walk.next()) {
+    for (TileWalk<true> walk(params, pipeline, pipelines); walk.more(); walk.next()) {
       const Tile tile(params, walk.index);
       const StreamPart part(params, tile, walk);
       for (int32_t k = 0; k < params.k; ++k) {

@@ -59,8 +59,8 @@ __device__ __forceinline__ void clear(float (&acc)[kRows][kCols]) {
 }
 
 // Filter steps of the walk's tiles, in the order of use; or of all phases once, if they stay. One thread.
-template <int kBlockK, int kChannels, bool kNMajor>
-__device__ __forceinline__ void produce_filter(const HaloParams& params, TileWalk walk, const CUtensorMap* map,
+template <int kBlockK, int kChannels, bool kNMajor, typename Walk>
+__device__ __forceinline__ void produce_filter(const HaloParams& params, Walk walk, const CUtensorMap* map,
                                                Ring& ring) {
   constexpr int kStepBytes = kBlockK * kChannels * 2;
   if (!params.filter_direct) ptx::wait_for_previous_kernel();  // which packs the filter
@@ -88,9 +88,8 @@ __device__ __forceinline__ void produce_filter(const HaloParams& params, TileWal
 }
 
 // Halos of the walk's tiles. `warp` of the kWarps that stage; -1 starts copies for them.
-// kRows: tiles are rectangles.
-template <int kChannels, HaloStaging kStaging, int kWarps, bool kRows>
-__device__ __forceinline__ void produce_halos(const HaloParams& params, TileWalk walk, const HaloMaps<kStaging>& maps,
+template <int kChannels, HaloStaging kStaging, int kWarps, bool kRuns>
+__device__ __forceinline__ void produce_halos(const HaloParams& params, TileWalk<kRuns> walk, const HaloMaps<kStaging>& maps,
                                               Ring raw, Ring halo, uint32_t waste, int warp, int lane) {
   for (; walk.more(); walk.next()) {
     const Tile tile(params, walk.index);
@@ -100,9 +99,9 @@ __device__ __forceinline__ void produce_halos(const HaloParams& params, TileWalk
       stage_planes<kChannels>(params, tile, &maps, halo, lane);
     } else if constexpr (kStaging == HaloStaging::kTransposed) {
       if (warp >= 0) {
-        transpose_halo<kChannels, kWarps, kRows>(params, tile, raw, halo, warp, {params, waste, lane});
+        transpose_halo<kChannels, kWarps, kRuns>(params, tile, raw, halo, warp, {params, waste, lane});
       } else if (lane == 0) {
-        load_raw_planes<kChannels, kRows>(params, tile, maps, raw);
+        load_raw_planes<kChannels, kRuns>(params, tile, maps, raw);
       }
     } else {
       stage_halo_units<kChannels, kStaging == HaloStaging::kPairs ? 2 : 1, kWarps>(params, tile, halo, warp, lane);
@@ -124,7 +123,7 @@ __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
   constexpr int kPipelines = Threads::kPipelines;
   constexpr bool kStays = kLines;  // the filter, always
   auto walk_of = [&](int pipeline) {
-    return TileWalk(params, blockIdx.x * kPipelines + pipeline, gridDim.x * kPipelines);
+    return TileWalk<kLines>(params, blockIdx.x * kPipelines + pipeline, gridDim.x * kPipelines);
   };
 
   extern __shared__ uint8_t smem_raw[];
@@ -165,15 +164,17 @@ __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
 
   if (warp < 4 * Threads::kProducerWarpgroups) {
     ptx::release_registers<Threads::kProducerRegisters>();
-    if (warp == 0 && lane == 0) {
-      produce_filter<kBlockK, kChannels, kNMajor>(params, walk_of(0), &filter_map, filter);
-    }
     constexpr int kWarps = Threads::kStagingWarps;
-    const int place = warp - Threads::kFirstStagingWarp, pipeline = place < 0 ? 1 - warp : place / kWarps;
-    if (pipeline < kPipelines && (place >= 0 || Threads::kRaw)) {
-      produce_halos<kChannels, kStaging, kWarps, kLines>(
-          params, walk_of(pipeline), in_maps, raw.part(pipeline, kPipelines), halo.part(pipeline, kPipelines), waste,
-          place < 0 ? -1 : place % kWarps, lane);
+    auto produce = [&](int pipeline, int staging_warp) {
+      produce_halos<kChannels, kStaging, kWarps>(params, walk_of(pipeline), in_maps, raw.part(pipeline, kPipelines),
+                                                 halo.part(pipeline, kPipelines), waste, staging_warp, lane);
+    };
+    if (warp == 0) {
+      if (lane == 0) produce_filter<kBlockK, kChannels, kNMajor>(params, walk_of(0), &filter_map, filter);
+      if constexpr (kLines && Threads::kRaw) produce(1, -1);
+    } else if (warp < Threads::kFirstStagingWarp + kPipelines * kWarps) {
+      const int place = warp - Threads::kFirstStagingWarp, pipeline = kLines && place >= kWarps;
+      produce(pipeline, place - pipeline * kWarps);
     }
     if (reorder_out) sync_grid();
   } else {
@@ -184,14 +185,14 @@ __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
     const bool turns = !kLines && params.warpgroups_per_tile == 1;
     const int my_turn = kTurnBarrier + warpgroup, next_turn = kTurnBarrier + 1 - warpgroup;
     if (turns && warpgroup == 1) arrive_block_barrier(next_turn);
-    const int first_block = params.warpgroups_per_tile == 1 ? 0 : warpgroup * kMBlocks;
+    const int first_block = turns || kLines ? 0 : warpgroup * kMBlocks;
     const int pipeline = kLines ? warpgroup : 0;
-    halo = halo.part(pipeline, kPipelines);
-    if constexpr (kStays) {
+    if constexpr (kLines) {
+      halo = halo.part(pipeline, kPipelines);
       for (int i = 0; i < params.b_stages; ++i) ptx::mbarrier_wait(filter.barriers + 16 * i, 0);
     }
     int turn = 0;
-    for (TileWalk walk = walk_of(pipeline); walk.more(); walk.next(), ++turn) {
+    for (auto walk = walk_of(pipeline); walk.more(); walk.next(), ++turn) {
       const Tile tile(params, walk.index);
       if (turns && (turn & 1) != warpgroup) {
         const OutputPhase& phase = params.phase[tile.phase];

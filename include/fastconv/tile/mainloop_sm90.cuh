@@ -42,9 +42,9 @@ struct Mainloop {
       for (int g = phase.group_begin; g < phase.group_end; ++g) {
         const TapGroup& group = params.group[g];
         const int rows = group.rows, cols = group.cols;
-        // NOTES: in registers, or they are read from constant memory again for every tap.
         uint32_t row_step = group.row_step >> 4, col_step = group.col_step >> 4;
-        asm volatile("" : "+r"(row_step), "+r"(col_step));
+        // NOTES: not read from constant memory again for every tap.
+        if constexpr (kStays) asm volatile("" : "+r"(row_step), "+r"(col_step));
         halo.wait_full();
         uint32_t row = ptx::descriptor_low(halo.stage());
         for (int i = 0; i < rows; ++i, row += row_step) {
@@ -63,7 +63,6 @@ struct Mainloop {
               }
             }
             ptx::wgmma_commit();
-            accumulate = 1;
             if constexpr (!kStays) {
               ptx::wgmma_wait<1>();
               if (elected && done_filter != 0 && release_filter) ptx::mbarrier_arrive(done_filter);
@@ -71,6 +70,7 @@ struct Mainloop {
               done_filter = filter.empty();
               done_halo = 0;
             }
+            accumulate = 1;
             filter.next();
           }
         }

@@ -31,20 +31,24 @@ struct Tile {
   }
 };
 
-// The tiles of a pipeline of the grid. Those at work together have neighbours: single tiles, or runs where outputs are
-// stored in lines.
+// The tiles of a pipeline of the grid. Those at work together have neighbours: single tiles, or kRuns of them.
+template <bool kRuns>
 struct TileWalk {
   const HaloParams& params;
   int32_t pipelines, index, place = 0;  // in its run
 
   FASTCONV_HOST_DEVICE TileWalk(const HaloParams& params, int32_t pipeline, int32_t pipelines)
-      : params(params), pipelines(pipelines), index(pipeline * params.run_tiles) {}
+      : params(params), pipelines(pipelines), index(kRuns ? pipeline * params.run_tiles : pipeline) {}
   FASTCONV_HOST_DEVICE bool more() const { return index < params.tiles; }
   FASTCONV_HOST_DEVICE void next() {
-    ++index;
-    if (++place < params.run_tiles) return;
-    place = 0;
-    index += (pipelines - 1) * params.run_tiles;
+    if constexpr (!kRuns) {
+      index += pipelines;
+    } else {
+      ++index;
+      if (++place < params.run_tiles) return;
+      place = 0;
+      index += (pipelines - 1) * params.run_tiles;
+    }
   }
 };
 
@@ -53,7 +57,7 @@ struct StreamPart {
   bool begins, ends;
   int32_t bytes;
 
-  FASTCONV_HOST_DEVICE StreamPart(const HaloParams& params, const Tile& tile, const TileWalk& walk) {
+  FASTCONV_HOST_DEVICE StreamPart(const HaloParams& params, const Tile& tile, const TileWalk<true>& walk) {
     const OutputPhase& image = params.phase[0];
     const int32_t left = image.q - tile.q;
     begins = walk.place == 0 || (tile.p == 0 && tile.q == 0);
