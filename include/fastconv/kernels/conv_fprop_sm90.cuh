@@ -89,8 +89,9 @@ __device__ __forceinline__ void produce_filter(const HaloParams& params, Walk wa
 
 // Halos of the walk's tiles. `warp` of the kWarps that stage; -1 starts copies for them.
 template <int kChannels, HaloStaging kStaging, int kWarps, bool kRuns>
-__device__ __forceinline__ void produce_halos(const HaloParams& params, TileWalk<kRuns> walk, const HaloMaps<kStaging>& maps,
-                                              Ring raw, Ring halo, uint32_t waste, int warp, int lane) {
+__device__ __forceinline__ void produce_halos(const HaloParams& params, TileWalk<kRuns> walk,
+                                              const HaloMaps<kStaging>& maps, Ring raw, Ring halo, uint32_t waste,
+                                              int warp, int lane) {
   for (; walk.more(); walk.next()) {
     const Tile tile(params, walk.index);
     if constexpr (kStaging == HaloStaging::kTma) {
@@ -109,6 +110,21 @@ __device__ __forceinline__ void produce_halos(const HaloParams& params, TileWalk
   }
 }
 
+// One consumer warpgroup, where lines are stored.
+template <typename T, int kBlockK, int kMBlocks, int kChannels>
+__device__ __forceinline__ void consume_runs(const HaloParams& params, TileWalk<true> walk, Ring halo,
+                                             const Ring& filter, uint32_t buffer, int barrier) {
+  const int thread = threadIdx.x % 128;
+  for (int i = 0; i < filter.stages; ++i) ptx::mbarrier_wait(filter.barriers + 16 * i, 0);
+  for (; walk.more(); walk.next()) {
+    const Tile tile(params, walk.index);
+    float acc[kMBlocks][kBlockK / 2];
+    OneHaloMainloop<T, kBlockK, kMBlocks, kChannels>::run(params, tile, halo, filter, thread % 32 == 0, acc);
+    LineEpilogue<T, kBlockK, kMBlocks>(params, tile, thread, buffer, barrier)
+        .store(acc, StreamPart(params, tile, walk));
+  }
+}
+
 template <typename T, int kBlockK, int kMBlocks, int kChannels, HaloStaging kStaging, FilterTile kFilter, bool kLines>
 __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
                              1) void conv_fprop_sm90(const __grid_constant__ HaloParams params,
@@ -116,12 +132,10 @@ __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
                                                      const __grid_constant__ CUtensorMap filter_map) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Threads = HaloThreads<kStaging, kLines>;
-  using Store = std::conditional_t<kLines, LineEpilogue<T, kBlockK, kMBlocks>, Epilogue<T, kBlockK, kMBlocks>>;
-  constexpr int kStepBytes = kBlockK * kChannels * 2;
+  constexpr int kStepBytes = kBlockK * kChannels * 2, kPipelines = Threads::kPipelines;
+  constexpr int kEpilogue = kLines ? LineEpilogue<T, kBlockK, kMBlocks>::kBytes : kEpilogueBytes;
   constexpr bool kMMajor = kStaging == HaloStaging::kPlanes, kNMajor = kFilter == FilterTile::kNMajor;
 
-  constexpr int kPipelines = Threads::kPipelines;
-  constexpr bool kStays = kLines;  // the filter, always
   auto walk_of = [&](int pipeline) {
     return TileWalk<kLines>(params, blockIdx.x * kPipelines + pipeline, gridDim.x * kPipelines);
   };
@@ -136,7 +150,7 @@ __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
   raw.data = filter.data + params.b_stages * kStepBytes;
   raw.stage_bytes = params.raw.stage_bytes, raw.stages = params.raw.stages;
   const uint32_t epilogue = raw.data + raw.stages * raw.stage_bytes;
-  halo.barriers = epilogue + Threads::kConsumerWarpgroups * Store::kBytes;
+  halo.barriers = epilogue + Threads::kConsumerWarpgroups * kEpilogue;
   filter.barriers = halo.barriers + 16 * params.a_stages;
   raw.barriers = filter.barriers + 16 * params.b_stages;
   const uint32_t waste = raw.barriers + 16 * params.raw.stages;
@@ -180,19 +194,21 @@ __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
   } else {
     ptx::acquire_registers<Threads::kConsumerRegisters>();
     const int warpgroup = warp / 4 - Threads::kProducerWarpgroups;
+    const int barrier = kEpilogueBarrier + warpgroup;
+    const uint32_t buffer = epilogue + warpgroup * kEpilogue;
+    if constexpr (kLines) {
+      consume_runs<T, kBlockK, kMBlocks, kChannels>(params, walk_of(warpgroup), halo.part(warpgroup, 2), filter, buffer,
+                                                    barrier);
+      return;
+    }
     // NOTES: a warpgroup that takes turns skips the other's stages, and a barrier's parity tells only two rounds apart;
     // so it waits for its turn, which begins when the other has waited for all stages of its tile.
-    const bool turns = !kLines && params.warpgroups_per_tile == 1;
+    const bool turns = params.warpgroups_per_tile == 1;
     const int my_turn = kTurnBarrier + warpgroup, next_turn = kTurnBarrier + 1 - warpgroup;
     if (turns && warpgroup == 1) arrive_block_barrier(next_turn);
-    const int first_block = turns || kLines ? 0 : warpgroup * kMBlocks;
-    const int pipeline = kLines ? warpgroup : 0;
-    if constexpr (kLines) {
-      halo = halo.part(pipeline, kPipelines);
-      for (int i = 0; i < params.b_stages; ++i) ptx::mbarrier_wait(filter.barriers + 16 * i, 0);
-    }
+    const int first_block = turns ? 0 : warpgroup * kMBlocks;
     int turn = 0;
-    for (auto walk = walk_of(pipeline); walk.more(); walk.next(), ++turn) {
+    for (auto walk = walk_of(0); walk.more(); walk.next(), ++turn) {
       const Tile tile(params, walk.index);
       if (turns && (turn & 1) != warpgroup) {
         const OutputPhase& phase = params.phase[tile.phase];
@@ -206,18 +222,12 @@ __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
       }
       float acc[kMBlocks][kBlockK / 2];
       if (turns) ptx::barrier_sync<256>(my_turn);
-      Mainloop<T, kBlockK, kMBlocks, kChannels, kMMajor, kNMajor, kStays>::run(
-          params, tile, first_block, halo, filter, !params.filter_resident, lane == 0, acc, [&] {
-            if (turns) arrive_block_barrier(next_turn);
-          });
+      Mainloop<T, kBlockK, kMBlocks, kChannels, kMMajor, kNMajor>::run(params, tile, first_block, halo, filter,
+                                                                       !params.filter_resident, lane == 0, acc, [&] {
+                                                                         if (turns) arrive_block_barrier(next_turn);
+                                                                       });
       if (params.phase[tile.phase].taps == 0) clear(acc);
-      const Store store(params, tile, threadIdx.x % 128, epilogue + warpgroup * Store::kBytes,
-                        kEpilogueBarrier + warpgroup);
-      if constexpr (kLines) {
-        store.store(acc, StreamPart(params, tile, walk));
-      } else {
-        store.store(acc, first_block);
-      }
+      Epilogue<T, kBlockK, kMBlocks>(params, tile, threadIdx.x % 128, buffer, barrier).store(acc, first_block);
     }
     if (reorder_out) {
       sync_grid();

@@ -30,12 +30,11 @@ struct Epilogue {
   static constexpr int kAccumulators = kBlockK / 2;
   static constexpr int kChunk = kBlockK < 64 ? kBlockK : 64;  // channels that pass through shared memory together
   static constexpr int64_t kOutside = -1;
-  static constexpr int kBytes = kEpilogueBytes;
 
   const HaloParams& params;
   const Tile& tile;
   int warp, lane;           // warp of the warpgroup
-  uint32_t smem;            // kBytes
+  uint32_t smem;            // kEpilogueBytes
   int barrier;              // named barrier of the warpgroup
   int32_t k_base, k_limit;  // first channel of the tile in the tensor; channels that exist
 
@@ -137,7 +136,7 @@ struct Epilogue {
   }
 
   static constexpr int kPixels = 64 * kMBlocks, kRowBytes = kPixels * 2;
-  static constexpr int kPass = kBytes / kRowBytes;  // channels that pass through shared memory together
+  static constexpr int kPass = kEpilogueBytes / kRowBytes;  // channels that pass through shared memory together
   static_assert(kBlockK % kPass == 0 && kPass % 16 == 0);
 
   __device__ __forceinline__ uint32_t pixel_address(int k, int pixel) const {
