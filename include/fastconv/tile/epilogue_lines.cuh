@@ -87,7 +87,7 @@ struct LineEpilogue : Epilogue<T, kBlockK, kMBlocks> {
           if (!kInner && i == 0 && part.begins) {
             store_piece(line, v[b][0], lines.lead - chunk, 16);
           } else {
-            *reinterpret_cast<uint4*>(line + i * kLineBytes) = v[b][i];
+            __stcs(reinterpret_cast<uint4*>(line + i * kLineBytes), v[b][i]);  // L2 is for the input
           }
         }
         uint4 rest = v[b][kMBlocks];
