@@ -244,7 +244,8 @@ bool stores_pieces(const Work& work, Store store) {
   return store.mode == StoreMode::kPixels && (work.out.h > 1 ? work.out.stride.h : work.out.stride.c) % 16 != 0;
 }
 
-// Rows of pixels that follow each other without a gap, longer than a tile; the end of a line is stored where it begins.
+// Rows of whole, aligned pairs of pixels that follow each other without a gap. A row's first tile is whole: it ends the
+// line in which it begins.
 bool lines_can_store(const Work& work, const HaloConfig& config) {
   const Side& out = work.out;
   return out.stride.w == 1 && (out.h == 1 || out.stride.h == out.w) && out.w % 2 == 0 && out.align >= 4 &&
