@@ -159,7 +159,7 @@ NCHW = {
     "more blocks than run at once": Problem(1, 1088, 5, 4, 1088, 3, 3, padding=(1, 1)),
     "rows that begin within sectors": Problem(4, 16, 100, 390, 128, 3, 3),
     "filters fewer than a tile's, rows that begin within sectors": Problem(3, 16, 61, 264, 100, 3, 3, bias=True),
-    "gradients whose rows do": Problem(2, 72, 34, 262, 16, 5, 5, padding=(2, 2)),
+    "gradients whose rows do": Problem(2, 72, 34, 262, 16, 3, 3, padding=(1, 1)),
     "rows of wide tiles that do": Problem(4, 64, 200, 319, 64, 2, 2),
     "small images larger than a box of the copy engine": Problem(64, 32, 18, 18, 32, 3, 3, padding=(1, 1)),
 }
