@@ -102,6 +102,8 @@ CASES = {
     "few_filters_of_wide_rows": Problem(2, 48, 9, 250, 13, 3, 3, bias=True),
     "few_filters_far_apart": Problem(2, 40, 11, 90, 16, 2, 9, padding=(1, 6), dilation=(2, 3)),
     "few_channels_of_wide_rows": Problem(2, 16, 14, 300, 40, 3, 3, padding=(0, 1)),
+    "wide_rows": Problem(2, 16, 6, 134, 40, 3, 3, bias=True),
+    "wide_rows_of_gradients": Problem(2, 40, 6, 134, 16, 3, 3, padding=(1, 1)),
     "unbatched": Problem(None, 6, 10, 9, 8, 3, 3, padding=(1, 1), bias=True),
     "empty_batch": Problem(0, 4, 8, 8, 6, 3, 3, bias=True),
     "many_images": Problem(65, 2, 5, 5, 3, 3, 3),
@@ -159,6 +161,8 @@ NCHW = {
     "pointwise": Problem(5, 128, 7, 7, 64, 1, 1),
     "more blocks than run at once": Problem(1, 1088, 5, 4, 1088, 3, 3, padding=(1, 1)),
     "rows that begin within sectors": Problem(4, 16, 100, 390, 128, 3, 3),
+    "filters fewer than a tile's, rows that begin within sectors": Problem(3, 16, 61, 264, 100, 3, 3, bias=True),
+    "gradients whose rows do": Problem(2, 72, 34, 262, 16, 3, 3, padding=(1, 1)),
     "rows of wide tiles that do": Problem(4, 64, 200, 319, 64, 2, 2),
     "small images larger than a box of the copy engine": Problem(64, 32, 18, 18, 32, 3, 3, padding=(1, 1)),
 }

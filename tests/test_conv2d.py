@@ -313,7 +313,7 @@ def test_every_way_to_stage_nchw(cuda: str, name: str, pass_: str) -> None:
     problem = NCHW[name]
     o = operands(problem, torch.float16, cuda)
     expected = expect_pass(pass_, o, problem)
-    kernels = [k for k in KERNELS if k.pass_ == pass_ and k.name.endswith(("_tma", "_rows", "_transposed"))]
+    kernels = [k for k in KERNELS if k.pass_ == pass_ and k.name.endswith(("_tma", "_rows", "_transposed", "_lines"))]
     results = {k.name: run_forced(k, o, problem) for k in kernels}
     assert any(result is not None for result in results.values())
     for kernel, result in results.items():

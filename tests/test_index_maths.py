@@ -82,13 +82,15 @@ HALO_KERNELS = [kernel for kernel in native.kernel_table() if kernel.name.starts
 @st.composite
 def staged_convolutions(draw: st.DrawFn, kernel: native.Kernel) -> Convolution:
     """With an input that the kernel stages, or output where that is the gradient's: `image` describes it."""
-    dgrad = kernel.pass_ == "dgrad"
+    dgrad, lines = kernel.pass_ == "dgrad", "lines" in kernel.name
     staging = next(name for name in STAGINGS if name in kernel.name)
     whole = staging == "planes"
     side_by_side = "x3_" in kernel.name  # columns of the filter, three at a time, at most three pixels apart
     n = draw(st.integers(1, 2))
     if staging == "planes":
         image = draw(st.sampled_from([(1, 64), (8, 8), (8, 24), (2, 72), (3, 136)]))
+    elif lines:  # only so many phases of planes; columns follow from the output's
+        image = (draw(st.sampled_from([4, 8])), 0)
     elif staging == "transposed" or side_by_side:
         image = draw(
             st.one_of(st.tuples(st.integers(1, 12), st.integers(1, 14)), st.sampled_from([(3, 264), (1, 251)]))
@@ -106,6 +108,9 @@ def staged_convolutions(draw: st.DrawFn, kernel: native.Kernel) -> Convolution:
             taps = dilation = 1
             padding = 0
         stride, reach = draw(st.sampled_from(strides)), dilation * (taps - 1) + 1
+        if staged == 0:
+            produced = draw(st.sampled_from([130, 182, 262, 388]))
+            staged = produced + (reach - 1 - 2 * padding) * (-1 if dgrad else 1)
         size = staged
         if dgrad:
             size = (staged - 1) * stride + reach - 2 * padding + draw(st.integers(0, stride - 1))
@@ -116,8 +121,8 @@ def staged_convolutions(draw: st.DrawFn, kernel: native.Kernel) -> Convolution:
     columns = (
         [1] if whole or (staging == "pairs" and not dgrad) else [1, 2, 4] if staging == "transposed" else [1, 2, 3]
     )
-    h, r, *rows = axis(image[0], [1] if whole else [1, 2, 3, 4])
-    w, s, *cols = axis(image[1], columns, in_threes=side_by_side)
+    h, r, *rows = axis(image[0], [1] if whole or (lines and dgrad) else [1, 2, 3, 4])
+    w, s, *cols = axis(image[1], [1] if lines else columns, in_threes=side_by_side)
     stride, padding, dilation = zip(rows, cols, strict=True)
     # Only the reduced channels cost time here, so the others are as many as the kernel wants.
     wide = [34, 38] if staging == "pairs" else [40, 48]
@@ -146,6 +151,27 @@ def test_halo_engine_forms_every_product_once_and_no_other(kernel: native.Kernel
     assume(kernel.why_not(problem, HOPPER) is None)
     expected = sorted(products_by_definition(conv, problem, kernel.pass_))
     assert sorted(native.halo_products(problem, kernel, HOPPER)) == expected
+
+
+@pytest.mark.parametrize("kernel", [k for k in HALO_KERNELS if "lines" in k.name], ids=lambda kernel: kernel.name)
+@given(data=st.data(), sm_count=st.sampled_from([1, 3, 132]), images=st.integers(1, 3))
+@settings(max_examples=20)
+def test_every_byte_of_the_output_is_stored_once_and_inner_lines_whole(
+    kernel: native.Kernel, data: st.DataObject, sm_count: int, images: int
+) -> None:
+    conv = data.draw(staged_convolutions(kernel))
+    conv = conv._replace(input=(images, *conv.input[1:]))
+    problem = native.ConvProblem(*conv, pass_=kernel.pass_, dtype="float16", align=128)
+    device = native.DeviceSpec.cuda(90, sm_count, 227 << 10)
+    assume(kernel.why_not(problem, device) is None)
+    stores = sorted(native.line_stores(problem, kernel, device))
+    ends = [first + count for first, count in stores]
+    n, c, h, w = conv.input
+    size = n * c * h * w if kernel.pass_ == "dgrad" else n * conv.weight[0] * problem.p * problem.q
+    assert [first for first, _ in stores] == [0, *ends[:-1]] and ends[-1] == 2 * size
+    assert all(first // 128 == (first + count - 1) // 128 for first, count in stores)
+    if sm_count == 1:  # two runs, or one: what they share is ends of planes and of runs
+        assert sum(count < 128 for _, count in stores) <= 2 * conv.weight[kernel.pass_ == "dgrad"] * (images + 2)
 
 
 @pytest.mark.parametrize("size", [(1, 2), (3, 1), (16, 1)])

@@ -179,6 +179,24 @@ def test_tensor_cores_take_what_is_wide_enough_on_hopper_alone(name: str, pass_:
             assert on_tensor_cores == (arch == 90 and dtype in ("float16", "bfloat16")), (arch, dtype)
 
 
+def test_rows_that_begin_within_sectors_are_stored_in_lines() -> None:
+    within = Problem(16, 16, 1024, 1024, 128, 3, 3)
+    cases: list[tuple[Problem, dict[str, Any], bool]] = [
+        (within, {}, True),
+        (within.with_(n=1), {}, True),
+        (within.with_(w=1026), {}, False),  # they begin with one
+        (within.with_(w=1025), {}, False),  # pairs of pixels are not aligned
+        (within.with_(w=124), {}, False),  # shorter than a tile
+        (within.with_(stride=(1, 2), w=2045), {}, False),  # more than one halo a tile
+        (within.with_(c=32, groups=2), {}, False),
+        (within, {"channels_last": True}, False),
+        (within, {"align": 2}, False),
+    ]
+    for problem, options, lines in cases:
+        plan = native.make_plan(native_problem(problem, **{"dtype": "float16", "align": 128, **options}), GPUS[90])
+        assert plan.kernel.endswith("_lines") == lines, (problem, options)
+
+
 @pytest.mark.parametrize("pass_", ["fprop", "dgrad"])
 def test_halo_engine_counts_tiles_with_32_bits_and_elements_with_64(pass_: str) -> None:
     large = [PUBLIC["seed_3x3"].with_(n=17, c=64, k=64), Problem(64, 64, 2**13, 2**13, 64, 1, 1, padding=(0, 1))]

@@ -253,6 +253,15 @@ bool stores_pieces(const Work& work, Store store) {
   return store.mode == StoreMode::kPixels && (work.out.h > 1 ? work.out.stride.h : work.out.stride.c) % 16 != 0;
 }
 
+// Rows of whole, aligned pairs of pixels that follow each other without a gap. A row's first tile is whole: it ends the
+// line in which it begins.
+bool lines_can_store(const Work& work, const HaloConfig& config) {
+  const Side& out = work.out;
+  return out.stride.w == 1 && (out.h == 1 || out.stride.h == out.w) && out.w % 2 == 0 && out.align >= 4 &&
+         out.w >= kBlock * config.m_blocks && planes_divisible(out, work.groups, 2) && work.phases() == 1 &&
+         work.out_step == kUnitStep && work.groups == 1 && out.c <= config.block_k && work.in.c <= config.channels;
+}
+
 // A tiling's consequences for a problem.
 struct Tiles {
   int64_t pixels;      // of a tile
@@ -307,6 +316,7 @@ RawPlanes raw_planes(const Work& work, const HaloConfig& config, const HaloTilin
   // A warp has one or two stages of its own. Few filters leave room for them.
   const int32_t room = config.columns > 1 ? 90112 : 43008;
   raw.stages = raw.stage_bytes <= 3072 ? 12 : std::clamp(room / raw.stage_bytes, 3, 6);
+  raw.stages -= raw.stages % halo_pipelines(config.lines);
   return raw;
 }
 
@@ -360,7 +370,7 @@ bool make_tiles(const Work& work, const HaloConfig& config, const HaloTiling& ti
 // False if no stages fit.
 bool choose_stages(const Work& work, const HaloConfig& config, const Tiles& tiles, int64_t smem_bytes,
                    HaloTiling& tiling) {
-  const int64_t room = smem_bytes - kHaloFixedBytes - tiles.raw_bytes();
+  const int64_t room = smem_bytes - halo_fixed_bytes(config) - tiles.raw_bytes();
   const int64_t halo = tiles.halo_stage_bytes, step = tiles.step_bytes;
   tiling.filter_resident = tiles.filters == 1 && work.groups == 1 && tiles.steps > 0 &&
                            tiles.steps + 4 + tiles.raw.stages <= kMaxHaloStages &&
@@ -369,6 +379,7 @@ bool choose_stages(const Work& work, const HaloConfig& config, const Tiles& tile
   if (tiling.filter_resident) {
     filter_stages = tiles.steps;
     halo_stages = std::min<int64_t>(4, (room - tiles.steps * step) / halo);
+    halo_stages -= halo_stages % halo_pipelines(config.lines);
   } else {
     // Enough filter stages to cover the latency of L2 come first, a third halo stage after that.
     const int64_t want = std::max<int64_t>(4, ceil_div(49152, step));
@@ -378,7 +389,27 @@ bool choose_stages(const Work& work, const HaloConfig& config, const Tiles& tile
   }
   tiling.halo_stages = static_cast<int16_t>(halo_stages), tiling.filter_stages = static_cast<int16_t>(filter_stages);
   // In turns, filters come from L2 twice as often.
+  if (config.lines) return tiling.filter_resident;
   return !tiling.turns || tiling.filter_resident || config.block_k <= 64;
+}
+
+// Of all images, when runs of `run_rows` are handed out to the consumer warpgroups of all blocks.
+int64_t rows_of_busiest(const Work& work, int64_t run_rows, int sm_count) {
+  return ceil_div(ceil_div(work.in.n * work.rows, run_rows), 2 * sm_count) * run_rows;
+}
+
+// Even shares, few lines that runs share.
+int16_t choose_run_rows(const Work& work, int sm_count) {
+  constexpr int kMost = 64;
+  constexpr double kSharedLines = .1;  // rows that storing the ends of a run takes
+  int best = 1;
+  auto cost = [&](int rows) {
+    return static_cast<double>(rows_of_busiest(work, rows, sm_count)) * (1 + kSharedLines / rows);
+  };
+  for (int rows = 2; rows <= kMost; ++rows) {
+    if (cost(rows) < cost(best)) best = rows;
+  }
+  return static_cast<int16_t>(best);
 }
 
 // The workspace: the packed filter, then tensors as rows of pixels.
@@ -422,6 +453,7 @@ bool short_of_filters(const HaloTiling& tiling, const Tiles& tiles) {
 // Bytes a clock of a multiprocessor. Rows of pixels: what matters is how many bytes a warpgroup writes to a row at
 // once, and that pieces of a sector are written together, or at least while L2 still has the rest.
 double store_rate(const Work& work, const HaloConfig& config, const HaloTiling& tiling, Store store) {
+  if (config.lines) return 12;
   if (store.mode == StoreMode::kElements) return 5;
   if (store.mode == StoreMode::kChannels) return 40;
   const bool narrow = tiling.block_w_log2 == 3;
@@ -433,7 +465,7 @@ double store_rate(const Work& work, const HaloConfig& config, const HaloTiling& 
     const bool small =
         static_cast<double>(work.out.n * work.out.h * work.out.w) * static_cast<double>(work.out.c * work.groups) <
         kSmallOutput;
-    rate = narrow ? run / (small ? 16 : 40) : std::min(17., run / (small ? 18 : 26));
+    rate = narrow ? run / (small ? 16 : 40) : std::min(10., run / (small ? 18 : 26));
   }
   if (store.pixel_vector == 1 || tiling.linear) rate = std::min(store.pixel_vector == 1 ? 2. : 5., rate);
   return tiling.turns && stores_pieces(work, store) ? rate / 2 : rate;
@@ -488,7 +520,9 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
   const double body =
       std::max({mma, smem, load}) + (by_warps ? .2 * std::min(mma, staging) : 0) + (tiles.raw.shared ? 900 * halos : 0);
   const double tile = tiling.turns ? std::max({body + 100, epilogue, (body + epilogue + 500) / 2}) : body + epilogue;
-  const auto waves = static_cast<double>(ceil_div(tiles.count, sm_count));
+  const auto waves = static_cast<double>(config.lines ? 2 * rows_of_busiest(work, tiling.run_rows, sm_count) *
+                                                            ceil_div(work.cols, tiling.tile_q)
+                                                      : ceil_div(tiles.count, sm_count));
   // What the model does not see, measured: short rings, linear tiles and long runs of pixels each lose a little,
   // filters that do not exist as well; staging warps lose more where they cannot run ahead.
   const double idle = 1 - static_cast<double>(work.out.c) / static_cast<double>(tiles.filters * config.block_k);
@@ -558,11 +592,13 @@ void for_each_tiling(const Work& work, const HaloConfig& config, TapSplit split,
         const bool planes = config.staging == HaloStaging::kPlanes;
         const bool outside =
             tiling.tile_p >= 2 * work.rows || (tiling.tile_q >= 2 * work.cols && tiling.tile_q > kBlock);
-        if (planes ? tiling.tile_p != 1 || block_w != kBlock : outside) continue;
+        const bool row = tiling.tile_p == 1 && block_w == kBlock;
+        if (planes ? !row : outside) continue;
+        if (config.lines && !(row && turns)) continue;
         if (f(tiling)) return;
       }
     }
-    if (config.staging == HaloStaging::kPlanes) continue;
+    if (config.staging == HaloStaging::kPlanes || config.lines) continue;
     tiling.linear = true;
     tiling.tile_p = tiling.tile_q = tiling.block_w_log2 = tiling.across_log2 = 0;
     if (f(tiling)) return;
@@ -585,6 +621,7 @@ Best best_tiling(const Work& work, const HaloConfig& config, const ConvProblem& 
   const bool rows_apart = work.h.runs() > work.h.phases || work.h.run[0].step > 1;
   const bool cols_apart = work.w.runs() > work.w.phases || work.w.run[0].step > 1;
   for (const TapSplit split : {TapSplit::kNone, TapSplit::kRows, TapSplit::kTaps}) {
+    if (config.lines && fastconv::reaches(work, split).groups() > 1) continue;
     // Halos of fewer taps pay where taps lie apart, or where large halos leave too little room for stages.
     const bool pays = split == TapSplit::kNone || (work.h.taps() > work.h.runs() && rows_apart) ||
                       (work.w.taps() > work.w.runs() && cols_apart);
@@ -596,6 +633,7 @@ Best best_tiling(const Work& work, const HaloConfig& config, const ConvProblem& 
       Tiles tiles;
       if (!make_tiles(work, config, tiling, reaches, tiles)) return false;
       if (!choose_stages(work, config, tiles, device.smem_optin_bytes, tiling)) return false;
+      if (config.lines) tiling.run_rows = choose_run_rows(work, device.sm_count);
       const Workspace workspace = workspace_of(work, config, problem, tiles);
       if (workspace.bytes() > max_workspace) return false;
       const double cost = any ? 0
@@ -787,6 +825,12 @@ const char* halo_why_not(const KernelEntry& entry, const ConvProblem& problem, c
   Work work;
   if (!make_work(problem, reordering, work)) return "has room for 16 phases and 64 halos of a tile";
   if (!takes_columns(work, config)) return "takes three filter columns at a time, at most three pixels apart";
+  if (config.lines && !lines_can_store(work, config)) {
+    return "stores rows of pixels longer than a tile, whole pairs of them, that follow each other without a gap";
+  }
+  if (config.lines && !stores_pieces(work, store_mode(work, config, false))) {
+    return "stores rows that begin within a sector";
+  }
   if (best_tiling(work, config, problem, device, /*any=*/true).cost_us > 0) {
     return "finds no tile that fits shared memory, the copy engine's boxes and the workspace";
   }
@@ -807,10 +851,12 @@ Plan halo_plan(const KernelEntry& entry, const ConvProblem& problem, const Devic
   const Tiles& tiles = best.tiles;
   Plan plan;
   plan.kernel = &entry;
-  plan.grid = std::min<int64_t>(tiles.count, device.sm_count);
+  const int64_t runs = entry.halo.lines ? ceil_div(work.in.n * work.rows, best.tiling.run_rows) : 0;
+  plan.grid = std::min<int64_t>(entry.halo.lines ? ceil_div(runs, 2) : tiles.count, device.sm_count);
   plan.block_threads = halo_threads(entry.halo.staging);
-  plan.smem_bytes = static_cast<int32_t>(kHaloFixedBytes + best.tiling.halo_stages * tiles.halo_stage_bytes +
-                                         best.tiling.filter_stages * tiles.step_bytes + tiles.raw_bytes());
+  plan.smem_bytes =
+      static_cast<int32_t>(halo_fixed_bytes(entry.halo) + best.tiling.halo_stages * tiles.halo_stage_bytes +
+                           best.tiling.filter_stages * tiles.step_bytes + tiles.raw_bytes());
   plan.workspace_bytes = best.workspace.bytes();
   plan.halo = best.tiling;
   plan.halo.reorder_in = work.reordering.in, plan.halo.reorder_out = work.reordering.out;
@@ -844,6 +890,7 @@ HaloLaunch halo_launch(const Plan& plan, const ConvProblem& problem) {
 
   const Store store = store_mode(work, config, tiling.linear);
   params.tiles = static_cast<int32_t>(tiles.count);
+  params.run_tiles = 1;
   params.k_tiles = FastDivmod(tiles.filters), params.phases = FastDivmod(work.phases());
   params.tiles_npq = FastDivmod(tiles.per_filter);
   params.linear = tiling.linear;
@@ -865,6 +912,7 @@ HaloLaunch halo_launch(const Plan& plan, const ConvProblem& problem) {
       (tiling.block_w_log2 == 3 ? params.group_p : params.group_q) = tiling.block_w_log2 == 3 ? 1 : 8;
     }
     const int64_t tiles_q = ceil_div(work.cols, tiling.tile_q);
+    if (config.lines) params.run_tiles = static_cast<int32_t>(tiling.run_rows * tiles_q);
     params.tiles_q = FastDivmod(tiles_q), params.tiles_pq = FastDivmod(ceil_div(work.rows, tiling.tile_p) * tiles_q);
     params.loads = 1, params.load_rows = params.halo_rows;
     params.group_pitch = static_cast<int32_t>((params.group_p * tiles.halo_pitch + params.group_q) * tiles.pixel_bytes);

@@ -61,8 +61,13 @@ std::ostream& operator<<(std::ostream& out, const HaloTiling& tiling) {
   } else {
     out << tiling.tile_p << "x" << tiling.tile_q << " pixels";
   }
-  return out << (tiling.turns ? " in turns" : "") << ", taps " << kSplits[static_cast<int>(tiling.split)] << ", stages "
-             << tiling.halo_stages << "+" << tiling.filter_stages << (tiling.filter_resident ? " resident" : "")
+  if (tiling.run_rows > 0) {
+    out << " in runs of " << tiling.run_rows << " rows";
+  } else if (tiling.turns) {
+    out << " in turns";
+  }
+  return out << ", taps " << kSplits[static_cast<int>(tiling.split)] << ", stages " << tiling.halo_stages << "+"
+             << tiling.filter_stages << (tiling.filter_resident ? " resident" : "")
              << (tiling.reorder_in ? ", reorders input" : "") << (tiling.reorder_out ? ", reorders output" : "");
 }
 

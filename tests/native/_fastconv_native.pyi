@@ -134,6 +134,9 @@ def products(problem: ConvProblem, method: str) -> list[tuple[int, int, int]]:
 def halo_products(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> list[tuple[int, int, int]]:
     """As products(), by the plan of a kernel of the halo engine. Raises ValueError if the kernel refuses."""
 
+def line_stores(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> list[tuple[int, int]]:
+    """First byte and number of bytes of what a kernel that stores lines writes. Raises ValueError if it refuses."""
+
 def halo_packed_filter(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> tuple[list[int], list[int]]:
     """Elements of the packed filter as elements of the filter, -1 for zeros: as its kernel packs them, and as used."""
 

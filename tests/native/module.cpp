@@ -339,8 +339,8 @@ Products halo_products(const ConvProblem& problem, const KernelEntry& kernel, co
       }
     }
   };
-  for (int32_t worker = 0; worker < plan.grid; ++worker) {
-    for (TileWalk walk(params, worker, static_cast<int32_t>(plan.grid)); walk.more(); walk.next()) {
+  auto walk_tiles = [&](auto walk) {
+    for (; walk.more(); walk.next()) {
       const Tile tile(params, walk.index);
       if (tile.group != 0 || tile.k_tile != 0) continue;
       for_each_halo(params, tile, [&](const TapGroup& taps, int c_block) {
@@ -349,8 +349,50 @@ Products halo_products(const ConvProblem& problem, const KernelEntry& kernel, co
         for (int32_t m = 0; m < params.tile_pixels; ++m) multiply(tile, taps, halo, m);
       });
     }
+  };
+  const auto pipelines = static_cast<int32_t>(plan.grid * halo_pipelines(kernel.halo.lines));
+  for (int32_t i = 0; i < pipelines; ++i) {
+    if (kernel.halo.lines) {
+      walk_tiles(TileWalk<true>(params, i, pipelines));
+    } else {
+      walk_tiles(TileWalk<false>(params, i, pipelines));
+    }
   }
   return products;
+}
+
+// What a kernel that stores lines writes, filter by filter: first byte and number of bytes, by the same steps as its
+// epilogue.
+std::vector<std::tuple<int64_t, int64_t>> line_stores(const ConvProblem& problem, const KernelEntry& kernel,
+                                                      const DeviceSpec& device) {
+  const Plan plan = kernel.plan(kernel, problem, device);
+  const HaloParams params = halo_launch(plan, problem).params;
+  std::vector<std::tuple<int64_t, int64_t>> stores;
+  auto store = [&](int64_t at, int64_t bytes) {
+    if (bytes > 0) stores.emplace_back(at, bytes);
+  };
+  const auto pipelines = static_cast<int32_t>(plan.grid * halo_pipelines(kernel.halo.lines));
+  for (int32_t pipeline = 0; pipeline < pipelines; ++pipeline) {
+    std::vector<int32_t> waiting(params.k);  // bytes of each stream
+    for (TileWalk<true> walk(params, pipeline, pipelines); walk.more(); walk.next()) {
+      const Tile tile(params, walk.index);
+      const StreamPart part(params, tile, walk);
+      for (int32_t k = 0; k < params.k; ++k) {
+        const int64_t at = 2 * (tile.n * params.out_n + tile.p * params.out_h + tile.q + k * params.out_k);
+        const StreamLines lines(static_cast<uint32_t>(at), part.bytes);
+        const int64_t line = at - lines.lead, rest = line + lines.whole * kLineBytes;
+        if (!part.begins && lines.lead != waiting[k]) throw py::index_error("not where the last tile ended");
+        const int64_t begin = part.begins ? at : line;
+        if (lines.whole == 0 && part.begins) throw py::index_error("a run's first tile ends no line");
+        for (int64_t i = begin; i < rest; i = i / kLineBytes * kLineBytes + kLineBytes) {
+          store(i, kLineBytes - i % kLineBytes);
+        }
+        if (part.ends) store(rest, lines.rest);
+        waiting[k] = lines.rest;
+      }
+    }
+  }
+  return stores;
 }
 
 // The packed filter as elements of the filter, kZero or kNothing, by the same steps as the kernel that packs it; empty
@@ -598,6 +640,13 @@ void bind_index_maths(py::module_& m) {
       [](const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device) {
         if (const char* reason = kernel.why_not(kernel, problem, device)) throw py::value_error(reason);
         return halo_products(problem, kernel, device);
+      },
+      "problem"_a, "kernel"_a, "device"_a);
+  m.def(
+      "line_stores",
+      [](const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device) {
+        if (const char* reason = kernel.why_not(kernel, problem, device)) throw py::value_error(reason);
+        return line_stores(problem, kernel, device);
       },
       "problem"_a, "kernel"_a, "device"_a);
   m.def(

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "fastconv/ptx/warpgroup.cuh"
+#include "fastconv/tile/epilogue_lines.cuh"
 #include "fastconv/tile/epilogue_sm90.cuh"
 #include "fastconv/tile/mainloop_sm90.cuh"
 #include "fastconv/tile/reorder.cuh"
@@ -14,10 +15,14 @@ namespace fastconv {
 // Named barriers; 0 is __syncthreads. One of each a consumer warpgroup.
 enum BlockBarrier : int { kEpilogueBarrier = 1, kTurnBarrier = 3 };
 
-// Warp 0 brings the filter; where raw input is copied for others to rearrange, warp 1 starts those copies; the next
-// ones stage.
-template <HaloStaging kStaging>
+template <bool kLines, int kBlockK, int kMBlocks>
+inline constexpr int kEpilogueOf = epilogue_bytes(kLines, kBlockK, kMBlocks);  // shared memory of a warpgroup
+
+// Warp 0 brings the filter; where raw input is copied for others to rearrange, warp 1 starts those copies, and warp 0
+// those of a second pipeline, once the filter is there; the next ones stage.
+template <HaloStaging kStaging, bool kLines>
 struct HaloThreads {
+  static constexpr int kPipelines = halo_pipelines(kLines);
   static constexpr bool kRaw = kStaging == HaloStaging::kTransposed;
   static constexpr bool kByWarps = staged_by_warps(kStaging);
   static constexpr int kProducerWarpgroups = kByWarps ? 2 : 1;
@@ -25,7 +30,8 @@ struct HaloThreads {
   static constexpr int kThreads = (kProducerWarpgroups + kConsumerWarpgroups) * 128;
   static_assert(kThreads == halo_threads(kStaging));
   static constexpr int kFirstStagingWarp = kRaw ? 2 : 1;
-  static constexpr int kStagingWarps = kByWarps ? 4 * kProducerWarpgroups - kFirstStagingWarp : 1;
+  static constexpr int kStagingWarps =  // of a pipeline
+      kByWarps ? (4 * kProducerWarpgroups - kFirstStagingWarp) / kPipelines : 1;
   // NOTES: setmaxnreg moves registers within the block's allotment: 168 x 384 threads or 128 x 512.
   static constexpr bool kFewRegisters = kStaging == HaloStaging::kPixels;
   static constexpr int kProducerRegisters = !kByWarps ? 40 : kFewRegisters ? 72 : 80;
@@ -55,13 +61,14 @@ __device__ __forceinline__ void clear(float (&acc)[kRows][kCols]) {
   for (int i = 0; i < kRows * kCols; ++i) acc[i / kCols][i % kCols] = 0.f;
 }
 
-// Filter steps of all the block's tiles, in the order of use; or of all phases once, if they stay. A stage is kColumns
+// Filter steps of the walk's tiles, in the order of use; or of all phases once, if they stay. A stage is kColumns
 // steps, which follow each other. One thread.
-template <int kBlockK, int kChannels, bool kNMajor, int kColumns>
-__device__ __forceinline__ void produce_filter(const HaloParams& params, const CUtensorMap* map, Ring& ring) {
+template <int kBlockK, int kChannels, bool kNMajor, int kColumns, typename Walk>
+__device__ __forceinline__ void produce_filter(const HaloParams& params, Walk walk, const CUtensorMap* map,
+                                               Ring& ring) {
   constexpr int kStepBytes = kBlockK * kChannels * 2;
   if (!params.filter_direct) ptx::wait_for_previous_kernel();  // which packs the filter
-  for (TileWalk walk(params, blockIdx.x, gridDim.x); walk.more(); walk.next()) {
+  for (; walk.more(); walk.next()) {
     Tile tile(params, walk.index);
     if (params.filter_direct) {
       const int phases = params.filter_resident ? params.phase_count : 1;
@@ -85,12 +92,12 @@ __device__ __forceinline__ void produce_filter(const HaloParams& params, const C
   }
 }
 
-// Halos of all the block's tiles. `warp` of those that stage; -1 starts copies for them.
-template <int kChannels, HaloStaging kStaging>
-__device__ __forceinline__ void produce_halos(const HaloParams& params, const HaloMaps<kStaging>& maps, Ring& raw,
-                                              Ring& halo, uint32_t waste, int warp, int lane) {
-  constexpr int kWarps = HaloThreads<kStaging>::kStagingWarps;
-  for (TileWalk walk(params, blockIdx.x, gridDim.x); walk.more(); walk.next()) {
+// Halos of the walk's tiles. `warp` of the kWarps that stage; -1 starts copies for them.
+template <int kChannels, HaloStaging kStaging, int kWarps, bool kRuns>
+__device__ __forceinline__ void produce_halos(const HaloParams& params, TileWalk<kRuns> walk,
+                                              const HaloMaps<kStaging>& maps, Ring raw, Ring halo, uint32_t waste,
+                                              int warp, int lane) {
+  for (; walk.more(); walk.next()) {
     const Tile tile(params, walk.index);
     if constexpr (kStaging == HaloStaging::kTma) {
       stage_halo_tma<kChannels>(params, tile, &maps, halo, lane);
@@ -98,9 +105,9 @@ __device__ __forceinline__ void produce_halos(const HaloParams& params, const Ha
       stage_planes<kChannels>(params, tile, &maps, halo, lane);
     } else if constexpr (kStaging == HaloStaging::kTransposed) {
       if (warp >= 0) {
-        transpose_halo<kChannels, kWarps>(params, tile, raw, halo, warp, {params, waste, lane});
+        transpose_halo<kChannels, kWarps, kRuns>(params, tile, raw, halo, warp, {params, waste, lane});
       } else {
-        RawLoads<kChannels>(params, maps, lane).tile(tile, raw);
+        RawLoads<kChannels>(params, maps, lane).template tile<kRuns>(tile, raw);
       }
     } else {
       stage_halo_units<kChannels, kStaging == HaloStaging::kPairs ? 2 : 1, kWarps>(params, tile, halo, warp, lane);
@@ -108,15 +115,36 @@ __device__ __forceinline__ void produce_halos(const HaloParams& params, const Ha
   }
 }
 
-template <typename T, int kBlockK, int kMBlocks, int kChannels, HaloStaging kStaging, FilterTile kFilter, int kColumns>
-__global__ __launch_bounds__(HaloThreads<kStaging>::kThreads,
+// One consumer warpgroup, where lines are stored.
+template <typename T, int kBlockK, int kMBlocks, int kChannels>
+__device__ __forceinline__ void consume_runs(const HaloParams& params, TileWalk<true> walk, Ring halo,
+                                             const Ring& filter, uint32_t buffer, int barrier) {
+  const int thread = threadIdx.x % 128;
+  for (int i = 0; i < filter.stages; ++i) ptx::mbarrier_wait(filter.barriers + 16 * i, 0);
+  for (; walk.more(); walk.next()) {
+    const Tile tile(params, walk.index);
+    float acc[kMBlocks][kBlockK / 2];
+    OneHaloMainloop<T, kBlockK, kMBlocks, kChannels>::run(params, tile, halo, filter, thread % 32 == 0, acc);
+    LineEpilogue<T, kBlockK, kMBlocks>(params, tile, thread, buffer, barrier)
+        .store(acc, StreamPart(params, tile, walk));
+  }
+}
+
+template <typename T, int kBlockK, int kMBlocks, int kChannels, HaloStaging kStaging, FilterTile kFilter, int kColumns,
+          bool kLines>
+__global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
                              1) void conv_fprop_sm90(const __grid_constant__ HaloParams params,
                                                      const __grid_constant__ HaloMaps<kStaging> in_maps,
                                                      const __grid_constant__ CUtensorMap filter_map) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  using Threads = HaloThreads<kStaging>;
-  constexpr int kFilterBytes = kColumns * kBlockK * kChannels * 2;
+  using Threads = HaloThreads<kStaging, kLines>;
+  constexpr int kFilterBytes = kColumns * kBlockK * kChannels * 2, kPipelines = Threads::kPipelines;
+  constexpr int kEpilogue = kEpilogueOf<kLines, kBlockK, kMBlocks>;
   constexpr bool kMMajor = kStaging == HaloStaging::kPlanes, kNMajor = kFilter == FilterTile::kNMajor;
+
+  auto walk_of = [&](int pipeline) {
+    return TileWalk<kLines>(params, blockIdx.x * kPipelines + pipeline, gridDim.x * kPipelines);
+  };
 
   extern __shared__ uint8_t smem_raw[];
   const uint32_t smem = (ptx::smem_address(smem_raw) + kHaloAlignment - 1) &
@@ -128,7 +156,7 @@ __global__ __launch_bounds__(HaloThreads<kStaging>::kThreads,
   raw.data = filter.data + params.b_stages * kFilterBytes;
   raw.stage_bytes = params.raw.stage_bytes, raw.stages = params.raw.stages;
   const uint32_t epilogue = raw.data + raw.stages * raw.stage_bytes;
-  halo.barriers = epilogue + Threads::kConsumerWarpgroups * kEpilogueBytes;
+  halo.barriers = epilogue + Threads::kConsumerWarpgroups * kEpilogue;
   filter.barriers = halo.barriers + 16 * params.a_stages;
   raw.barriers = filter.barriers + 16 * params.b_stages;
   const uint32_t waste = raw.barriers + 16 * params.raw.stages;
@@ -156,17 +184,29 @@ __global__ __launch_bounds__(HaloThreads<kStaging>::kThreads,
 
   if (warp < 4 * Threads::kProducerWarpgroups) {
     ptx::release_registers<Threads::kProducerRegisters>();
+    constexpr int kWarps = Threads::kStagingWarps;
+    auto produce = [&](int pipeline, int staging_warp) {
+      produce_halos<kChannels, kStaging, kWarps>(params, walk_of(pipeline), in_maps, raw.part(pipeline, kPipelines),
+                                                 halo.part(pipeline, kPipelines), waste, staging_warp, lane);
+    };
     if (warp == 0) {
-      if (lane == 0) {
-        produce_filter<kBlockK, kChannels, kNMajor, kColumns>(params, &filter_map, filter);
-      }
-    } else if (warp < Threads::kFirstStagingWarp + Threads::kStagingWarps) {
-      produce_halos<kChannels, kStaging>(params, in_maps, raw, halo, waste, warp - Threads::kFirstStagingWarp, lane);
+      if (lane == 0) produce_filter<kBlockK, kChannels, kNMajor, kColumns>(params, walk_of(0), &filter_map, filter);
+      if constexpr (kLines && Threads::kRaw) produce(1, -1);
+    } else if (warp < Threads::kFirstStagingWarp + kPipelines * kWarps) {
+      const int place = warp - Threads::kFirstStagingWarp, pipeline = kLines && place >= kWarps;
+      produce(pipeline, place - pipeline * kWarps);
     }
     if (reorder_out) sync_grid();
   } else {
     ptx::acquire_registers<Threads::kConsumerRegisters>();
     const int warpgroup = warp / 4 - Threads::kProducerWarpgroups;
+    const int barrier = kEpilogueBarrier + warpgroup;
+    const uint32_t buffer = epilogue + warpgroup * kEpilogue;
+    if constexpr (kLines) {
+      consume_runs<T, kBlockK, kMBlocks, kChannels>(params, walk_of(warpgroup), halo.part(warpgroup, 2), filter, buffer,
+                                                    barrier);
+      return;
+    }
     // NOTES: a warpgroup that takes turns skips the other's stages, and a barrier's parity tells only two rounds apart;
     // so it waits for its turn, which begins when the other has waited for all stages of its tile.
     const bool turns = params.warpgroups_per_tile == 1;
@@ -174,7 +214,7 @@ __global__ __launch_bounds__(HaloThreads<kStaging>::kThreads,
     if (turns && warpgroup == 1) arrive_block_barrier(next_turn);
     const int first_block = turns ? 0 : warpgroup * kMBlocks;
     int turn = 0;
-    for (TileWalk walk(params, blockIdx.x, gridDim.x); walk.more(); walk.next(), ++turn) {
+    for (auto walk = walk_of(0); walk.more(); walk.next(), ++turn) {
       const Tile tile(params, walk.index);
       if (turns && (turn & 1) != warpgroup) {
         const OutputPhase& phase = params.phase[tile.phase];
@@ -196,8 +236,7 @@ __global__ __launch_bounds__(HaloThreads<kStaging>::kThreads,
       // NOTES: where a thread's pixels lie in a tile does not change, but to keep it would spill.
       int thread = threadIdx.x % 128;
       if constexpr (kColumns > 1) asm volatile("" : "+r"(thread));
-      const Epilogue<T, kBlockK, kMBlocks> store(params, tile, thread, epilogue + warpgroup * kEpilogueBytes,
-                                                 kEpilogueBarrier + warpgroup);
+      const Epilogue<T, kBlockK, kMBlocks> store(params, tile, thread, buffer, barrier);
       if constexpr (kColumns == 1) {
         store(acc, first_block);
       } else {

@@ -10,7 +10,8 @@
 
 namespace fastconv {
 
-template <typename T, int kBlockK, int kMBlocks, int kChannels, HaloStaging kStaging, FilterTile kFilter, int kColumns>
+template <typename T, int kBlockK, int kMBlocks, int kChannels, HaloStaging kStaging, FilterTile kFilter, int kColumns,
+          bool kLines>
 void launch_halo(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, cudaStream_t stream) {
   if (plan.grid == 0) return;
   const bool dgrad = problem.pass == Pass::kDgrad;
@@ -41,10 +42,10 @@ void launch_halo(const Plan& plan, const ConvProblem& problem, const ConvBuffers
     halo.pack.filter = buffers.w, halo.pack.packed = buffers.workspace;
     launch_pack_filter(plan.kernel->name, params, halo.pack, stream);
   }
-  LaunchShape shape{plan.grid, HaloThreads<kStaging>::kThreads, plan.smem_bytes};
+  LaunchShape shape{plan.grid, HaloThreads<kStaging, kLines>::kThreads, plan.smem_bytes};
   shape.early = !params.filter_direct;  // the filter is packed while this kernel sets up and stages its first halo
   shape.cooperative = plan.halo.reorder_in || plan.halo.reorder_out;
-  const auto kernel = conv_fprop_sm90<T, kBlockK, kMBlocks, kChannels, kStaging, kFilter, kColumns>;
+  const auto kernel = conv_fprop_sm90<T, kBlockK, kMBlocks, kChannels, kStaging, kFilter, kColumns, kLines>;
   if constexpr (kStaging == HaloStaging::kTransposed) {
     launch(plan.kernel->name, kernel, shape, stream, params, in_maps, filter_map);
   } else {
@@ -54,10 +55,10 @@ void launch_halo(const Plan& plan, const ConvProblem& problem, const ConvBuffers
 
 // One line of the .def, compiled where staging and filter tile are those of the file.
 template <HaloStaging kStaging, FilterTile kFilter, typename T, int kBlockK, int kMBlocks, int kChannels,
-          HaloStaging kLineStaging, FilterTile kLineFilter, int kColumns>
+          HaloStaging kLineStaging, FilterTile kLineFilter, int kColumns, bool kLines>
 constexpr Launcher halo_launcher_of() {
   if constexpr (kLineStaging == kStaging && kLineFilter == kFilter) {
-    return launch_halo<T, kBlockK, kMBlocks, kChannels, kStaging, kFilter, kColumns>;
+    return launch_halo<T, kBlockK, kMBlocks, kChannels, kStaging, kFilter, kColumns, kLines>;
   }
   return nullptr;
 }
@@ -65,13 +66,19 @@ constexpr Launcher halo_launcher_of() {
 template <HaloStaging kStaging, FilterTile kFilter, typename T>
 Launcher halo_launcher(int line) {
   static constexpr Launcher kLaunchers[] = {
-#define HALO_KERNEL(name, block_k, m_blocks, channels, staging, filter, columns)                                \
+#define HALO_LAUNCHER(block_k, m_blocks, channels, staging, filter, columns, lines)                             \
   halo_launcher_of<kStaging, kFilter, T, block_k, m_blocks, channels, HaloStaging::staging, FilterTile::filter, \
-                   columns>(),
+                   columns, lines>(),
+#define HALO_KERNEL(name, ...) HALO_LAUNCHER(__VA_ARGS__, 1, false)
+#define HALO_COLUMNS_KERNEL(name, ...) HALO_LAUNCHER(__VA_ARGS__, 3, false)
 #define HALO_DGRAD_KERNEL HALO_KERNEL
+#define HALO_LINES_KERNEL(name, ...) HALO_LAUNCHER(__VA_ARGS__, 1, true)
 #include "../../../src/launch/configs/halo.def"
+#undef HALO_LINES_KERNEL
+#undef HALO_COLUMNS_KERNEL
 #undef HALO_DGRAD_KERNEL
 #undef HALO_KERNEL
+#undef HALO_LAUNCHER
   };
   return kLaunchers[line];
 }

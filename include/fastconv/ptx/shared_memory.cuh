@@ -21,6 +21,12 @@ __device__ __forceinline__ void ldmatrix4(uint32_t address, uint32_t (&v)[4]) {
   }
 }
 
+// Of a matrix in registers: lane i holds values 2 * (i % 4) and the next of row i / 4.
+__device__ __forceinline__ uint32_t transpose_matrix(uint32_t v) {
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %0;" : "+r"(v));
+  return v;
+}
+
 template <bool kTranspose>
 __device__ __forceinline__ void stmatrix4(uint32_t address, const uint32_t (&v)[4]) {
   if constexpr (kTranspose) {

@@ -28,6 +28,7 @@ struct HaloConfig {
   HaloStaging staging;
   FilterTile filter;
   int32_t columns;  // of the filter that lie side by side on N
+  bool lines;       // whole lines of memory are stored, see epilogue_lines.cuh
 
   constexpr int32_t n() const { return block_k * columns; }
 };
@@ -53,6 +54,7 @@ struct HaloTiling {
   int16_t tile_p, tile_q, block_w_log2;
   int16_t across_log2;  // M-blocks side by side in a tile
   int16_t halo_stages, filter_stages;
+  int16_t run_rows;  // HaloConfig::lines: rows of the output that a consumer warpgroup takes one after the other
   bool reorder_in, reorder_out;  // kTma: NCHW tensors pass through the workspace, see reorder.h
 };
 

@@ -34,12 +34,27 @@ struct OutputPhase {
 // A block: producer warps, one warpgroup or two of them, and two consumer warpgroups.
 constexpr int halo_threads(HaloStaging staging) { return staged_by_warps(staging) ? 512 : 384; }
 
+// Of a block: they share the filter alone. Where lines are stored, each consumer warpgroup has tiles of its own, and
+// half of all other warps and stages.
+constexpr int halo_pipelines(bool lines) { return lines ? 2 : 1; }
+
+inline constexpr int kLineBytes = 128;  // of memory
+
+// Outputs in lines: what a tile has of a filter, after what the tile before left of its last line. Filters that are as
+// many whole lines apart in memory meet different banks.
+constexpr int line_pitch(int m_blocks) { return m_blocks * 128 + kLineBytes + 16; }
+
 // Shared memory: stages of the halo, of the filter and of raw rows, then the epilogue's buffer for each consumer
 // warpgroup, the barriers and 16 bytes that take what nobody wants; all from an address that swizzling needs.
 inline constexpr int kHaloAlignment = 1024;
 inline constexpr int kMaxHaloStages = 79;    // of all three: two barriers of 8 bytes each
-inline constexpr int kEpilogueBytes = 8192;  // of one warpgroup
-inline constexpr int kHaloFixedBytes = kHaloAlignment + 2 * kEpilogueBytes + 16 * (kMaxHaloStages + 1);
+inline constexpr int kEpilogueBytes = 8192;  // of one warpgroup, unless it stores lines
+constexpr int epilogue_bytes(bool lines, int block_k, int m_blocks) {
+  return lines ? block_k * line_pitch(m_blocks) : kEpilogueBytes;
+}
+constexpr int halo_fixed_bytes(const HaloConfig& config) {
+  return kHaloAlignment + 2 * epilogue_bytes(config.lines, config.block_k, config.m_blocks) + 16 * (kMaxHaloStages + 1);
+}
 
 // How a warp's results reach memory.
 enum class StoreMode : int32_t {
@@ -72,6 +87,7 @@ struct HaloParams {
   FastDivmod linear_w, linear_h;
   int32_t tile_pixels;
   int32_t warpgroups_per_tile;  // 2: both consumer warpgroups share a tile; 1: they take turns
+  int32_t run_tiles;            // that a pipeline takes one after the other
 
   int32_t halo_rows, halo_pitch;  // pixels
   int32_t loads, load_rows;       // copies per halo and rows in each

@@ -82,4 +82,56 @@ struct Mainloop {
   }
 };
 
+// One halo a tile, all of the filter in its stages: nothing to wait for between taps. NOTES: the first product's
+// accumulators are not read, as ptxas can see; between tiles their registers are free.
+template <typename T, int kBlockK, int kMBlocks, int kChannels>
+struct OneHaloMainloop {
+  static constexpr int kPixelBytes = kChannels * 2, kAccumulators = kBlockK / 2;
+  static constexpr ptx::Swizzle kSwizzle = ptx::swizzle_of(kPixelBytes);
+
+  static __device__ __forceinline__ void run(const HaloParams& params, const Tile& tile, Ring& halo, const Ring& filter,
+                                             bool elected, float (&acc)[kMBlocks][kAccumulators]) {
+    const TapGroup& group = params.group[0];
+    const uint32_t a_high = ptx::descriptor_high(params.group_pitch, kSwizzle);
+    const uint32_t b_high = ptx::descriptor_high(8 * kPixelBytes, kSwizzle);
+    uint32_t block[kMBlocks];
+#pragma unroll
+    for (int m = 0; m < kMBlocks; ++m) block[m] = block_offset(params, tile, m, kPixelBytes) >> 4;
+    auto multiply = [&](uint32_t tap, uint32_t b_low, int accumulate) {
+#pragma unroll
+      for (int k = 0; k < kChannels / 16; ++k) {
+#pragma unroll
+        for (int m = 0; m < kMBlocks; ++m) {
+          ptx::wgmma<T, ptx::Major::kK, ptx::Major::kK>(acc[m], ptx::descriptor(tap + block[m] + 2 * k, a_high),
+                                                        ptx::descriptor(b_low + 2 * k, b_high),
+                                                        k == 0 ? accumulate : 1);
+        }
+      }
+      ptx::wgmma_commit();
+    };
+    // NOTES: not read from constant memory again for every tap.
+    uint32_t row_step = group.row_step >> 4, col_step = group.col_step >> 4;
+    asm volatile("" : "+r"(row_step), "+r"(col_step));
+    const int taps = group.rows * group.cols;
+    halo.wait_full();
+    uint32_t row = ptx::descriptor_low(halo.stage()), tap = row, b_low = ptx::descriptor_low(filter.data);
+    ptx::wgmma_fence();
+    multiply(tap, b_low, 0);
+    for (int i = 1, col = 1; i < taps; ++i, ++col) {
+      tap += col_step;
+      if (col == group.cols) {
+        row += row_step;
+        tap = row;
+        col = 0;
+      }
+      b_low += kBlockK * kPixelBytes >> 4;
+      ptx::wgmma_fence();
+      multiply(tap, b_low, 1);
+    }
+    ptx::wgmma_wait<0>();
+    if (elected) ptx::mbarrier_arrive(halo.empty());
+    halo.next();
+  }
+};
+
 }  // namespace fastconv

@@ -16,6 +16,14 @@ struct Ring {
   __device__ uint32_t empty() const { return barriers + 16 * index + 8; }
   __device__ uint32_t stage() const { return data + index * stage_bytes; }
 
+  // One of `parts` rings.
+  __device__ Ring part(int which, int parts) const {
+    Ring ring = *this;
+    ring.stages /= parts;
+    ring.barriers += 16 * which * ring.stages;
+    ring.data += which * ring.stages * stage_bytes;
+    return ring;
+  }
   // One warp.
   __device__ void init(int lane, int full_arrivals, int empty_arrivals) const {
     for (int i = lane; i < stages; i += 32) {

@@ -31,15 +31,49 @@ struct Tile {
   }
 };
 
-// The tiles of a block of the grid. Blocks at work together have neighbours.
+// The tiles of a pipeline of the grid. Those at work together have neighbours: single tiles, or kRuns of them.
+template <bool kRuns>
 struct TileWalk {
   const HaloParams& params;
-  int32_t blocks, index;
+  int32_t pipelines, index, place = 0;  // in its run
 
-  FASTCONV_HOST_DEVICE TileWalk(const HaloParams& params, int32_t block, int32_t blocks)
-      : params(params), blocks(blocks), index(block) {}
+  FASTCONV_HOST_DEVICE TileWalk(const HaloParams& params, int32_t pipeline, int32_t pipelines)
+      : params(params), pipelines(pipelines), index(kRuns ? pipeline * params.run_tiles : pipeline) {}
   FASTCONV_HOST_DEVICE bool more() const { return index < params.tiles; }
-  FASTCONV_HOST_DEVICE void next() { index += blocks; }
+  FASTCONV_HOST_DEVICE void next() {
+    if constexpr (!kRuns) {
+      index += pipelines;
+    } else {
+      ++index;
+      if (++place < params.run_tiles) return;
+      place = 0;
+      index += (pipelines - 1) * params.run_tiles;
+    }
+  }
+};
+
+// What a tile of one row of pixels adds to the output of its run: for each filter a stream of bytes without gaps.
+struct StreamPart {
+  bool begins, ends;
+  int32_t bytes;
+
+  FASTCONV_HOST_DEVICE StreamPart(const HaloParams& params, const Tile& tile, const TileWalk<true>& walk) {
+    const OutputPhase& image = params.phase[0];
+    const int32_t left = image.q - tile.q;
+    begins = walk.place == 0 || (tile.p == 0 && tile.q == 0);
+    ends = walk.place + 1 == params.run_tiles || (tile.p + 1 == image.p && left <= params.tile_q);
+    bytes = 2 * (left < params.tile_q ? left : params.tile_q);
+  }
+};
+
+// Where that part lies in memory, counted from the line that holds its first byte.
+struct StreamLines {
+  int32_t lead;   // bytes of that line before the part
+  int32_t whole;  // lines that the part ends
+  int32_t rest;   // bytes of the line after them
+
+  FASTCONV_HOST_DEVICE StreamLines(uint32_t address, int32_t bytes)
+      : lead(address % kLineBytes), whole((lead + bytes) / kLineBytes), rest((lead + bytes) % kLineBytes) {}
 };
 
 struct OutputPixel {

@@ -159,10 +159,12 @@ struct RawLoads {
     raw.next();
   }
 
+  // kRows: tiles are rectangular.
+  template <bool kRows>
   __device__ __forceinline__ void tile(const Tile& tile, Ring& raw) const {
     for_each_halo(params, tile, [&](const TapGroup& group, int c_block) {
       const int c = c_block * kChannels, phase_c = c >> params.raw.phases_log2, advance = params.raw.advance;
-      if (!params.linear) {
+      if (kRows || !params.linear) {
         const RawRows rows(params, tile, group);
         int pixel = rows.run(rows.begin).flat(params);
         for (int i = rows.begin; i < rows.end; ++i, pixel += rows.step * params.width) {
@@ -241,11 +243,11 @@ __device__ __forceinline__ void transpose_rows(const HaloParams& params, const T
 }
 
 // kWarps warps. NOTES: a barrier's parity tells only two rounds apart, so whoever waits for a stage must have seen its
-// round before: a stage belongs to one warp, or to all.
-template <int kChannels, int kWarps>
+// round before: a stage belongs to one warp, or to all. kPlain: tiles are rectangular, without stride.
+template <int kChannels, int kWarps, bool kPlain>
 __device__ __forceinline__ void transpose_halo(const HaloParams& params, const Tile& tile, Ring& raw, Ring& halo,
                                                int warp, const Transposition<kChannels>& transposition) {
-  const bool plain = !params.linear && params.raw.step_log2 == 0;
+  const bool plain = kPlain || (!params.linear && params.raw.step_log2 == 0);
   for_each_halo(params, tile, [&](const TapGroup& group, int) {
     halo.wait_empty();
     if (plain) {
