@@ -356,16 +356,16 @@ std::tuple<std::vector<int64_t>, std::vector<int64_t>> halo_packed_filter(const 
   const HaloLaunch launch = halo_launch(plan, problem);
   const HaloParams& params = launch.params;
   if (params.filter_direct) return {};
-  const PackParams& pack = launch.pack;
-  const int64_t channels = pack.channels, step_size = pack.block_k * channels;
-  const int32_t channels_log2 = std::countr_zero(static_cast<uint32_t>(pack.channels));
+  const PackParams& pack = params.pack;
+  const int64_t channels = int64_t{1} << pack.channels_log2, block_k = int64_t{1} << pack.block_k_log2;
+  const int64_t step_size = block_k * channels, all_taps = problem.r * problem.s;
   const int64_t tiles = problem.groups * params.k_tiles.divisor;
   const Strides& w = problem.w_strides;
   const int64_t row_stride = problem.pass == Pass::kDgrad ? w.c : w.n,
                 col_stride = problem.pass == Pass::kDgrad ? w.n : w.c;
   std::vector<int64_t> expected(tiles * params.steps_per_filter_tile * step_size, kZero),
       packed(expected.size(), kNothing);
-  std::vector<int64_t> step_of(params.c_blocks * pack.taps, kNothing);
+  std::vector<int64_t> step_of(params.c_blocks * all_taps, kNothing);
   for (int32_t p = 0; p < params.phase_count; ++p) {
     int64_t step = params.phase[p].first_step;
     for (int32_t c_block = 0; c_block < params.c_blocks; ++c_block) {
@@ -373,12 +373,12 @@ std::tuple<std::vector<int64_t>, std::vector<int64_t>> halo_packed_filter(const 
         const TapGroup& taps = params.group[g];
         for (int32_t t = 0; t < taps.rows * taps.cols; ++t, ++step) {
           const int64_t r = taps.r0 + t / taps.cols * taps.dr, s = taps.s0 + t % taps.cols * taps.ds;
-          step_of.at(c_block * pack.taps + r * problem.s + s) = step;
+          step_of.at(c_block * all_taps + r * problem.s + s) = step;
           for (int64_t i = 0; i < tiles * step_size; ++i) {
             const int64_t tile = i / step_size, row = i % step_size / channels, c = i % channels;
-            const int64_t k = tile % params.k_tiles.divisor * pack.block_k + row;
-            const int64_t col =
-                c_block * channels + staged_channel(params.raw.phases_log2, channels_log2, static_cast<int32_t>(c));
+            const int64_t k = tile % params.k_tiles.divisor * block_k + row;
+            const int64_t col = c_block * channels +
+                                staged_channel(params.raw.phases_log2, pack.channels_log2, static_cast<int32_t>(c));
             const int64_t bytes = (row * channels + c) * 2, swizzled = bytes ^ ((bytes >> 7 & (channels / 8 - 1)) << 4);
             if (k < pack.rows && col < pack.cols) {
               expected.at((tile * params.steps_per_filter_tile + step) * step_size + swizzled / 2) =
@@ -390,28 +390,30 @@ std::tuple<std::vector<int64_t>, std::vector<int64_t>> halo_packed_filter(const 
       }
     }
   }
-  for (int32_t index = 0; index < pack.blocks; ++index) {
-    const PackBlock block(params, pack, index);
-    const auto slab = static_cast<int32_t>(pack.slab.divisor);
-    std::vector<int64_t> smem(pack_bytes(pack) / 2, kNothing);
-    for (int32_t u = 0; u < pack_segments(pack) * static_cast<int32_t>(pack.units.divisor); ++u) {
-      const PackUnit unit(pack, block, u);
-      const int64_t source = pack_source(pack, block, unit.outer, unit.at);
-      const int32_t slot = pack_slot(pack, unit.outer, unit.at);
-      if (pack.whole && (slot % 8 != 0 || (unit.exist == 8 && source % 8 != 0))) throw py::index_error("not aligned");
-      for (int32_t i = 0; i < (pack.whole ? 8 : 1); ++i) {
-        if (smem.at(slot + i) != kNothing) throw py::index_error("read twice");
-        smem.at(slot + i) = i < unit.exist ? source + i : kZero;
+  const auto segments = static_cast<int32_t>(pack.segments.divisor), size = static_cast<int32_t>(pack.segment.divisor);
+  if (pack.at_once < 1 || pack.at_once * pack.piece_bytes > kPackBytes) throw py::index_error("does not fit");
+  for (int32_t index = 0; index < pack.pieces; ++index) {
+    const PackPiece piece(pack, index);
+    std::vector<int64_t> smem(pack.piece_bytes / 2, kNothing);
+    for (int32_t outer = 0; outer < segments; ++outer) {
+      const int32_t exist = piece.segment_size(pack, outer), slot = segment_slot(pack, outer);
+      const int64_t source = piece.segment_source(pack, outer);
+      if (pack.copied && (slot % 8 != 0 || exist % 8 != 0 || (exist > 0 && source % 8 != 0))) {
+        throw py::index_error("cannot be copied");
+      }
+      for (int32_t at = 0; at < std::min(exist, size); ++at) {
+        if (smem.at(slot + at) != kNothing) throw py::index_error("read twice");
+        smem.at(slot + at) = source + pack_source(pack, at);
+        if (pack.copied && pack_source(pack, at) != at) throw py::index_error("not contiguous");
       }
     }
-    for (int32_t c = 0; c < pack.block_rows * slab * pack.channels / 8; ++c) {
-      const PackChunk chunk(pack, block, c);
-      if (chunk.tap >= block.count) continue;
-      const int64_t step = step_of.at(block.c_block * pack.taps + block.first_tap + chunk.tap);
+    for (int32_t c = 0; c < static_cast<int32_t>(pack.chunks.divisor); ++c) {
+      const PackChunk chunk(pack, piece, c);
+      const int64_t step = step_of.at(piece.c_block * all_taps + chunk.tap);
       for (int32_t i = 0; i < 8 && step != kNothing; ++i) {
-        int64_t& to = packed.at((block.filter_tile * params.steps_per_filter_tile + step) * step_size + chunk.at + i);
+        int64_t& to = packed.at((piece.filter_tile * params.steps_per_filter_tile + step) * step_size + chunk.at + i);
         if (to != kNothing) throw py::index_error("packed twice");
-        to = smem.at(chunk.slot(pack, i));
+        to = i < chunk.exist(pack, piece) ? smem.at(chunk.slot(pack, i)) : kZero;
       }
     }
   }

@@ -5,6 +5,7 @@
 #include "fastconv/ptx/warpgroup.cuh"
 #include "fastconv/tile/epilogue_sm90.cuh"
 #include "fastconv/tile/mainloop_sm90.cuh"
+#include "fastconv/tile/pack_filter.cuh"
 #include "fastconv/tile/reorder.cuh"
 #include "fastconv/tile/stage_halo.cuh"
 #include "fastconv/tile/stage_nchw.cuh"
@@ -59,7 +60,6 @@ __device__ __forceinline__ void clear(float (&acc)[kRows][kCols]) {
 template <int kBlockK, int kChannels, bool kNMajor>
 __device__ __forceinline__ void produce_filter(const HaloParams& params, const CUtensorMap* map, Ring& ring) {
   constexpr int kStepBytes = kBlockK * kChannels * 2;
-  if (!params.filter_direct) ptx::wait_for_previous_kernel();  // which packs the filter
   for (TileWalk walk(params, blockIdx.x, gridDim.x); walk.more(); walk.next()) {
     Tile tile(params, walk.index);
     if (params.filter_direct) {
@@ -106,6 +106,20 @@ __device__ __forceinline__ void produce_halos(const HaloParams& params, const Ha
   }
 }
 
+// Writes anew what the copy engine cannot read as it is. All blocks together; the filter's copies come in meanwhile.
+template <HaloStaging kStaging>
+__device__ __forceinline__ void prepare_operands(const HaloParams& params, uint32_t smem, int warp, int lane) {
+  constexpr int kThreads = HaloThreads<kStaging>::kThreads, kWarps = kThreads / 32;
+  constexpr bool kReorders = reorders(kStaging);
+  FilterPacker packer(params, smem + (kReorders ? kWarps * kReorderBytes : 0), threadIdx.x, kThreads);
+  const bool packs = params.pack.pieces > 0;
+  if (packs) packer.load();
+  if (kReorders) reorder_tensor<true>(params.in_order, smem + warp * kReorderBytes, warp, kWarps, lane);
+  if (packs) packer.finish();
+  sync_grid();
+  packer.release();
+}
+
 template <typename T, int kBlockK, int kMBlocks, int kChannels, HaloStaging kStaging, FilterTile kFilter>
 __global__ __launch_bounds__(HaloThreads<kStaging>::kThreads,
                              1) void conv_fprop_sm90(const __grid_constant__ HaloParams params,
@@ -132,13 +146,8 @@ __global__ __launch_bounds__(HaloThreads<kStaging>::kThreads,
   const uint32_t waste = raw.barriers + 16 * params.raw.stages;
 
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
-  // The only staging that reorders tensors.
-  constexpr bool kReorders = kStaging == HaloStaging::kTma;
-  const bool reorder_in = kReorders && params.in_order.units > 0, reorder_out = kReorders && params.out_order.units > 0;
-  if (reorder_in) {
-    reorder_tensor<true>(params.in_order, smem, warp, Threads::kThreads / 32, lane);
-    sync_grid();
-  }
+  const bool reorder_out = reorders(kStaging) && params.out_order.units > 0;
+  if (params.in_order.units > 0 || params.pack.pieces > 0) prepare_operands<kStaging>(params, smem, warp, lane);
   if (warp == 0) {
     const int consumer_warps = 4 * params.warpgroups_per_tile;
     halo.init(lane, Threads::kStagingWarps, consumer_warps);
@@ -197,8 +206,9 @@ __global__ __launch_bounds__(HaloThreads<kStaging>::kThreads,
     }
     if (reorder_out) {
       sync_grid();
-      constexpr int kWarps = 4 * Threads::kConsumerWarpgroups;  // producers have too few registers
-      reorder_tensor<false>(params.out_order, smem, warp - 4 * Threads::kProducerWarpgroups, kWarps, lane);
+      constexpr int kConsumerWarps = 4 * Threads::kConsumerWarpgroups;  // producers have too few registers
+      const int mine = warp - 4 * Threads::kProducerWarpgroups;
+      reorder_tensor<false>(params.out_order, smem + mine * kReorderBytes, mine, kConsumerWarps, lane);
     }
   }
 #endif

@@ -64,8 +64,9 @@ __global__ __launch_bounds__((WgradConfig{kChannels, kBlocks, kUnits, kWarpgroup
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
   if constexpr (kStaging == WgradStaging::kTma || kStaging == WgradStaging::kTmaRows) {
     const bool reorder_x = params.x_order.units > 0, reorder_y = params.y_order.units > 0;
-    if (reorder_x) reorder_tensor<true>(params.x_order, smem, warp, Threads::kWarps, lane);
-    if (reorder_y) reorder_tensor<true>(params.y_order, smem, warp, Threads::kWarps, lane);
+    const uint32_t buffer = smem + warp * kReorderBytes;
+    if (reorder_x) reorder_tensor<true>(params.x_order, buffer, warp, Threads::kWarps, lane);
+    if (reorder_y) reorder_tensor<true>(params.y_order, buffer, warp, Threads::kWarps, lane);
     if (reorder_x || reorder_y) sync_grid();
   }
   const bool margins = kStaging == WgradStaging::kTmaRows && params.rows.shifted;

@@ -125,21 +125,21 @@ struct ReorderUnit {
 };
 
 template <int kVector, bool kToRows>
-__device__ __forceinline__ void reorder_units(const Reorder& reorder, uint32_t smem, int warp, int warps, int lane) {
-  const int step = static_cast<int>(gridDim.x) * warps;
-  for (int unit = static_cast<int>(blockIdx.x) * warps + warp; unit < reorder.units; unit += step) {
-    const ReorderUnit<kVector> work(reorder, unit, smem + warp * kReorderBytes, lane);
+__device__ __forceinline__ void reorder_units(const Reorder& reorder, uint32_t buffer, int warp, int warps, int lane) {
+  const int blocks = static_cast<int>(gridDim.x);
+  for (int unit = warp * blocks + static_cast<int>(blockIdx.x); unit < reorder.units; unit += blocks * warps) {
+    const ReorderUnit<kVector> work(reorder, unit, buffer, lane);
     kToRows ? work.to_rows() : work.to_planes();
   }
 }
 
-// The share of one of `warps` warps of this block, which have kReorderBytes of shared memory each.
+// The share of one of `warps` warps of this block; buffer: kReorderBytes of its own.
 template <bool kToRows>
-__device__ __forceinline__ void reorder_tensor(const Reorder& reorder, uint32_t smem, int warp, int warps, int lane) {
+__device__ __forceinline__ void reorder_tensor(const Reorder& reorder, uint32_t buffer, int warp, int warps, int lane) {
   switch (reorder.vector) {
-    case 8: return reorder_units<8, kToRows>(reorder, smem, warp, warps, lane);
-    case 2: return reorder_units<2, kToRows>(reorder, smem, warp, warps, lane);
-    default: return reorder_units<1, kToRows>(reorder, smem, warp, warps, lane);
+    case 8: return reorder_units<8, kToRows>(reorder, buffer, warp, warps, lane);
+    case 2: return reorder_units<2, kToRows>(reorder, buffer, warp, warps, lane);
+    default: return reorder_units<1, kToRows>(reorder, buffer, warp, warps, lane);
   }
 }
 
