@@ -47,6 +47,11 @@ Reorder make_reorder(const Side& side, int64_t groups) {
   out.channels = static_cast<int32_t>(side.c * groups), out.row = static_cast<int32_t>(row);
   out.pixels = static_cast<int32_t>(pixels);
   out.vector = vector_of(side, groups);
+  // Copies begin and end up to 14 bytes beyond the pixels that they are for, never beyond an image.
+  out.copied = out.vector < 8 && side.align >= 16 && side.stride.c == pixels && out.channels == row &&
+               (side.n == 1 || side.stride.n % 8 == 0);
+  const int64_t even = round_up(ceil_div(pixels, pixel_blocks), 8);
+  out.block_pixels = out.copied ? static_cast<int32_t>(even) : kReorderPixels;
   out.units = static_cast<int32_t>(side.n * channel_blocks * pixel_blocks);
   out.channel_blocks = FastDivmod(channel_blocks), out.pixel_blocks = FastDivmod(pixel_blocks);
   return out;

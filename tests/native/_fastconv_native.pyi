@@ -134,6 +134,7 @@ def products(problem: ConvProblem, method: str) -> list[tuple[int, int, int]]:
 def halo_products(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> list[tuple[int, int, int]]:
     """As products(), by the plan of a kernel of the halo engine. Raises ValueError if the kernel refuses."""
 
+def reorder(size: tuple[int, int, int, int], align: int, to_planes: bool) -> tuple[list[int], list[int], int, bool]: ...
 def halo_packed_filter(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> tuple[list[int], list[int]]:
     """Elements of the packed filter as elements of the filter, -1 for zeros: as its kernel packs them, and as used."""
 

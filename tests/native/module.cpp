@@ -16,6 +16,7 @@
 #include "fastconv/planner/device_spec.h"
 #include "fastconv/planner/halo_family.h"
 #include "fastconv/planner/planner.h"
+#include "fastconv/planner/reorder.h"
 #include "fastconv/planner/registry.h"
 #include "fastconv/planner/wgrad_family.h"
 #include "fastconv/tile/conv_coords.cuh"
@@ -249,10 +250,111 @@ int64_t in_planes(const Reorder& order, int64_t offset) {
   return pixel / order.pixels * order.plane_n + offset % order.row * order.plane_c + pixel % order.pixels;
 }
 
-// What a staged halo holds: for each pixel its offset in the input, of channel 0, or kZero. By the same steps as the
-// producers.
+// The workspace's rows of pixels as elements of the tensor, kZero or kNothing, by the same steps as the kernels; beside
+// it what they should be. With `to_planes` the tensor as elements of the rows.
 constexpr int64_t kZero = -1, kNothing = -2;
 
+template <int kVector>
+void reorder_by_matrices(const Reorder& order, const ReorderUnit& unit, bool to_planes, std::vector<int64_t>& rows,
+                         std::vector<int64_t>& planes) {
+  std::vector<int64_t> smem(kReorderBytes / 2, kNothing);
+  auto for_planes = [&](auto f) {  // f(place in shared memory, place in the planes)
+    for (int32_t lane = 0; lane < 32; ++lane) {
+      for (int32_t i = 0; i < ReorderAccess<kVector>::kCount; ++i) {
+        const ReorderAccess<kVector> of(lane, i);
+        for (int32_t p = of.pixel; p < of.pixel + kVector; ++p) {
+          const bool exists = of.channel < unit.channels && of.pixel < unit.pixels;
+          const int64_t at = unit.plane + of.channel * order.plane_c + p;
+          if (exists && p == of.pixel && at % kVector != 0) throw py::index_error("not aligned");
+          f(reorder_place(of.channel, of.pixel) / 2 + p - of.pixel, exists ? at : kZero);
+        }
+      }
+    }
+  };
+  auto for_rows = [&](auto f) {
+    for (int32_t lane = 0; lane < 32; ++lane) {
+      for (int32_t group = 0; group < kReorderPixels / 8; ++group) {
+        if (group * 8 + lane / 4 >= unit.pixels || lane % 4 >= unit.chunks) continue;
+        for (int32_t i = 0; i < 8; ++i) {  // element i % 2 of register i / 2: that row of matrix i / 2, column lane / 4
+          const int32_t named = i / 2 * 8 + lane % 4 * 2 + i % 2;
+          const int32_t place = reorder_place(reorder_matrix_row(named), group * 8) / 2 + lane / 4;
+          f(place, unit.row + (group * 8 + lane / 4) * int64_t{order.row} + lane % 4 * 8 + i);
+        }
+      }
+    }
+  };
+  auto once = [](int64_t& to, int64_t value) {
+    if (to != kNothing) throw py::index_error("written twice");
+    to = value;
+  };
+  if (to_planes) {
+    for_rows([&](int32_t place, int64_t row) { once(smem.at(place), row); });
+    for_planes([&](int32_t place, int64_t plane) {
+      if (plane != kZero) once(planes.at(plane), smem.at(place));
+    });
+  } else {
+    for_planes([&](int32_t place, int64_t plane) { once(smem.at(place), plane); });
+    for_rows([&](int32_t place, int64_t row) { once(rows.at(row), smem.at(place)); });
+  }
+}
+
+void reorder_by_copies(const Reorder& order, const ReorderUnit& unit, std::vector<int64_t>& rows, int64_t elements) {
+  std::vector<int64_t> smem(kReorderBarrier / 2, kNothing);
+  for (int32_t channel = 0; channel < std::min(kReorderChannels, unit.channels); ++channel) {
+    const int32_t lead = reorder_lead(order, unit, channel), count = (lead + unit.pixels + 7) / 8 * 8;
+    const int64_t from = unit.plane + channel * order.plane_c - lead;
+    if (from % 8 != 0 || reorder_copy(channel) % 16 != 0) throw py::index_error("cannot be copied");
+    if (from < 0 || from + count > elements) throw py::index_error("beyond the tensor");
+    for (int32_t i = 0; i < count; ++i) {
+      int64_t& to = smem.at(reorder_copy(channel) / 2 + i);
+      if (to != kNothing) throw py::index_error("written twice");
+      to = from + i;
+    }
+  }
+  for (int32_t pixel = 0; pixel < unit.pixels; ++pixel) {
+    for (int32_t channel = 0; channel < std::min(kReorderChannels, 8 * unit.chunks); ++channel) {
+      int64_t& to = rows.at(unit.row + pixel * int64_t{order.row} + channel);
+      if (to != kNothing) throw py::index_error("written twice");
+      to = smem.at(reorder_copy(channel) / 2 + reorder_lead(order, unit, channel) + pixel);
+    }
+  }
+}
+
+std::tuple<std::vector<int64_t>, std::vector<int64_t>, Reorder> reorder(std::array<int64_t, 4> size, int32_t align,
+                                                                        bool to_planes) {
+  const auto [n, c, h, w] = size;
+  const Side side{n, c, h, w, {c * h * w, h * w, w, 1}, align};
+  const Reorder order = make_reorder(side, 1);
+  const int64_t row = order.row, pixels = h * w;
+  std::vector<int64_t> rows(n * pixels * row, kNothing), planes(n * c * pixels, kNothing);
+  for (int32_t index = 0; index < order.units; ++index) {
+    const ReorderUnit unit(order, index);
+    if (order.copied && !to_planes) {
+      reorder_by_copies(order, unit, rows, n * c * pixels);
+    } else if (order.vector == 8) {
+      reorder_by_matrices<8>(order, unit, to_planes, rows, planes);
+    } else if (order.vector == 2) {
+      reorder_by_matrices<2>(order, unit, to_planes, rows, planes);
+    } else {
+      reorder_by_matrices<1>(order, unit, to_planes, rows, planes);
+    }
+  }
+  std::vector<int64_t> expected;
+  if (to_planes) {
+    for (int64_t i = 0; i < n * c * pixels; ++i) {
+      expected.push_back((i / (c * pixels) * pixels + i % pixels) * row + i / pixels % c);
+    }
+    return {planes, expected, order};
+  }
+  for (int64_t i = 0; i < n * pixels * row; ++i) {
+    const int64_t channel = i % row, pixel = i / row;
+    expected.push_back(channel < c ? (pixel / pixels * c + channel) * pixels + pixel % pixels : kZero);
+  }
+  return {rows, expected, order};
+}
+
+// What a staged halo holds: for each pixel its offset in the input, of channel 0, or kZero. By the same steps as the
+// producers.
 std::vector<int64_t> staged_halo(const HaloParams& params, HaloStaging staging, const Tile& tile,
                                  const TapGroup& group) {
   std::vector<int64_t> halo(params.halo_rows * params.halo_pitch, kNothing);
@@ -596,6 +698,13 @@ void bind_index_maths(py::module_& m) {
         return halo_products(problem, kernel, device);
       },
       "problem"_a, "kernel"_a, "device"_a);
+  m.def(
+      "reorder",
+      [](std::array<int64_t, 4> size, int32_t align, bool to_planes) {
+        const auto [moved, expected, order] = reorder(size, align, to_planes);
+        return std::tuple{moved, expected, order.vector, order.copied};
+      },
+      "size"_a, "align"_a, "to_planes"_a);
   m.def(
       "halo_packed_filter",
       [](const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device) {
