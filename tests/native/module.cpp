@@ -16,8 +16,8 @@
 #include "fastconv/planner/device_spec.h"
 #include "fastconv/planner/halo_family.h"
 #include "fastconv/planner/planner.h"
-#include "fastconv/planner/reorder.h"
 #include "fastconv/planner/registry.h"
+#include "fastconv/planner/reorder.h"
 #include "fastconv/planner/wgrad_family.h"
 #include "fastconv/tile/conv_coords.cuh"
 #include "fastconv/tile/halo_walk.cuh"
@@ -423,6 +423,12 @@ Products halo_products(const ConvProblem& problem, const KernelEntry& kernel, co
         block_offset(params, tile, block, pixel_bytes) + row / 8 * params.group_pitch + row % 8 * pixel_bytes;
     for (int32_t tap = 0; tap < taps.rows * taps.cols; ++tap) {
       const int32_t i = tap / taps.cols, j = tap % taps.cols;
+      // Side by side on N, a column's sums are those of the pixel that it shifts to.
+      const int32_t column = (block & ((1 << params.blocks_q_log2) - 1)) * params.block_q + row % 8;
+      if (column + j % kernel.halo.columns * params.column_step >= params.block_q << params.blocks_q_log2 &&
+          kernel.halo.columns > 1) {
+        throw py::index_error("no sums of this strip");
+      }
       const int64_t source = halo.at((first + i * taps.row_step + j * taps.col_step) / pixel_bytes);
       if (source == kNothing) throw py::index_error("nothing staged");
       if (source == kZero) continue;
@@ -552,6 +558,7 @@ void check_copy(const TensorMapSpec& map, int64_t column) {
 // All that a plan has the copy engine do.
 void check_copies(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device) {
   const Plan plan = kernel.plan(kernel, problem, device);
+  if (plan.grid == 0) return;  // nothing is launched
   if (kernel.family == KernelFamily::kHalo) {
     const HaloLaunch launch = halo_launch(plan, problem);
     for (int i = 0; i < launch.in_maps; ++i) check_copy(launch.in_map[i], 0);
