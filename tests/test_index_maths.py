@@ -85,10 +85,11 @@ def staged_convolutions(draw: st.DrawFn, kernel: native.Kernel) -> Convolution:
     dgrad = kernel.pass_ == "dgrad"
     staging = next(name for name in STAGINGS if name in kernel.name)
     whole = staging == "planes"
+    side_by_side = "x3_" in kernel.name  # columns of the filter, three at a time, at most three pixels apart
     n = draw(st.integers(1, 2))
     if staging == "planes":
         image = draw(st.sampled_from([(1, 64), (8, 8), (8, 24), (2, 72), (3, 136)]))
-    elif staging == "transposed":
+    elif staging == "transposed" or side_by_side:
         image = draw(
             st.one_of(st.tuples(st.integers(1, 12), st.integers(1, 14)), st.sampled_from([(3, 264), (1, 251)]))
         )
@@ -96,8 +97,6 @@ def staged_convolutions(draw: st.DrawFn, kernel: native.Kernel) -> Convolution:
         image = draw(st.sampled_from([(1, 2), (1, 6), (3, 2), (3, 10), (5, 4), (7, 14), (9, 12), (11, 6)]))
     else:
         image = draw(st.tuples(st.integers(1, 12), st.integers(1, 16)))
-
-    side_by_side = "x3_" in kernel.name  # columns of the filter, three at a time, at most three pixels apart
 
     def axis(staged: int, strides: list[int], *, in_threes: bool = False) -> tuple[int, int, int, int, int]:
         taps, dilation, padding = draw(st.integers(1, 3)), draw(st.integers(1, 4)), draw(st.integers(0, 4))
