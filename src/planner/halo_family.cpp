@@ -493,7 +493,7 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
   // Warps that stage and products compete for shared memory.
   const bool by_warps = staged_by_warps(config.staging);
   const double body =
-      std::max({mma, smem, load}) + (by_warps ? .2 * std::min(mma, staging) : 0) + (tiles.raw.shared ? 900 * halos : 0);
+      std::max({mma, smem, load}) + (by_warps ? .2 * std::min(mma, staging) : 0) + (tiles.raw.whole ? 900 * halos : 0);
   const double tile = tiling.turns ? std::max({body + 100, epilogue, (body + epilogue + 500) / 2}) : body + epilogue;
   const auto waves = static_cast<double>(ceil_div(tiles.count, sm_count));
   // What the model does not see, measured: short rings, linear tiles and long runs of pixels each lose a little,
