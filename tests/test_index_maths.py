@@ -218,6 +218,26 @@ def test_halo_engine_packs_the_filter_as_it_is_used(pass_: str, channels_last: b
     assert packed == expected
 
 
+@pytest.mark.parametrize("to_planes", [False, True])
+@pytest.mark.parametrize(
+    ("size", "align", "vector", "copied"),
+    [
+        ((2, 40, 7, 7), 16, 1, True),
+        ((2, 72, 14, 14), 16, 2, True),
+        ((1, 32, 33, 33), 16, 1, True),
+        ((2, 40, 7, 7), 2, 1, False),
+        ((2, 37, 14, 14), 4, 2, False),
+        ((2, 70, 16, 17), 16, 8, False),
+    ],
+)
+def test_planes_become_rows_of_pixels_and_back(
+    size: tuple[int, int, int, int], align: int, vector: int, copied: bool, to_planes: bool
+) -> None:
+    moved, expected, *how = native.reorder(size, align, to_planes)
+    assert how == [vector, copied]
+    assert moved == expected
+
+
 @pytest.mark.parametrize("divisor", EDGES)
 def test_division_by_edges_of_edges(divisor: int) -> None:
     fast = native.FastDivmod(divisor)

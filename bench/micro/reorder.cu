@@ -16,7 +16,8 @@ __global__ __launch_bounds__(384, 1) void reorder(const __grid_constant__ Reorde
   extern __shared__ __align__(1024) uint8_t smem[];
   const int warp = threadIdx.x / 32;
   if (warp < kWarps) {
-    fastconv::reorder_tensor<kToRows>(order, fastconv::ptx::smem_address(smem), warp, kWarps, threadIdx.x % 32);
+    const uint32_t buffer = fastconv::ptx::smem_address(smem) + warp * fastconv::kReorderBytes;
+    fastconv::reorder_tensor<kToRows>(order, buffer, warp, kWarps, threadIdx.x % 32);
   }
   if (waits) fastconv::sync_grid();
 }
@@ -51,8 +52,8 @@ int main() {
   struct {
     const char* name;
     int images, channels, pixels;
-  } const tensors[] = {{"nothing", 0, 64, 64},        {"rn50_l4", 64, 512, 49},     {"rn50_l3", 64, 256, 196},
-                       {"rn50_l2", 64, 128, 784},     {"deeplab", 8, 2048, 1089},   {"rn50_l2s2", 64, 128, 3136},
+  } const tensors[] = {{"nothing", 0, 64, 64},        {"rn50_l4", 64, 512, 49},   {"rn50_l3", 64, 256, 196},
+                       {"rn50_l2", 64, 128, 784},     {"deeplab", 8, 2048, 1089}, {"rn50_l2s2", 64, 128, 3136},
                        {"sd_vae", 2, 512, 128 * 128}, {"seed_5x7", 8, 64, 131072}};
   void* other;
   cudaMalloc(&other, 256 << 20);
@@ -62,9 +63,13 @@ int main() {
     Reorder order{};
     order.plane_n = int64_t{t.channels} * t.pixels, order.plane_c = t.pixels;
     order.channels = order.row = t.channels, order.pixels = t.pixels;
+    order.copied = t.pixels % 8 != 0;
+    const int even = (t.pixels + pixel_blocks * 8 - 1) / (pixel_blocks * 8) * 8;
+    order.block_pixels = order.copied ? even : fastconv::kReorderPixels;
     order.vector = t.pixels % 8 == 0 ? 8 : t.pixels % 2 == 0 ? 2 : 1;
     order.units = t.images * channel_blocks * pixel_blocks;
-    order.channel_blocks = fastconv::FastDivmod(channel_blocks), order.pixel_blocks = fastconv::FastDivmod(pixel_blocks);
+    order.channel_blocks = fastconv::FastDivmod(channel_blocks),
+    order.pixel_blocks = fastconv::FastDivmod(pixel_blocks);
     const size_t bytes = size_t{2} * t.images * t.channels * t.pixels + 2;
     cudaMalloc(&order.planes, bytes), cudaMalloc(&order.rows, bytes);
     printf("%-10s %6.1f MB: to rows %.1f us, and wait %.1f, to planes and wait %.1f\n", t.name, bytes / 1e6,

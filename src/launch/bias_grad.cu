@@ -38,9 +38,10 @@ void run(const ConvProblem& problem, const DeviceSpec& device, const void* grad_
   const BiasGradParams params = make_params(problem);
   const int64_t slices = slice_count(params, device);
   auto* partial = static_cast<Accumulator<T>*>(workspace);
-  launch("bias_grad", bias_grad_slices<T>, slices * ceil_div(params.channels, params.lanes_c), kBiasThreads, 0, stream,
-         params, static_cast<const T*>(grad_output), partial, slices);
-  launch("bias_grad", bias_grad_total<T>, ceil_div(params.channels, kBiasThreads), kBiasThreads, 0, stream,
+  launch("bias_grad", bias_grad_slices<T>,
+         LaunchShape{slices * ceil_div(params.channels, params.lanes_c), kBiasThreads}, stream, params,
+         static_cast<const T*>(grad_output), partial, slices);
+  launch("bias_grad", bias_grad_total<T>, LaunchShape{ceil_div(params.channels, kBiasThreads), kBiasThreads}, stream,
          static_cast<const Accumulator<T>*>(partial), static_cast<T*>(grad_bias), params.channels, slices);
 }
 

@@ -172,13 +172,13 @@ bool reorders_input(const HaloConfig& config, const ConvProblem& problem) {
   Side in, out;
   sides(problem, in, out);
   const Pair step = in_step_of(problem);
-  if (config.staging != HaloStaging::kTma || !reorderable(in, problem.groups)) return false;
+  if (!reorders(config.staging) || !reorderable(in, problem.groups)) return false;
   return !tma_can_stage(in, problem.groups, step) && tma_can_stage(reordered(in, problem.groups), problem.groups, step);
 }
 bool can_reorder_output(const HaloConfig& config, const ConvProblem& problem) {
   Side in, out;
   sides(problem, in, out);
-  return config.staging == HaloStaging::kTma && out.stride.c != 1 && out.c % 8 == 0 && reorderable(out, problem.groups);
+  return reorders(config.staging) && out.stride.c != 1 && out.c % 8 == 0 && reorderable(out, problem.groups);
 }
 
 // Along one dimension, under a split of its taps.
@@ -421,10 +421,17 @@ struct Workspace {
   int64_t bytes() const { return out_offset() + out; }
 };
 
-int64_t packed_filter_bytes(const Work& work, const Tiles& tiles) {
-  const double bytes = static_cast<double>(work.groups * tiles.filters) * static_cast<double>(tiles.steps) *
-                       static_cast<double>(tiles.step_bytes);
-  return bytes > 1e15 ? int64_t{1} << 50 : static_cast<int64_t>(bytes);  // 2^50 of them are exact in a double
+// Of all filter tiles.
+int64_t pack_rows(const Work& work, const HaloConfig& config, const Tiles& tiles) {
+  return work.groups * tiles.filters * config.block_k;
+}
+
+int64_t packed_filter_bytes(const Work& work, const ConvProblem& problem, const HaloConfig& config,
+                            const Tiles& tiles) {
+  constexpr int64_t kNoWorkspace = int64_t{1} << 50;
+  if (problem.r * problem.s > kMaxPackTaps) return kNoWorkspace;
+  const int64_t pieces = pack_rows(work, config, tiles) * tiles.c_blocks;  // at most
+  return pieces > kInt32Max ? kNoWorkspace : work.groups * tiles.filters * tiles.steps * tiles.step_bytes;
 }
 
 // As it is, and so with channels in their order.
@@ -435,7 +442,7 @@ bool reads_filter_directly(const Work& work, const HaloConfig& config, const Con
 }
 
 Workspace workspace_of(const Work& work, const HaloConfig& config, const ConvProblem& problem, const Tiles& tiles) {
-  return {reads_filter_directly(work, config, problem) ? 0 : packed_filter_bytes(work, tiles),
+  return {reads_filter_directly(work, config, problem) ? 0 : packed_filter_bytes(work, problem, config, tiles),
           work.reordering.in ? reordered_bytes(work.in_planes, work.groups) : 0,
           work.reordering.out ? reordered_bytes(work.out_planes, work.groups) : 0};
 }
@@ -500,7 +507,7 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
   constexpr double kClocksPerUs = 1755;
   constexpr double kLoadBytesPerClock = 40;
   constexpr double kFixedClocks = 6000;  // launch, first loads, last store
-  constexpr double kPackUs = 2.5, kPackBytesPerUs = 2e6;
+  constexpr double kPackUs = .8, kWaitUs = 1.8, kPackBytesPerUs = 1.4e6;
   const double phases = work.phases();
   const double steps = static_cast<double>(tiles.steps) / phases;
   const double halos = static_cast<double>(reaches.groups()) / phases * static_cast<double>(tiles.c_blocks);
@@ -518,7 +525,7 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
   // Warps that stage and products compete for shared memory.
   const bool by_warps = staged_by_warps(config.staging);
   const double body =
-      std::max({mma, smem, load}) + (by_warps ? .2 * std::min(mma, staging) : 0) + (tiles.raw.shared ? 900 * halos : 0);
+      std::max({mma, smem, load}) + (by_warps ? .2 * std::min(mma, staging) : 0) + (tiles.raw.whole ? 900 * halos : 0);
   const double tile = tiling.turns ? std::max({body + 100, epilogue, (body + epilogue + 500) / 2}) : body + epilogue;
   const auto waves = static_cast<double>(config.lines ? 2 * rows_of_busiest(work, tiling.run_rows, sm_count) *
                                                             ceil_div(work.cols, tiling.tile_q)
@@ -535,7 +542,9 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
                                  .01 * (!tiling.linear && tiling.block_w_log2 == 6) + .02 * idle +
                                  .1 * (by_warps && tiling.linear && config.channels < 64 && work.in.c > 32)
                            : 1 + .06 * (4 - tiling.halo_stages) + .1 * idle;
-  const double pack = packed_bytes > 0 ? kPackUs + 2 * static_cast<double>(packed_bytes) / kPackBytesPerUs : 0;
+  const bool reorders = work.reordering.in || work.reordering.out;  // they wait anyway
+  const double pack =
+      packed_bytes > 0 ? kPackUs + (reorders ? 0 : kWaitUs) + static_cast<double>(packed_bytes) / kPackBytesPerUs : 0;
   const double share = static_cast<double>(std::min<int64_t>(tiles.count, sm_count)) / sm_count;
   const double reorder = (work.reordering.in ? reorder_us(work.in_planes, work.groups, share) : 0) +
                          (work.reordering.out ? reorder_us(work.out_planes, work.groups, share) : 0);
@@ -746,40 +755,44 @@ TensorMapSpec filter_map(const ConvProblem& problem, const HaloConfig& config) {
           n_major ? 128 : config.channels * 2};
 }
 
-PackParams pack_params(const ConvProblem& problem, const HaloConfig& config, const Tiles& tiles,
-                       const HaloParams& params) {
+PackParams pack_params(const Work& work, const ConvProblem& problem, const HaloConfig& config, const Tiles& tiles,
+                       const RawPlanes& raw) {
   const Strides& w = problem.w_strides;
+  const int64_t taps = problem.r * problem.s, channels = config.channels, groups = problem.groups;
   PackParams pack{};
-  const int64_t row = problem.pass == Pass::kDgrad ? w.c : w.n, col = problem.pass == Pass::kDgrad ? w.n : w.c;
+  pack.row = problem.pass == Pass::kDgrad ? w.c : w.n, pack.col = problem.pass == Pass::kDgrad ? w.n : w.c;
   pack.r = w.h, pack.s = w.w;
   pack.group = problem.k_per_group() * w.n;
-  pack.rows = params.k, pack.cols = params.c;
-  const int64_t taps = problem.r * problem.s, channels = config.channels;
-  pack.taps = static_cast<int32_t>(taps), pack.block_k = config.block_k, pack.channels = config.channels;
-  pack.filter_w = FastDivmod(problem.s);
-  pack.chunks_log2 = std::countr_zero(static_cast<uint64_t>(channels / 8));
-  pack.along_cols = col <= row;
-  pack.outer = std::max(row, col), pack.inner = std::min(row, col);
-  pack.taps_fastest = taps > 1 && pack.s < pack.inner;
+  pack.rows = static_cast<int32_t>(work.out.c), pack.cols = static_cast<int32_t>(work.in.c);
+  pack.block_k_log2 = std::countr_zero(static_cast<uint32_t>(config.block_k));
+  pack.channels_log2 = std::countr_zero(static_cast<uint32_t>(config.channels));
+  pack.channel_phases_log2 = raw.phases_log2;
+  pack.taps = FastDivmod(taps), pack.filter_w = FastDivmod(problem.s);
+  pack.c_blocks = FastDivmod(tiles.c_blocks), pack.k_tiles = FastDivmod(tiles.filters);
+  pack.along_cols = pack.col <= pack.row;
 
-  const int64_t slab = std::min<int64_t>(taps, kPackTaps), slabs = ceil_div(taps, slab);
-  pack.block_rows = 8;
-  auto inner = [&] { return pack.along_cols ? channels : int64_t{pack.block_rows}; };
-  auto fits = [&] {
-    pack.pitch = static_cast<int32_t>(round_up(inner() * slab, 8));
-    return pack_bytes(pack) <= kPackBytes;
-  };
-  while (!fits()) pack.block_rows /= 2;
-  pack.inner_log2 = std::countr_zero(static_cast<uint64_t>(inner()));
-  pack.whole = slabs == 1 && pack.inner == taps && (problem.s == 1 || pack.s == 1) &&
-               (problem.r == 1 || pack.r == problem.s) && problem.w_align >= 16 && pack.outer % 8 == 0 &&
-               (problem.groups == 1 || pack.group % 8 == 0) && inner() * taps % 8 == 0;
-  pack.channel_phases_log2 = params.raw.phases_log2;
-  pack.units = FastDivmod(pack.whole ? pack.pitch / 8 : inner() * slab);
-  const int64_t row_blocks = config.block_k / pack.block_rows;
-  pack.slab = FastDivmod(slab), pack.slabs = FastDivmod(slabs);
-  pack.c_blocks = FastDivmod(tiles.c_blocks), pack.row_blocks = FastDivmod(row_blocks);
-  pack.blocks = problem.groups * tiles.filters * row_blocks * tiles.c_blocks * slabs;
+  // Pieces for all multiprocessors; of columns, eight rows make contiguous multiples of 16 bytes.
+  constexpr int64_t kEnough = 128;
+  int64_t inner, outer, rows = 16, pieces;
+  do {
+    rows /= 2;
+    inner = pack.along_cols ? channels : rows, outer = pack.along_cols ? rows : channels;
+    pieces = pack_rows(work, config, tiles) * tiles.c_blocks / rows;
+    const int64_t pitch = round_up(inner * taps, 8);
+    pack.row_pitch = static_cast<int32_t>(pack.along_cols ? pitch : taps);
+    pack.col_pitch = static_cast<int32_t>(pack.along_cols ? taps : pitch);
+    pack.spread = pack.along_cols ? 0 : -8;
+    pack.piece_bytes = static_cast<int32_t>(2 * (outer * pitch + (pack.along_cols ? 0 : outer)));
+  } while (rows > 1 && (pack.piece_bytes > kPackBytes || (pack.along_cols && pieces < kEnough)));
+  pack.piece_rows_log2 = std::countr_zero(static_cast<uint32_t>(rows)), pack.pieces = static_cast<int32_t>(pieces);
+  pack.at_once = kPackBytes / pack.piece_bytes;
+  pack.segment = FastDivmod(inner * taps), pack.segments = FastDivmod(outer);
+  pack.chunks = FastDivmod(rows * taps * channels / 8);
+  const int64_t inner_stride = std::min(pack.row, pack.col), outer_stride = std::max(pack.row, pack.col);
+  const int64_t last = (pack.along_cols ? pack.cols : pack.rows) % inner;
+  pack.copied = inner_stride == taps && (problem.s == 1 || pack.s == 1) && (problem.r == 1 || pack.r == problem.s) &&
+                problem.w_align >= 16 && outer_stride % 8 == 0 && (groups == 1 || pack.group % 8 == 0) &&
+                inner * taps % 8 == 0 && last * taps % 8 == 0;
   return pack;
 }
 
@@ -860,8 +873,9 @@ Plan halo_plan(const KernelEntry& entry, const ConvProblem& problem, const Devic
   plan.workspace_bytes = best.workspace.bytes();
   plan.halo = best.tiling;
   plan.halo.reorder_in = work.reordering.in, plan.halo.reorder_out = work.reordering.out;
-  if (work.reordering.in || work.reordering.out) {
-    plan.smem_bytes = std::max(plan.smem_bytes, kHaloAlignment + plan.block_threads / 32 * kReorderBytes);
+  if (best.workspace.bytes() > 0) {
+    const int32_t reorder_bytes = reorders(entry.halo.staging) ? plan.block_threads / 32 * kReorderBytes : 0;
+    plan.smem_bytes = std::max(plan.smem_bytes, kHaloAlignment + reorder_bytes + kPackBytes + kPackTableBytes);
   }
   plan.cost_us = best.cost_us;
   return plan;
@@ -946,7 +960,7 @@ HaloLaunch halo_launch(const Plan& plan, const ConvProblem& problem) {
   if (params.filter_direct) {
     launch.filter_map = filter_map(problem, config);
   } else {
-    launch.pack = pack_params(problem, config, tiles, params);
+    params.pack = pack_params(work, problem, config, tiles, params.raw);
   }
   return launch;
 }

@@ -605,8 +605,9 @@ Store store_of(const ConvProblem& problem, const WgradConfig& config, const Unit
   const Strides& w = problem.w_strides;
   const int64_t c = problem.c_per_group(), taps = problem.r * problem.s;
   auto whole = [](int64_t size, int64_t stride) { return size == 1 || stride % 8 == 0; };
-  if (partials > 1 || c % 8 != 0 || problem.w_align < 16 || !whole(problem.k, w.n)) return {};
-  if (w.c == 1 && whole(problem.r, w.h) && whole(problem.s, w.w)) {
+  constexpr int64_t kFewPartials = 8;
+  if (partials > kFewPartials || c % 8 != 0 || problem.w_align < 16 || !whole(problem.k, w.n)) return {};
+  if (partials == 1 && w.c == 1 && whole(problem.r, w.h) && whole(problem.s, w.w)) {
     return {WgradStore::kChannels, wgrad_store_pitch(units.room * config.n())};
   }
   const bool taps_inside = (problem.s == 1 || w.w == 1) && (problem.r == 1 || w.h == problem.s) && w.c == taps;
@@ -718,7 +719,8 @@ Plan wgrad_plan(const KernelEntry& entry, const ConvProblem& problem, const Devi
       plan.split = sharing.splits;
       plan.grid = sharing.splits * jobs;
       if (reorders) plan.first_grid = std::min(plan.grid, device.sm_count / sharing.cluster * sharing.cluster);
-      plan.smem_bytes = i32(smem_of(config, tile, store_of(problem, config, units, partials)));
+      const Store store = partials == 1 ? store_of(problem, config, units, partials) : Store{};
+      plan.smem_bytes = i32(smem_of(config, tile, store));
       plan.workspace_bytes = workspace.bytes() + (partials > 1 ? partials * jobs * config.job_bytes() : 0);
       plan.cost_us = cost_us;
     }

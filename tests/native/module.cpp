@@ -17,6 +17,7 @@
 #include "fastconv/planner/halo_family.h"
 #include "fastconv/planner/planner.h"
 #include "fastconv/planner/registry.h"
+#include "fastconv/planner/reorder.h"
 #include "fastconv/planner/wgrad_family.h"
 #include "fastconv/tile/conv_coords.cuh"
 #include "fastconv/tile/halo_walk.cuh"
@@ -249,10 +250,111 @@ int64_t in_planes(const Reorder& order, int64_t offset) {
   return pixel / order.pixels * order.plane_n + offset % order.row * order.plane_c + pixel % order.pixels;
 }
 
-// What a staged halo holds: for each pixel its offset in the input, of channel 0, or kZero. By the same steps as the
-// producers.
+// The workspace's rows of pixels as elements of the tensor, kZero or kNothing, by the same steps as the kernels; beside
+// it what they should be. With `to_planes` the tensor as elements of the rows.
 constexpr int64_t kZero = -1, kNothing = -2;
 
+template <int kVector>
+void reorder_by_matrices(const Reorder& order, const ReorderUnit& unit, bool to_planes, std::vector<int64_t>& rows,
+                         std::vector<int64_t>& planes) {
+  std::vector<int64_t> smem(kReorderBytes / 2, kNothing);
+  auto for_planes = [&](auto f) {  // f(place in shared memory, place in the planes)
+    for (int32_t lane = 0; lane < 32; ++lane) {
+      for (int32_t i = 0; i < ReorderAccess<kVector>::kCount; ++i) {
+        const ReorderAccess<kVector> of(lane, i);
+        for (int32_t p = of.pixel; p < of.pixel + kVector; ++p) {
+          const bool exists = of.channel < unit.channels && of.pixel < unit.pixels;
+          const int64_t at = unit.plane + of.channel * order.plane_c + p;
+          if (exists && p == of.pixel && at % kVector != 0) throw py::index_error("not aligned");
+          f(reorder_place(of.channel, of.pixel) / 2 + p - of.pixel, exists ? at : kZero);
+        }
+      }
+    }
+  };
+  auto for_rows = [&](auto f) {
+    for (int32_t lane = 0; lane < 32; ++lane) {
+      for (int32_t group = 0; group < kReorderPixels / 8; ++group) {
+        if (group * 8 + lane / 4 >= unit.pixels || lane % 4 >= unit.chunks) continue;
+        for (int32_t i = 0; i < 8; ++i) {  // element i % 2 of register i / 2: that row of matrix i / 2, column lane / 4
+          const int32_t named = i / 2 * 8 + lane % 4 * 2 + i % 2;
+          const int32_t place = reorder_place(reorder_matrix_row(named), group * 8) / 2 + lane / 4;
+          f(place, unit.row + (group * 8 + lane / 4) * int64_t{order.row} + lane % 4 * 8 + i);
+        }
+      }
+    }
+  };
+  auto once = [](int64_t& to, int64_t value) {
+    if (to != kNothing) throw py::index_error("written twice");
+    to = value;
+  };
+  if (to_planes) {
+    for_rows([&](int32_t place, int64_t row) { once(smem.at(place), row); });
+    for_planes([&](int32_t place, int64_t plane) {
+      if (plane != kZero) once(planes.at(plane), smem.at(place));
+    });
+  } else {
+    for_planes([&](int32_t place, int64_t plane) { once(smem.at(place), plane); });
+    for_rows([&](int32_t place, int64_t row) { once(rows.at(row), smem.at(place)); });
+  }
+}
+
+void reorder_by_copies(const Reorder& order, const ReorderUnit& unit, std::vector<int64_t>& rows, int64_t elements) {
+  std::vector<int64_t> smem(kReorderBarrier / 2, kNothing);
+  for (int32_t channel = 0; channel < std::min(kReorderChannels, unit.channels); ++channel) {
+    const int32_t lead = reorder_lead(order, unit, channel), count = (lead + unit.pixels + 7) / 8 * 8;
+    const int64_t from = unit.plane + channel * order.plane_c - lead;
+    if (from % 8 != 0 || reorder_copy(channel) % 16 != 0) throw py::index_error("cannot be copied");
+    if (from < 0 || from + count > elements) throw py::index_error("beyond the tensor");
+    for (int32_t i = 0; i < count; ++i) {
+      int64_t& to = smem.at(reorder_copy(channel) / 2 + i);
+      if (to != kNothing) throw py::index_error("written twice");
+      to = from + i;
+    }
+  }
+  for (int32_t pixel = 0; pixel < unit.pixels; ++pixel) {
+    for (int32_t channel = 0; channel < std::min(kReorderChannels, 8 * unit.chunks); ++channel) {
+      int64_t& to = rows.at(unit.row + pixel * int64_t{order.row} + channel);
+      if (to != kNothing) throw py::index_error("written twice");
+      to = smem.at(reorder_copy(channel) / 2 + reorder_lead(order, unit, channel) + pixel);
+    }
+  }
+}
+
+std::tuple<std::vector<int64_t>, std::vector<int64_t>, Reorder> reorder(std::array<int64_t, 4> size, int32_t align,
+                                                                        bool to_planes) {
+  const auto [n, c, h, w] = size;
+  const Side side{n, c, h, w, {c * h * w, h * w, w, 1}, align};
+  const Reorder order = make_reorder(side, 1);
+  const int64_t row = order.row, pixels = h * w;
+  std::vector<int64_t> rows(n * pixels * row, kNothing), planes(n * c * pixels, kNothing);
+  for (int32_t index = 0; index < order.units; ++index) {
+    const ReorderUnit unit(order, index);
+    if (order.copied && !to_planes) {
+      reorder_by_copies(order, unit, rows, n * c * pixels);
+    } else if (order.vector == 8) {
+      reorder_by_matrices<8>(order, unit, to_planes, rows, planes);
+    } else if (order.vector == 2) {
+      reorder_by_matrices<2>(order, unit, to_planes, rows, planes);
+    } else {
+      reorder_by_matrices<1>(order, unit, to_planes, rows, planes);
+    }
+  }
+  std::vector<int64_t> expected;
+  if (to_planes) {
+    for (int64_t i = 0; i < n * c * pixels; ++i) {
+      expected.push_back((i / (c * pixels) * pixels + i % pixels) * row + i / pixels % c);
+    }
+    return {planes, expected, order};
+  }
+  for (int64_t i = 0; i < n * pixels * row; ++i) {
+    const int64_t channel = i % row, pixel = i / row;
+    expected.push_back(channel < c ? (pixel / pixels * c + channel) * pixels + pixel % pixels : kZero);
+  }
+  return {rows, expected, order};
+}
+
+// What a staged halo holds: for each pixel its offset in the input, of channel 0, or kZero. By the same steps as the
+// producers.
 std::vector<int64_t> staged_halo(const HaloParams& params, HaloStaging staging, const Tile& tile,
                                  const TapGroup& group) {
   std::vector<int64_t> halo(params.halo_rows * params.halo_pitch, kNothing);
@@ -404,16 +506,16 @@ std::tuple<std::vector<int64_t>, std::vector<int64_t>> halo_packed_filter(const 
   const HaloLaunch launch = halo_launch(plan, problem);
   const HaloParams& params = launch.params;
   if (params.filter_direct) return {};
-  const PackParams& pack = launch.pack;
-  const int64_t channels = pack.channels, step_size = pack.block_k * channels;
-  const int32_t channels_log2 = std::countr_zero(static_cast<uint32_t>(pack.channels));
+  const PackParams& pack = params.pack;
+  const int64_t channels = int64_t{1} << pack.channels_log2, block_k = int64_t{1} << pack.block_k_log2;
+  const int64_t step_size = block_k * channels, all_taps = problem.r * problem.s;
   const int64_t tiles = problem.groups * params.k_tiles.divisor;
   const Strides& w = problem.w_strides;
   const int64_t row_stride = problem.pass == Pass::kDgrad ? w.c : w.n,
                 col_stride = problem.pass == Pass::kDgrad ? w.n : w.c;
   std::vector<int64_t> expected(tiles * params.steps_per_filter_tile * step_size, kZero),
       packed(expected.size(), kNothing);
-  std::vector<int64_t> step_of(params.c_blocks * pack.taps, kNothing);
+  std::vector<int64_t> step_of(params.c_blocks * all_taps, kNothing);
   for (int32_t p = 0; p < params.phase_count; ++p) {
     int64_t step = params.phase[p].first_step;
     for (int32_t c_block = 0; c_block < params.c_blocks; ++c_block) {
@@ -421,12 +523,12 @@ std::tuple<std::vector<int64_t>, std::vector<int64_t>> halo_packed_filter(const 
         const TapGroup& taps = params.group[g];
         for (int32_t t = 0; t < taps.rows * taps.cols; ++t, ++step) {
           const int64_t r = taps.r0 + t / taps.cols * taps.dr, s = taps.s0 + t % taps.cols * taps.ds;
-          step_of.at(c_block * pack.taps + r * problem.s + s) = step;
+          step_of.at(c_block * all_taps + r * problem.s + s) = step;
           for (int64_t i = 0; i < tiles * step_size; ++i) {
             const int64_t tile = i / step_size, row = i % step_size / channels, c = i % channels;
-            const int64_t k = tile % params.k_tiles.divisor * pack.block_k + row;
-            const int64_t col =
-                c_block * channels + staged_channel(params.raw.phases_log2, channels_log2, static_cast<int32_t>(c));
+            const int64_t k = tile % params.k_tiles.divisor * block_k + row;
+            const int64_t col = c_block * channels +
+                                staged_channel(params.raw.phases_log2, pack.channels_log2, static_cast<int32_t>(c));
             const int64_t bytes = (row * channels + c) * 2, swizzled = bytes ^ ((bytes >> 7 & (channels / 8 - 1)) << 4);
             if (k < pack.rows && col < pack.cols) {
               expected.at((tile * params.steps_per_filter_tile + step) * step_size + swizzled / 2) =
@@ -438,28 +540,30 @@ std::tuple<std::vector<int64_t>, std::vector<int64_t>> halo_packed_filter(const 
       }
     }
   }
-  for (int32_t index = 0; index < pack.blocks; ++index) {
-    const PackBlock block(params, pack, index);
-    const auto slab = static_cast<int32_t>(pack.slab.divisor);
-    std::vector<int64_t> smem(pack_bytes(pack) / 2, kNothing);
-    for (int32_t u = 0; u < pack_segments(pack) * static_cast<int32_t>(pack.units.divisor); ++u) {
-      const PackUnit unit(pack, block, u);
-      const int64_t source = pack_source(pack, block, unit.outer, unit.at);
-      const int32_t slot = pack_slot(pack, unit.outer, unit.at);
-      if (pack.whole && (slot % 8 != 0 || (unit.exist == 8 && source % 8 != 0))) throw py::index_error("not aligned");
-      for (int32_t i = 0; i < (pack.whole ? 8 : 1); ++i) {
-        if (smem.at(slot + i) != kNothing) throw py::index_error("read twice");
-        smem.at(slot + i) = i < unit.exist ? source + i : kZero;
+  const auto segments = static_cast<int32_t>(pack.segments.divisor), size = static_cast<int32_t>(pack.segment.divisor);
+  if (pack.at_once < 1 || pack.at_once * pack.piece_bytes > kPackBytes) throw py::index_error("does not fit");
+  for (int32_t index = 0; index < pack.pieces; ++index) {
+    const PackPiece piece(pack, index);
+    std::vector<int64_t> smem(pack.piece_bytes / 2, kNothing);
+    for (int32_t outer = 0; outer < segments; ++outer) {
+      const int32_t exist = piece.segment_size(pack, outer), slot = segment_slot(pack, outer);
+      const int64_t source = piece.segment_source(pack, outer);
+      if (pack.copied && (slot % 8 != 0 || exist % 8 != 0 || (exist > 0 && source % 8 != 0))) {
+        throw py::index_error("cannot be copied");
+      }
+      for (int32_t at = 0; at < std::min(exist, size); ++at) {
+        if (smem.at(slot + at) != kNothing) throw py::index_error("read twice");
+        smem.at(slot + at) = source + pack_source(pack, at);
+        if (pack.copied && pack_source(pack, at) != at) throw py::index_error("not contiguous");
       }
     }
-    for (int32_t c = 0; c < pack.block_rows * slab * pack.channels / 8; ++c) {
-      const PackChunk chunk(pack, block, c);
-      if (chunk.tap >= block.count) continue;
-      const int64_t step = step_of.at(block.c_block * pack.taps + block.first_tap + chunk.tap);
+    for (int32_t c = 0; c < static_cast<int32_t>(pack.chunks.divisor); ++c) {
+      const PackChunk chunk(pack, piece, c);
+      const int64_t step = step_of.at(piece.c_block * all_taps + chunk.tap);
       for (int32_t i = 0; i < 8 && step != kNothing; ++i) {
-        int64_t& to = packed.at((block.filter_tile * params.steps_per_filter_tile + step) * step_size + chunk.at + i);
+        int64_t& to = packed.at((piece.filter_tile * params.steps_per_filter_tile + step) * step_size + chunk.at + i);
         if (to != kNothing) throw py::index_error("packed twice");
-        to = smem.at(chunk.slot(pack, i));
+        to = i < chunk.exist(pack, piece) ? smem.at(chunk.slot(pack, i)) : kZero;
       }
     }
   }
@@ -496,6 +600,7 @@ void check_copy(const TensorMapSpec& map, int64_t column) {
 // All that a plan has the copy engine do.
 void check_copies(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device) {
   const Plan plan = kernel.plan(kernel, problem, device);
+  if (plan.grid == 0) return;  // nothing is launched
   if (kernel.family == KernelFamily::kHalo) {
     const HaloLaunch launch = halo_launch(plan, problem);
     for (int i = 0; i < launch.in_maps; ++i) check_copy(launch.in_map[i], 0);
@@ -649,6 +754,13 @@ void bind_index_maths(py::module_& m) {
         return line_stores(problem, kernel, device);
       },
       "problem"_a, "kernel"_a, "device"_a);
+  m.def(
+      "reorder",
+      [](std::array<int64_t, 4> size, int32_t align, bool to_planes) {
+        const auto [moved, expected, order] = reorder(size, align, to_planes);
+        return std::tuple{moved, expected, order.vector, order.copied};
+      },
+      "size"_a, "align"_a, "to_planes"_a);
   m.def(
       "halo_packed_filter",
       [](const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device) {

@@ -14,6 +14,8 @@
 
 namespace fastconv {
 
+inline constexpr int64_t kMaxExtent = 1 << 29;  // sums of coordinates stay within 32 bits
+
 // Which of the three convolutions of a training step is computed: y from (x, w), dx from (dy, w), dw from (x, dy).
 enum class Pass : int8_t { kFprop, kDgrad, kWgrad };
 enum class DType : int8_t { kFloat32, kFloat64, kFloat16, kBFloat16 };

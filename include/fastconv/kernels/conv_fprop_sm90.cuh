@@ -6,6 +6,7 @@
 #include "fastconv/tile/epilogue_lines.cuh"
 #include "fastconv/tile/epilogue_sm90.cuh"
 #include "fastconv/tile/mainloop_sm90.cuh"
+#include "fastconv/tile/pack_filter.cuh"
 #include "fastconv/tile/reorder.cuh"
 #include "fastconv/tile/stage_halo.cuh"
 #include "fastconv/tile/stage_nchw.cuh"
@@ -67,7 +68,6 @@ template <int kBlockK, int kChannels, bool kNMajor, int kColumns, typename Walk>
 __device__ __forceinline__ void produce_filter(const HaloParams& params, Walk walk, const CUtensorMap* map,
                                                Ring& ring) {
   constexpr int kStepBytes = kBlockK * kChannels * 2;
-  if (!params.filter_direct) ptx::wait_for_previous_kernel();  // which packs the filter
   for (; walk.more(); walk.next()) {
     Tile tile(params, walk.index);
     if (params.filter_direct) {
@@ -130,6 +130,20 @@ __device__ __forceinline__ void consume_runs(const HaloParams& params, TileWalk<
   }
 }
 
+// Writes anew what the copy engine cannot read as it is. All blocks together; the filter's copies come in meanwhile.
+template <HaloStaging kStaging, bool kLines>
+__device__ __forceinline__ void prepare_operands(const HaloParams& params, uint32_t smem, int warp, int lane) {
+  constexpr int kThreads = HaloThreads<kStaging, kLines>::kThreads, kWarps = kThreads / 32;
+  constexpr bool kReorders = reorders(kStaging);
+  FilterPacker packer(params, smem + (kReorders ? kWarps * kReorderBytes : 0), threadIdx.x, kThreads);
+  const bool packs = params.pack.pieces > 0;
+  if (packs) packer.load();
+  if (kReorders) reorder_tensor<true>(params.in_order, smem + warp * kReorderBytes, warp, kWarps, lane);
+  if (packs) packer.finish();
+  sync_grid();
+  packer.release();
+}
+
 template <typename T, int kBlockK, int kMBlocks, int kChannels, HaloStaging kStaging, FilterTile kFilter, int kColumns,
           bool kLines>
 __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
@@ -149,6 +163,10 @@ __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
   extern __shared__ uint8_t smem_raw[];
   const uint32_t smem = (ptx::smem_address(smem_raw) + kHaloAlignment - 1) &
                         ~(kHaloAlignment - 1u);  // swizzling goes by absolute address
+  const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
+  const bool reorder_out = reorders(kStaging) && params.out_order.units > 0;
+  if (params.in_order.units > 0 || params.pack.pieces > 0) prepare_operands<kStaging, kLines>(params, smem, warp, lane);
+
   Ring halo, filter, raw;
   halo.data = smem, halo.stage_bytes = params.a_stage_bytes, halo.stages = params.a_stages;
   filter.data = halo.data + params.a_stages * params.a_stage_bytes;
@@ -160,15 +178,6 @@ __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
   filter.barriers = halo.barriers + 16 * params.a_stages;
   raw.barriers = filter.barriers + 16 * params.b_stages;
   const uint32_t waste = raw.barriers + 16 * params.raw.stages;
-
-  const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
-  // The only staging that reorders tensors.
-  constexpr bool kReorders = kStaging == HaloStaging::kTma;
-  const bool reorder_in = kReorders && params.in_order.units > 0, reorder_out = kReorders && params.out_order.units > 0;
-  if (reorder_in) {
-    reorder_tensor<true>(params.in_order, smem, warp, Threads::kThreads / 32, lane);
-    sync_grid();
-  }
   if (warp == 0) {
     const int consumer_warps = 4 * params.warpgroups_per_tile;
     halo.init(lane, Threads::kStagingWarps, consumer_warps);
@@ -247,8 +256,9 @@ __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
     }
     if (reorder_out) {
       sync_grid();
-      constexpr int kWarps = 4 * Threads::kConsumerWarpgroups;  // producers have too few registers
-      reorder_tensor<false>(params.out_order, smem, warp - 4 * Threads::kProducerWarpgroups, kWarps, lane);
+      constexpr int kConsumerWarps = 4 * Threads::kConsumerWarpgroups;  // producers have too few registers
+      const int mine = warp - 4 * Threads::kProducerWarpgroups;
+      reorder_tensor<false>(params.out_order, smem + mine * kReorderBytes, mine, kConsumerWarps, lane);
     }
   }
 #endif

@@ -19,7 +19,8 @@ struct Registers {
 
 template <int kWarpgroups, WgradStaging kStaging>
 struct WgradThreads {
-  static constexpr int kProducers = 128, kConsumers = 128 * kWarpgroups, kWarps = (kProducers + kConsumers) / 32;
+  static constexpr int kProducers = kWgradProducers, kConsumers = 128 * kWarpgroups,
+                       kWarps = (kProducers + kConsumers) / 32;
   static constexpr bool kTma = kStaging != WgradStaging::kWarps;
   static constexpr int kFullArrivals = kTma ? 1 : kProducers;  // that fill a stage
   // NOTES: setmaxnreg moves registers within the block's allotment: 168 x 384 threads or 128 x 512. More threads do not
@@ -64,8 +65,9 @@ __global__ __launch_bounds__((WgradConfig{kChannels, kBlocks, kUnits, kWarpgroup
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
   if constexpr (kStaging == WgradStaging::kTma || kStaging == WgradStaging::kTmaRows) {
     const bool reorder_x = params.x_order.units > 0, reorder_y = params.y_order.units > 0;
-    if (reorder_x) reorder_tensor<true>(params.x_order, smem, warp, Threads::kWarps, lane);
-    if (reorder_y) reorder_tensor<true>(params.y_order, smem, warp, Threads::kWarps, lane);
+    const uint32_t buffer = smem + warp * kReorderBytes;
+    if (reorder_x) reorder_tensor<true>(params.x_order, buffer, warp, Threads::kWarps, lane);
+    if (reorder_y) reorder_tensor<true>(params.y_order, buffer, warp, Threads::kWarps, lane);
     if (reorder_x || reorder_y) sync_grid();
   }
   const bool margins = kStaging == WgradStaging::kTmaRows && params.rows.shifted;
@@ -73,7 +75,12 @@ __global__ __launch_bounds__((WgradConfig{kChannels, kBlocks, kUnits, kWarpgroup
     ring.init(lane, Threads::kFullArrivals + margins, 4 * kWarpgroups);
     for (int i = lane; margins && i < params.stages; i += 32) ptx::mbarrier_init(y_barriers + 8 * i, 1);
     ptx::mbarrier_init_fence();
-    if (lane == 0) ptx::tma_prefetch(&x_map);
+    if (lane == 0 && params.x_copied) ptx::tma_prefetch(&x_map);
+    if constexpr (kStaging == WgradStaging::kTmaRows) {
+      if (lane < 1 << (params.rows.row_log2 + params.rows.filter_log2)) ptx::tma_prefetch(&y_maps.map[lane]);
+    } else {
+      if (lane == 0 && params.y_copied) ptx::tma_prefetch(&y_maps);
+    }
     ptx::allow_next_kernel();  // it waits for this one's results, but can be launched
   }
   const WgradShare share(params, params.first_block + static_cast<int32_t>(blockIdx.x));

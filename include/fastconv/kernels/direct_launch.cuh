@@ -95,7 +95,8 @@ void launch_reduce(const Plan& plan, const typename Gemm::Params& params, const 
                    int64_t outputs, int64_t slices, cudaStream_t stream) {
   constexpr int kThreads = 256;
   const int64_t grid = std::min<int64_t>(ceil_div(outputs, kThreads), INT32_MAX);
-  launch(plan.kernel->name, reduce_splits<T, Gemm>, grid, kThreads, 0, stream, params, buffers, outputs, slices);
+  launch(plan.kernel->name, reduce_splits<T, Gemm>, LaunchShape{grid, kThreads}, stream, params, buffers, outputs,
+         slices);
 }
 
 template <typename T, typename Line>
@@ -123,7 +124,7 @@ void launch_direct(const Plan& plan, const ConvProblem& problem, const ConvBuffe
   gemm.run = direct_output_run(problem, params.map);
   if (plan.split > 1) gemm.partial = static_cast<Accumulator<T>*>(buffers.workspace);
   launch(plan.kernel->name, simt_gemm<T, Config, typename Access::A, typename Access::B, kBlocksPerSm<T, Config>, Gemm>,
-         plan.grid, Config::kThreads, plan.smem_bytes, stream, params, gemm, chain_length(problem));
+         LaunchShape{plan.grid, Config::kThreads, plan.smem_bytes}, stream, params, gemm, chain_length(problem));
 
   if (plan.split > 1) {
     launch_reduce<T, Gemm>(plan, params, gemm, extents.m * extents.n * extents.batches, plan.split, stream);

@@ -4,7 +4,6 @@
 #include "fastconv/kernels/conv_fprop_sm90.cuh"
 #include "fastconv/launch/launch.cuh"
 #include "fastconv/launch/launchers.h"
-#include "fastconv/launch/pack_filter.h"
 #include "fastconv/launch/tensor_map.h"
 #include "fastconv/planner/halo_family.h"
 
@@ -39,12 +38,10 @@ void launch_halo(const Plan& plan, const ConvProblem& problem, const ConvBuffers
   if (params.filter_direct) {
     filter_map = encode_tensor_map(halo.filter_map, problem.dtype, buffers.w);
   } else {
-    halo.pack.filter = buffers.w, halo.pack.packed = buffers.workspace;
-    launch_pack_filter(plan.kernel->name, params, halo.pack, stream);
+    params.pack.filter = buffers.w;
   }
   LaunchShape shape{plan.grid, HaloThreads<kStaging, kLines>::kThreads, plan.smem_bytes};
-  shape.early = !params.filter_direct;  // the filter is packed while this kernel sets up and stages its first halo
-  shape.cooperative = plan.halo.reorder_in || plan.halo.reorder_out;
+  shape.cooperative = !params.filter_direct || plan.halo.reorder_in || plan.halo.reorder_out;
   const auto kernel = conv_fprop_sm90<T, kBlockK, kMBlocks, kChannels, kStaging, kFilter, kColumns, kLines>;
   if constexpr (kStaging == HaloStaging::kTransposed) {
     launch(plan.kernel->name, kernel, shape, stream, params, in_maps, filter_map);

@@ -19,9 +19,9 @@ void multiply_columns(const Plan& plan, const ConvProblem& problem, const Column
   // Lanes along the columns' pixels, and along the taps of the filter or the pixels of the target.
   using A = OperandAccess<!kWgrad, 1, false>;
   using B = OperandAccess<false, 1, false>;
+  const int64_t grid = ceil_div(m, Config::kM) * ceil_div(filters, Config::kN) * params.groups * params.slices;
   launch(plan.kernel->name, simt_gemm<T, Config, A, B, kBlocksPerSm<T, Config>, Gemm>,
-         ceil_div(m, Config::kM) * ceil_div(filters, Config::kN) * params.groups * params.slices, Config::kThreads,
-         plan.smem_bytes, stream, params, gemm, chain_length(problem));
+         LaunchShape{grid, Config::kThreads, plan.smem_bytes}, stream, params, gemm, chain_length(problem));
   if (gemm.partial && complete) {
     launch_reduce<T, Gemm>(plan, params, gemm, m * filters * params.groups, params.slices, stream);
   }
@@ -61,8 +61,8 @@ void launch_im2col(const Plan& plan, const ConvProblem& problem, const ConvBuffe
         const int64_t elements = params.groups * params.taps * params.pixels;
         if (elements > 0) {
           constexpr int kThreads = 256;
-          launch(plan.kernel->name, fill_columns<T>, std::min<int64_t>(ceil_div(elements, kThreads), INT32_MAX),
-                 kThreads, 0, stream, params, source, columns);
+          const int64_t blocks = std::min<int64_t>(ceil_div(elements, kThreads), INT32_MAX);
+          launch(plan.kernel->name, fill_columns<T>, LaunchShape{blocks, kThreads}, stream, params, source, columns);
         }
         gemm.accumulate = depth > 0;
         depth += reduction_block;

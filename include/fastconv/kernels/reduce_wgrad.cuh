@@ -2,12 +2,43 @@
 // fixed order.
 #pragma once
 
+#include "fastconv/ptx/mbarrier.cuh"
 #include "fastconv/ptx/warpgroup.cuh"
 #include "fastconv/tile/store_wgrad.cuh"
 
 namespace fastconv {
 
 inline constexpr int kReduceThreads = 256;
+
+// Of few clusters, where channels and taps make runs: a block has a slice of a job, see WgradJobStore.
+inline constexpr int kReduceRowsThreads = 768;
+
+template <typename T, int kChannels, int kBlocks, int kSlots>
+__global__ __launch_bounds__(kReduceRowsThreads) void reduce_wgrad_rows(const __grid_constant__ WgradParams params) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  using Store = WgradJobStore<T, kChannels, kBlocks, kSlots>;
+  extern __shared__ uint4 reduce_smem[];
+  const uint32_t rows = ptx::smem_address(reduce_smem);
+  const int slices = 4 * params.m_blocks, index = static_cast<int>(blockIdx.x) / slices;
+  const int slice = static_cast<int>(blockIdx.x) - index * slices;
+  const WgradJob job(params, index);
+  const int64_t all = int64_t{params.jobs.divisor} * Store::kAll;
+  const auto* partial = reinterpret_cast<const float4*>(params.partial) + int64_t{index} * Store::kAll;
+
+  ptx::wait_for_previous_kernel();
+  Store::template put_rows<kReduceRowsThreads / 32>(params, job, rows, slice, threadIdx.x, [&](int quad) {
+    float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
+#pragma unroll 4
+    for (int part = 0; part < params.partials; ++part) {
+      const float4 v = partial[part * all + quad];
+      sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
+    }
+    return sum;
+  });
+  __syncthreads();
+  Store::template copy_rows<kReduceRowsThreads / 32>(params, job, rows, slice, threadIdx.x);
+#endif
+}
 
 // A thread adds every `strands`-th of the sums of one quad; strands are then added.
 template <typename T, int kChannels, int kBlocks, int kSlots>

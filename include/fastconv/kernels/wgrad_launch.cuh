@@ -52,8 +52,14 @@ void launch_wgrad(const Plan& plan, const ConvProblem& problem, const ConvBuffer
   if (shape.grid > 0) start();
   if (params.partials == 1) return;
 
-  // Few results of many clusters: several threads share a sum.
   constexpr int kSlots = kUnits * kWarpgroups;
+  if (params.store != WgradStore::kQuads) {
+    LaunchShape reduce{int64_t{params.jobs.divisor} * 4 * params.m_blocks, kReduceRowsThreads,
+                       kWgradStoreRows * params.store_pitch};
+    reduce.early = true;
+    return launch(plan.kernel->name, reduce_wgrad_rows<T, kChannels, kBlocks, kSlots>, reduce, stream, params);
+  }
+  // Few results of many clusters: several threads share a sum.
   const int64_t quads = int64_t{params.jobs.divisor} * kSlots * 16 * kChannels * kBlocks;
   int strands = 1;
   while (strands < 8 && strands * 8 < params.partials) strands *= 2;

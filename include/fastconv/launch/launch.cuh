@@ -69,10 +69,4 @@ void launch(const char* name, void (*kernel)(Params...), const LaunchShape& shap
   check_cuda(cudaLaunchKernelEx(&config, kernel, std::forward<Args>(args)...), name);
 }
 
-template <typename... Params, typename... Args>
-void launch(const char* name, void (*kernel)(Params...), int64_t grid, int threads, int smem_bytes, cudaStream_t stream,
-            Args&&... args) {
-  launch(name, kernel, LaunchShape{grid, threads, smem_bytes}, stream, std::forward<Args>(args)...);
-}
-
 }  // namespace fastconv

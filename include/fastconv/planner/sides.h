@@ -7,8 +7,6 @@
 
 namespace fastconv {
 
-inline constexpr int64_t kMaxExtent = 1 << 29;  // sums of coordinates stay within 32 bits
-
 inline constexpr Pair kUnitStep{1, 1};
 
 // One of the two image tensors; c is a group's channels.

@@ -24,7 +24,6 @@ struct alignas(16) Coord {
 };
 
 // Extents of the direct kernels stay below 2^29, so that a sum with an outside Coord is negative whatever is added.
-inline constexpr int32_t kMaxExtent = 1 << 29;
 FASTCONV_HOST_DEVICE Coord outside() { return {0, -2 * kMaxExtent, -2 * kMaxExtent}; }
 
 // The part of one spatial dimension that shares a set of filter taps. dgrad with stride t has up to t phases: output

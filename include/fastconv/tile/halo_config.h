@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "fastconv/core/problem.h"
+
 namespace fastconv {
 
 // How the halo reaches shared memory.
@@ -17,6 +19,9 @@ enum class HaloStaging : int8_t {
 constexpr bool staged_by_warps(HaloStaging staging) {
   return staging != HaloStaging::kTma && staging != HaloStaging::kPlanes;
 }
+
+// Tensors of other layouts may be written anew for it, see reorder.h.
+FASTCONV_HOST_DEVICE constexpr bool reorders(HaloStaging staging) { return staging == HaloStaging::kTma; }
 
 // A filter tile of one step in shared memory: [filters][channels], or [channels][filters] as dgrad finds it in KRSC.
 enum class FilterTile : int8_t { kKMajor, kNMajor };

@@ -6,6 +6,7 @@
 
 #include "fastconv/core/fast_divmod.h"
 #include "fastconv/tile/halo_config.h"
+#include "fastconv/tile/packed_filter.h"
 #include "fastconv/tile/raw_planes.h"
 #include "fastconv/tile/reorder.h"
 
@@ -65,7 +66,7 @@ enum class StoreMode : int32_t {
 
 struct HaloParams {
   const void* in;
-  const void* packed_filter;
+  void* packed_filter;
   void* out;
   const void* bias;  // null if there is none
 
@@ -100,6 +101,7 @@ struct HaloParams {
   bool filter_resident;
   bool filter_direct;  // filter tiles come from the filter itself, by its own tensor map; nothing is packed
 
+  PackParams pack;
   Reorder in_order, out_order;  // of NCHW tensors, before the products and after them; "in" and "out" are then rows
 
   StoreMode store;

@@ -5,6 +5,7 @@
 
 #include <cooperative_groups.h>
 
+#include "fastconv/ptx/mbarrier.cuh"
 #include "fastconv/ptx/tma.cuh"
 #include "fastconv/tile/pixels.cuh"
 #include "fastconv/tile/reorder.h"
@@ -20,85 +21,102 @@ __device__ __forceinline__ void sync_grid() {
   ptx::async_proxy_fence_all();
 }
 
-// One warp's buffer: [channel][pixel], chunks of 8 pixels in an order that lets the eight rows of a matrix lie in
-// different banks. A lane's 16 bytes of a pixel are its channels 8 * (lane % 4) ..., pairs from four matrices.
-template <int kVector>
-struct ReorderUnit {
-  using Value = typename Pixels<kVector>::Value;
-  static constexpr int kLanes = kReorderPixels / kVector < 32 ? kReorderPixels / kVector : 32;  // that share a channel
-  static constexpr int kParts = kReorderPixels / (kLanes * kVector), kAtOnce = 32 / kLanes;     // channels
-  static constexpr int kAccesses = kReorderChannels / kAtOnce * kParts, kBatch = kVector == 8 ? 16 : 32;
-  static constexpr int kGroups = kReorderPixels / 8;
-
-  const Reorder& reorder;
-  uint16_t *planes, *rows;  // of the unit's first channel and pixel
+// One warp and its buffer.
+struct Reorderer {
+  const Reorder& order;
   uint32_t buffer;
-  int lane, channels, pixels, chunks;  // that exist from there on
+  int lane;
 
-  __device__ ReorderUnit(const Reorder& reorder, int unit, uint32_t buffer, int lane)
-      : reorder(reorder), buffer(buffer), lane(lane) {
-    int32_t rest, pixel_block, image, channel_block;
-    reorder.pixel_blocks.divmod(unit, rest, pixel_block);
-    reorder.channel_blocks.divmod(rest, image, channel_block);
-    const int c = channel_block * kReorderChannels, p = pixel_block * kReorderPixels;
-    planes = static_cast<uint16_t*>(reorder.planes) + image * reorder.plane_n + c * reorder.plane_c + p;
-    rows = static_cast<uint16_t*>(reorder.rows) + (int64_t{image} * reorder.pixels + p) * reorder.row + c;
-    channels = reorder.channels - c, pixels = reorder.pixels - p, chunks = (reorder.row - c) / 8;
-  }
-
-  __device__ __forceinline__ int channel_of(int access) const { return access / kParts * kAtOnce + lane / kLanes; }
-  __device__ __forceinline__ int pixel_of(int access) const {
-    return (access % kParts * kLanes + lane % kLanes) * kVector;
-  }
-  __device__ __forceinline__ uint32_t place(int channel, int pixel) const {
-    const int chunk = (pixel >> 3) ^ ((channel & 1) | ((channel >> 2) & 6));
-    return buffer + channel * (kReorderPixels * 2) + (chunk << 4) + (pixel & 7) * 2;
-  }
-  // Row of the matrices that this lane names to ldmatrix and stmatrix, for the pixels of a group.
+  // Row of the matrices that this lane names to ldmatrix and stmatrix, for a group of 8 pixels.
   __device__ __forceinline__ uint32_t matrix_row(int group) const {
-    const int row = lane % 8;
-    return place(row / 2 * 8 + lane / 8 * 2 + row % 2, group * 8);
+    return buffer + reorder_place(reorder_matrix_row(lane), group * 8);
   }
   // This lane's 16 bytes of the group's pixels.
-  __device__ __forceinline__ bool has(int group) const { return group * 8 + lane / 4 < pixels && lane % 4 < chunks; }
-  __device__ __forceinline__ uint4* at(int group) const {
-    return reinterpret_cast<uint4*>(rows + int64_t{group * 8 + lane / 4} * reorder.row + lane % 4 * 8);
+  __device__ __forceinline__ bool has(const ReorderUnit& unit, int group) const {
+    return group * 8 + lane / 4 < unit.pixels && lane % 4 < unit.chunks;
+  }
+  __device__ __forceinline__ uint4* at(const ReorderUnit& unit, int group) const {
+    return reinterpret_cast<uint4*>(static_cast<uint16_t*>(order.rows) + unit.row +
+                                    int64_t{group * 8 + lane / 4} * order.row + lane % 4 * 8);
   }
 
-  __device__ __forceinline__ void to_rows() const {
+  // NOTES: a short loop, since instructions come from memory too and each runs a few times.
+  __device__ __forceinline__ void copy_to_rows(const ReorderUnit& unit, uint32_t parity) const {
+    const uint32_t barrier = buffer + kReorderBarrier;
+    uint32_t bytes = 0;
+    const int lead = reorder_lead(order, unit, lane);
+    if (lane < unit.channels) bytes = (lead + unit.pixels + 7) / 8 * 16;
+    ptx::mbarrier_arrive_expect(barrier, bytes);
+    if (bytes > 0) {
+      const auto* from = static_cast<const uint16_t*>(order.planes) + unit.plane + lane * order.plane_c - lead;
+      ptx::bulk_load(buffer + reorder_copy(lane), from, bytes, barrier);
+    }
+    uint32_t from[8];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const int channel = lane % 4 * 8 + i;
+      from[i] = buffer + reorder_copy(channel) + 2 * (reorder_lead(order, unit, channel) + lane / 4);
+    }
+    ptx::mbarrier_wait(barrier, parity);
+#pragma unroll 2
+    for (int group = 0; group * 8 < unit.pixels; ++group) {
+      uint32_t v[8];
+#pragma unroll
+      for (int i = 0; i < 8; ++i) v[i] = ptx::load_shared2(from[i] + group * 16);
+      auto pair = [&](int i) { return v[i] | v[i + 1] << 16; };
+      if (has(unit, group)) *at(unit, group) = {pair(0), pair(2), pair(4), pair(6)};
+    }
+    __syncwarp();
+  }
+
+  template <int kVector>
+  __device__ __forceinline__ void to_rows(const ReorderUnit& unit) const {
+    using Access = ReorderAccess<kVector>;
+    using Value = typename Pixels<kVector>::Value;
+    constexpr int kBatch = kVector == 8 ? 16 : 32, kAhead = 4;
+    const auto* planes = static_cast<const uint16_t*>(order.planes) + unit.plane;
 #pragma unroll(1)
-    for (int first = 0; first < kAccesses; first += kBatch) {
+    for (int first = 0; first < Access::kCount; first += kBatch) {
       Value v[kBatch];
 #pragma unroll
       for (int b = 0; b < kBatch; ++b) {
-        const int c = channel_of(first + b), p = pixel_of(first + b);
+        const Access of(lane, first + b);
         v[b] = {};
-        if (c < channels && p < pixels) v[b] = __ldg(reinterpret_cast<const Value*>(planes + c * reorder.plane_c + p));
+        if (of.channel < unit.channels && of.pixel < unit.pixels) {
+          v[b] = __ldg(reinterpret_cast<const Value*>(planes + of.channel * order.plane_c + of.pixel));
+        }
       }
 #pragma unroll
-      for (int b = 0; b < kBatch; ++b) Pixels<kVector>::store(place(channel_of(first + b), pixel_of(first + b)), v[b]);
+      for (int b = 0; b < kBatch; ++b) {
+        const Access of(lane, first + b);
+        Pixels<kVector>::store(buffer + reorder_place(of.channel, of.pixel), v[b]);
+      }
     }
     __syncwarp();
-    constexpr int kAhead = 4;  // NOTES: loads from shared memory stay in their order with stores
+    // NOTES: loads from shared memory stay in their order with stores
 #pragma unroll 1
-    for (int first = 0; first < kGroups; first += kAhead) {
+    for (int first = 0; first < kReorderPixels / 8; first += kAhead) {
       uint32_t v[kAhead][4];
 #pragma unroll
       for (int g = 0; g < kAhead; ++g) ptx::ldmatrix4<true>(matrix_row(first + g), v[g]);
 #pragma unroll
       for (int g = 0; g < kAhead; ++g) {
-        if (has(first + g)) *at(first + g) = {v[g][0], v[g][1], v[g][2], v[g][3]};
+        if (has(unit, first + g)) *at(unit, first + g) = {v[g][0], v[g][1], v[g][2], v[g][3]};
       }
     }
     __syncwarp();
   }
 
-  __device__ __forceinline__ void to_planes() const {
+  template <int kVector>
+  __device__ __forceinline__ void to_planes(const ReorderUnit& unit) const {
+    using Access = ReorderAccess<kVector>;
+    using Value = typename Pixels<kVector>::Value;
+    constexpr int kGroups = kReorderPixels / 8, kAhead = 8;
     uint4 v[kGroups];
 #pragma unroll
     for (int group = 0; group < kGroups; ++group) {
       v[group] = {};
-      if (has(group)) v[group] = *at(group);
+      if (has(unit, group)) v[group] = *at(unit, group);
     }
 #pragma unroll
     for (int group = 0; group < kGroups; ++group) {
@@ -106,40 +124,62 @@ struct ReorderUnit {
       ptx::stmatrix4<true>(matrix_row(group), words);
     }
     __syncwarp();
-    constexpr int kAhead = 8;
+    auto* planes = static_cast<uint16_t*>(order.planes) + unit.plane;
 #pragma unroll 1
-    for (int first = 0; first < kAccesses; first += kAhead) {
+    for (int first = 0; first < Access::kCount; first += kAhead) {
       Value value[kAhead];
 #pragma unroll
       for (int i = 0; i < kAhead; ++i) {
-        value[i] = Pixels<kVector>::load(place(channel_of(first + i), pixel_of(first + i)));
+        const Access of(lane, first + i);
+        value[i] = Pixels<kVector>::load(buffer + reorder_place(of.channel, of.pixel));
       }
 #pragma unroll
       for (int i = 0; i < kAhead; ++i) {
-        const int c = channel_of(first + i), p = pixel_of(first + i);
-        if (c < channels && p < pixels) *reinterpret_cast<Value*>(planes + c * reorder.plane_c + p) = value[i];
+        const Access of(lane, first + i);
+        if (of.channel < unit.channels && of.pixel < unit.pixels) {
+          *reinterpret_cast<Value*>(planes + of.channel * order.plane_c + of.pixel) = value[i];
+        }
       }
     }
     __syncwarp();
   }
+
+  // Units of one of `warps` warps of this block.
+  template <typename F>
+  __device__ __forceinline__ void for_units(int warp, int warps, F f) const {
+    const int blocks = static_cast<int>(gridDim.x);
+    for (int unit = warp * blocks + static_cast<int>(blockIdx.x); unit < order.units; unit += blocks * warps) {
+      f(ReorderUnit(order, unit));
+    }
+  }
+  template <int kVector, bool kToRows>
+  __device__ __forceinline__ void move(int warp, int warps) const {
+    for_units(warp, warps,
+              [&](const ReorderUnit& unit) { kToRows ? to_rows<kVector>(unit) : to_planes<kVector>(unit); });
+  }
 };
 
-template <int kVector, bool kToRows>
-__device__ __forceinline__ void reorder_units(const Reorder& reorder, uint32_t smem, int warp, int warps, int lane) {
-  const int step = static_cast<int>(gridDim.x) * warps;
-  for (int unit = static_cast<int>(blockIdx.x) * warps + warp; unit < reorder.units; unit += step) {
-    const ReorderUnit<kVector> work(reorder, unit, smem + warp * kReorderBytes, lane);
-    kToRows ? work.to_rows() : work.to_planes();
-  }
-}
-
-// The share of one of `warps` warps of this block, which have kReorderBytes of shared memory each.
+// The share of one of `warps` warps of this block; buffer: kReorderBytes of its own.
 template <bool kToRows>
-__device__ __forceinline__ void reorder_tensor(const Reorder& reorder, uint32_t smem, int warp, int warps, int lane) {
-  switch (reorder.vector) {
-    case 8: return reorder_units<8, kToRows>(reorder, smem, warp, warps, lane);
-    case 2: return reorder_units<2, kToRows>(reorder, smem, warp, warps, lane);
-    default: return reorder_units<1, kToRows>(reorder, smem, warp, warps, lane);
+__device__ __forceinline__ void reorder_tensor(const Reorder& order, uint32_t buffer, int warp, int warps, int lane) {
+  const Reorderer reorderer{order, buffer, lane};
+  if (kToRows && order.copied) {
+    const uint32_t barrier = buffer + kReorderBarrier;
+    uint32_t parity = 0;
+    if (lane == 0) ptx::mbarrier_init(barrier, 32);
+    ptx::mbarrier_init_fence();
+    __syncwarp();
+    reorderer.for_units(warp, warps, [&](const ReorderUnit& unit) {
+      reorderer.copy_to_rows(unit, parity);
+      parity ^= 1;
+    });
+    if (lane == 0) ptx::mbarrier_invalidate(barrier);
+    return;
+  }
+  switch (order.vector) {
+    case 8: return reorderer.move<8, kToRows>(warp, warps);
+    case 2: return reorderer.move<2, kToRows>(warp, warps);
+    default: return reorderer.move<1, kToRows>(warp, warps);
   }
 }
 

@@ -63,6 +63,7 @@ __device__ __forceinline__ float4 add_cluster(uint32_t smem, int blocks) {
 template <typename T, int kChannels, int kBlocks, int kSlots>
 struct WgradJobStore {
   static constexpr int kN = kChannels * kBlocks, kQuads = 16 * kN;  // of a unit
+  static constexpr int kAll = kSlots * kQuads;
 
   // In register order: 16 bytes a thread, no bank conflicts.
   template <int kUnits>
@@ -86,15 +87,16 @@ struct WgradJobStore {
                                              int thread, Sync sync) {
     const int blocks = static_cast<int>(params.cluster.divisor);
     if (params.partials == 1 && params.store != WgradStore::kQuads) {
+      const uint32_t rows = smem + kAll * 16;
       for (int slice = share.rank; slice < 4 * params.m_blocks; slice += blocks) {
-        put_rows<kThreads / 32>(params, share.job, smem, slice, thread / 32, thread % 32, blocks);
+        put_rows<kThreads / 32>(params, share.job, rows, slice, thread,
+                                [&](int quad) { return add_cluster(smem + quad * 16, blocks); });
         sync();
-        copy_rows<kThreads / 32>(params, share.job, smem, slice, thread / 32, thread % 32);
+        copy_rows<kThreads / 32>(params, share.job, rows, slice, thread);
         sync();
       }
       return;
     }
-    constexpr int kAll = kSlots * kQuads;
     auto* out = reinterpret_cast<float4*>(params.partial) +
                 (int64_t{share.partial} * params.jobs.divisor + share.job_index) * kAll;
     for (int i = share.rank * (kAll / blocks) + thread; i < (share.rank + 1) * (kAll / blocks); i += kThreads) {
@@ -107,19 +109,12 @@ struct WgradJobStore {
     }
   }
 
- private:
-  static __device__ __forceinline__ uint32_t row_at(const WgradParams& params, uint32_t smem, int row) {
-    return smem + kSlots * kQuads * 16 + row * params.store_pitch;
-  }
-  static __device__ __forceinline__ uint16_t bits(float value) {
-    const T rounded = static_cast<T>(value);
-    return *reinterpret_cast<const uint16_t*>(&rounded);
-  }
-
-  // Slice s: filters 16 * (s % 4) to + 15 of M-block s / 4, as rows of the elements that they have in this job.
-  template <int kWarps>
-  static __device__ __forceinline__ void put_rows(const WgradParams& params, const WgradJob& job, uint32_t smem,
-                                                  int slice, int warp, int lane, int blocks) {
+  // Slice s: filters 16 * (s % 4) to + 15 of M-block s / 4, as rows of the elements that they have in this job, in
+  // shared memory. sum(quad): of the job.
+  template <int kWarps, typename F>
+  static __device__ __forceinline__ void put_rows(const WgradParams& params, const WgradJob& job, uint32_t rows,
+                                                  int slice, int thread, F sum_of) {
+    const int warp = thread / 32, lane = thread % 32;
     const WgradTapGroup& group = params.tap_group[job.tap_group];
     const int units = group.unit_end - group.unit_begin, first_slot = slice / 4 * params.units_per_m_block;
     for (int i = warp; i < units * (kN / 8); i += kWarps) {
@@ -127,8 +122,8 @@ struct WgradJobStore {
       const WgradUnit& unit = params.unit[group.unit_begin + u];
       if (unit.c_block[block] < 0) continue;
       const int quad = (first_slot + u) * kQuads + i % (kN / 8) * 128 + slice % 4 * 32 + lane;
-      const float4 sum = add_cluster(smem + quad * 16, blocks);
-      const uint32_t low = row_at(params, smem, lane / 4), high = row_at(params, smem, lane / 4 + 8);
+      const float4 sum = sum_of(quad);
+      const uint32_t low = rows + lane / 4 * params.store_pitch, high = low + 8 * params.store_pitch;
       if (params.store == WgradStore::kChannels) {
         const int at = (u * kN + col) * 2;
         ptx::store_shared4(low + at, bits(sum.x) | bits(sum.y) << 16);
@@ -144,15 +139,16 @@ struct WgradJobStore {
 
   // A warp a row, 16 bytes a lane.
   template <int kWarps>
-  static __device__ __forceinline__ void copy_rows(const WgradParams& params, const WgradJob& job, uint32_t smem,
-                                                   int slice, int warp, int lane) {
+  static __device__ __forceinline__ void copy_rows(const WgradParams& params, const WgradJob& job, uint32_t rows,
+                                                   int slice, int thread) {
+    const int warp = thread / 32, lane = thread % 32;
     const WgradTapGroup& group = params.tap_group[job.tap_group];
     const int first_c = job.c_job * params.c_blocks_per_job * kChannels;
     for (int row = warp; row < kWgradStoreRows; row += kWarps) {
       const int k = params.rows.filter(job.k_job * params.m_blocks + slice / 4, slice % 4 * 16 + row);
       if (k >= params.k) continue;
       T* w = static_cast<T*>(params.w) + job.group * params.w_group + k * params.w_k;
-      const uint32_t from = row_at(params, smem, row);
+      const uint32_t from = rows + row * params.store_pitch;
       auto copy = [&](T* to, int at) { *reinterpret_cast<uint4*>(to) = ptx::load_shared16(from + at * 2); };
       if (params.store == WgradStore::kTaps) {
         const int count = min(params.c - first_c, params.c_blocks_per_job * kChannels) * params.taps;
@@ -168,6 +164,12 @@ struct WgradJobStore {
         copy(w + unit.r[block] * params.w_r + unit.s[block] * params.w_s + c, i * kChannels + at);
       }
     }
+  }
+
+ private:
+  static __device__ __forceinline__ uint16_t bits(float value) {
+    const T rounded = static_cast<T>(value);
+    return *reinterpret_cast<const uint16_t*>(&rounded);
   }
 };
 

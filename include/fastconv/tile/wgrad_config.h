@@ -21,6 +21,8 @@ FASTCONV_HOST_DEVICE constexpr bool y_has_pixel_rows(WgradStaging staging) {
   return staging == WgradStaging::kTmaPixels || staging == WgradStaging::kTmaRows;
 }
 
+inline constexpr int32_t kWgradProducers = 128;  // threads
+
 struct WgradConfig {
   int32_t channels;    // of a box of x: 64, 32 or 16
   int32_t blocks;      // of channels or taps in a unit, that is, in one instruction
@@ -28,7 +30,7 @@ struct WgradConfig {
   int32_t warpgroups;  // of consumers
   WgradStaging staging;
 
-  constexpr int32_t threads() const { return 128 + 128 * warpgroups; }
+  constexpr int32_t threads() const { return kWgradProducers + 128 * warpgroups; }
   constexpr int32_t slots() const { return units * warpgroups; }
   constexpr int32_t n() const { return channels * blocks; }               // of the instruction
   constexpr int32_t job_bytes() const { return slots() * 64 * n() * 4; }  // the sums of a block

@@ -1,0 +1,138 @@
+// Packs the filter for the halo engine, see packed_filter.h; by the blocks of a convolution kernel together, before
+// their products. NOTES: loops are short and hardly unrolled, because each runs a few times, by instructions that come
+// from memory too.
+#pragma once
+
+#include "fastconv/ptx/mbarrier.cuh"
+#include "fastconv/ptx/shared_memory.cuh"
+#include "fastconv/ptx/tma.cuh"
+#include "fastconv/tile/halo_params.h"
+
+namespace fastconv {
+
+// A block's share, by all of its threads. load() starts copies that finish() waits for.
+struct FilterPacker {
+  const HaloParams& params;
+  const PackParams& pack;
+  int thread, threads;
+  uint32_t data, table, barrier;  // shared memory: kPackBytes and kPackTableBytes
+  int first, end;                 // pieces
+  uint32_t parity = 0;
+
+  __device__ FilterPacker(const HaloParams& params, uint32_t smem, int thread, int threads)
+      : params(params),
+        pack(params.pack),
+        thread(thread),
+        threads(threads),
+        data(smem),
+        table(smem + kPackBytes),
+        barrier(table + 8 * kMaxPackTaps) {
+    const int blocks = static_cast<int>(gridDim.x), share = (pack.pieces + blocks - 1) / blocks;
+    first = min(share * static_cast<int>(blockIdx.x), pack.pieces), end = min(first + share, pack.pieces);
+    if (thread == 0) {
+      ptx::mbarrier_init(barrier, threads);
+      ptx::mbarrier_init_fence();
+    }
+    for (int tap = thread; tap < static_cast<int>(pack.taps.divisor); tap += threads) {
+      ptx::store_shared4(table + 8 * tap, ~0u);
+    }
+    __syncthreads();
+  }
+
+  // For each tap its step of the first channel block, or -1 if it reaches no output, and steps to the next one.
+  __device__ __forceinline__ void find_steps() const {
+    const int filter_w = static_cast<int>(pack.filter_w.divisor);
+    for (int p = 0; p < params.phase_count; ++p) {
+      const OutputPhase& phase = params.phase[p];
+      int step = phase.first_step;
+      for (int g = phase.group_begin; g < phase.group_end; ++g) {
+        const TapGroup& group = params.group[g];
+        for (int t = thread; t < group.rows * group.cols; t += threads) {
+          const int i = t / group.cols, j = t - i * group.cols;
+          const uint32_t entry = table + 8 * ((group.r0 + i * group.dr) * filter_w + group.s0 + j * group.ds);
+          ptx::store_shared4(entry, step + t), ptx::store_shared4(entry + 4, phase.taps);
+        }
+        step += group.rows * group.cols;
+      }
+    }
+    __syncthreads();
+  }
+
+  // The next pieces into shared memory.
+  __device__ __forceinline__ void load() const {
+    const int count = min(pack.at_once, end - first) * static_cast<int>(pack.segments.divisor);
+    const auto* filter = static_cast<const uint16_t*>(pack.filter);
+    if (!pack.copied) {
+#pragma unroll 2
+      for (int index = thread; index < count * static_cast<int>(pack.segment.divisor); index += threads) {
+        int segment, at, i, outer;
+        pack.segment.divmod(index, segment, at);
+        pack.segments.divmod(segment, i, outer);
+        const PackPiece piece(pack, first + i);
+        if (at >= piece.segment_size(pack, outer)) continue;
+        const uint16_t value = __ldg(filter + piece.segment_source(pack, outer) + pack_source(pack, at));
+        ptx::store_shared2(data + i * pack.piece_bytes + 2 * (segment_slot(pack, outer) + at), value);
+      }
+      ptx::mbarrier_arrive(barrier);
+      return;
+    }
+    for (int index = thread; index < count; index += threads) {
+      int i, outer;
+      pack.segments.divmod(index, i, outer);
+      const PackPiece piece(pack, first + i);
+      const int bytes = 2 * piece.segment_size(pack, outer);
+      if (bytes == 0) continue;
+      ptx::mbarrier_expect(barrier, bytes);
+      ptx::bulk_load(data + i * pack.piece_bytes + 2 * segment_slot(pack, outer),
+                     filter + piece.segment_source(pack, outer), bytes, barrier);
+    }
+    ptx::mbarrier_arrive(barrier);
+  }
+
+  __device__ __forceinline__ void write() const {
+    const int chunks = min(pack.at_once, end - first) * static_cast<int>(pack.chunks.divisor);
+    const int step_log2 = pack.block_k_log2 + pack.channels_log2;
+#pragma unroll 1
+    for (int index = thread; index < chunks; index += threads) {
+      int i, rest;
+      pack.chunks.divmod(index, i, rest);
+      const PackPiece piece(pack, first + i);
+      const PackChunk chunk(pack, piece, rest);
+      const uint32_t entry = table + 8 * chunk.tap, from = data + i * pack.piece_bytes;
+      const int step = static_cast<int>(ptx::load_shared4(entry));
+      if (step < 0) continue;
+      const int steps = piece.c_block * static_cast<int>(ptx::load_shared4(entry + 4)) + step;
+      uint32_t value[8];
+#pragma unroll
+      for (int c = 0; c < 8; ++c) value[c] = ptx::load_shared2(from + 2 * chunk.slot(pack, c));
+      const int exist = chunk.exist(pack, piece);
+      if (exist < 8) {
+#pragma unroll
+        for (int c = 0; c < 8; ++c) value[c] = c < exist ? value[c] : 0;
+      }
+      auto* to = static_cast<uint16_t*>(params.packed_filter) + chunk.at +
+                 ((int64_t{piece.filter_tile} * params.steps_per_filter_tile + steps) << step_log2);
+      auto pair = [&](int c) { return value[c] | value[c + 1] << 16; };
+      *reinterpret_cast<uint4*>(to) = {pair(0), pair(2), pair(4), pair(6)};
+    }
+  }
+
+  __device__ __forceinline__ void finish() {
+    find_steps();
+    while (true) {
+      ptx::mbarrier_wait(barrier, parity);
+      write();
+      first = min(first + pack.at_once, end), parity ^= 1;
+      if (first == end) break;
+      __syncthreads();
+      load();
+    }
+  }
+
+  // When nobody waits any more.
+  __device__ __forceinline__ void release() const {
+    if (thread == 0) ptx::mbarrier_invalidate(barrier);
+  }
+};
+
+}  // namespace fastconv
