@@ -65,11 +65,15 @@ std::vector<KernelEntry> build_table() {
 #define HALO_KERNEL(name, k, m, c, staging, filter)                                                 \
   add_halo("halo_fprop_" #name, Pass::kFprop, {k, m, c, HaloStaging::staging, FilterTile::filter}); \
   HALO_DGRAD_KERNEL(name, k, m, c, staging, filter)
+#define HALO_FPROP_KERNEL(name, k, m, c, staging, filter)                                           \
+  add_halo("halo_fprop_" #name, Pass::kFprop, {k, m, c, HaloStaging::staging, FilterTile::filter}); \
+  ++line;
 #define HALO_DGRAD_KERNEL(name, k, m, c, staging, filter)                                           \
   add_halo("halo_dgrad_" #name, Pass::kDgrad, {k, m, c, HaloStaging::staging, FilterTile::filter}); \
   ++line;
 #include "../launch/configs/halo.def"
 #undef HALO_DGRAD_KERNEL
+#undef HALO_FPROP_KERNEL
 #undef HALO_KERNEL
   line = 0;
   auto add_wgrad = [&](const char* name, WgradConfig config) {

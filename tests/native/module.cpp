@@ -301,10 +301,48 @@ std::vector<int64_t> staged_halo(const HaloParams& params, HaloStaging staging, 
   return halo;
 }
 
+// Pixels of a folded input by their number, since they may begin outside the image.
+HaloParams counting_pixels(HaloParams params) {
+  params.in_w = 1, params.in_h = params.width, params.in_n = int64_t{params.width} * params.height;
+  return params;
+}
+struct FoldedPixel {
+  int64_t n;
+  int32_t h, w;
+};
+FoldedPixel folded_pixel(const HaloParams& params, int64_t number) {
+  const int64_t row = number / params.width;
+  return {row / params.height, static_cast<int32_t>(row % params.height), static_cast<int32_t>(number % params.width)};
+}
+
+// Of all channels of a pixel, with one filter. Channels that are read as a pair must be one.
+struct FoldedTap {
+  int32_t r, s;
+};
+void folded_products(const ConvProblem& p, const Fold& fold, FoldedPixel pixel, FoldedTap tap, int64_t target,
+                     Products& products) {
+  const int32_t h0 = fold.h.pixel(pixel.h, 0), w0 = fold.w.pixel(pixel.w, 0);
+  const int64_t source = pixel.n * p.x_strides.n + h0 * p.x_strides.h + w0 * p.x_strides.w;
+  auto inside = [&](const FoldedChannel& c) { return fold.h.has_pixel(h0 + c.h) && fold.w.has_pixel(w0 + c.w); };
+  for (int32_t i = 0; i < fold.channels; ++i) {
+    const FoldedChannel &channel = fold.channel[i], &first = fold.channel[i & ~1];
+    if (fold.pairs && (inside(channel) != inside(first) || (source + first.offset) % 2 != 0 ||
+                       channel.offset != first.offset + i % 2)) {
+      throw py::index_error("no pair");
+    }
+    const int32_t r = fold.h.tap(tap.r, channel.h), s = fold.w.tap(tap.s, channel.w);
+    if (!inside(channel) || !fold.h.has_tap(r) || !fold.w.has_tap(s)) continue;
+    products.emplace_back(source + channel.offset,
+                          channel.c * p.w_strides.c + r * p.w_strides.h + s * p.w_strides.w, target);
+  }
+}
+
 // As the halo engine forms them: rows of matrix operands are pixels of a staged halo, shifted by the tap.
 Products halo_products(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device) {
   const Plan plan = kernel.plan(kernel, problem, device);
-  const HaloParams params = halo_launch(plan, problem).params;
+  const HaloLaunch launch = halo_launch(plan, problem);
+  const HaloParams& params = launch.params;
+  const bool folds = kernel.halo.staging == HaloStaging::kFolded;
   const Strides& w = problem.w_strides;
   const int64_t filter_c = problem.pass == Pass::kDgrad ? w.n : w.c;
   const int32_t channels = kernel.halo.channels, pixel_bytes = 2 * channels;
@@ -324,6 +362,11 @@ Products halo_products(const ConvProblem& problem, const KernelEntry& kernel, co
       const int64_t source = halo.at((first + i * taps.row_step + j * taps.col_step) / pixel_bytes);
       if (source == kNothing) throw py::index_error("nothing staged");
       if (source == kZero) continue;
+      if (folds) {
+        const FoldedTap at{taps.r0 + i * taps.dr, taps.s0 + j * taps.ds};
+        folded_products(problem, launch.fold, folded_pixel(params, source), at, target, products);
+        continue;
+      }
       const int64_t filter = (taps.r0 + i * taps.dr) * w.h + (taps.s0 + j * taps.ds) * w.w;
       for (int32_t at = 0; at < params.c_blocks * channels; ++at) {
         const int32_t c = at - at % channels + staged_channel(params.raw.phases_log2, channels_log2, at % channels);
@@ -339,7 +382,8 @@ Products halo_products(const ConvProblem& problem, const KernelEntry& kernel, co
       if (tile.group != 0 || tile.k_tile != 0) continue;
       for_each_halo(params, tile, [&](const TapGroup& taps, int c_block) {
         if (c_block != 0) return;
-        const std::vector<int64_t> halo = staged_halo(params, kernel.halo.staging, tile, taps);
+        const HaloParams staged = folds ? counting_pixels(params) : params;
+        const std::vector<int64_t> halo = staged_halo(staged, kernel.halo.staging, tile, taps);
         for (int32_t m = 0; m < params.tile_pixels; ++m) multiply(tile, taps, halo, m);
       });
     }

@@ -6,6 +6,7 @@
 #include "fastconv/tile/epilogue_sm90.cuh"
 #include "fastconv/tile/mainloop_sm90.cuh"
 #include "fastconv/tile/reorder.cuh"
+#include "fastconv/tile/stage_folded.cuh"
 #include "fastconv/tile/stage_halo.cuh"
 #include "fastconv/tile/stage_nchw.cuh"
 
@@ -27,12 +28,12 @@ struct HaloThreads {
   static constexpr int kFirstStagingWarp = kRaw ? 2 : 1;
   static constexpr int kStagingWarps = kByWarps ? 4 * kProducerWarpgroups - kFirstStagingWarp : 1;
   // NOTES: setmaxnreg moves registers within the block's allotment: 168 x 384 threads or 128 x 512.
-  static constexpr bool kFewRegisters = kStaging == HaloStaging::kPixels;
+  static constexpr bool kFewRegisters = kStaging == HaloStaging::kPixels || kStaging == HaloStaging::kFolded;
   static constexpr int kProducerRegisters = !kByWarps ? 40 : kFewRegisters ? 72 : 80;
   static constexpr int kConsumerRegisters = !kByWarps ? 232 : kFewRegisters ? 184 : 176;
 };
 
-// Tensor maps of the input.
+// Tensor maps of the input, or how it is folded.
 template <HaloStaging kStaging>
 struct HaloMapsOf {
   using Type = CUtensorMap;
@@ -40,6 +41,10 @@ struct HaloMapsOf {
 template <>
 struct HaloMapsOf<HaloStaging::kTransposed> {
   using Type = TensorMaps;
+};
+template <>
+struct HaloMapsOf<HaloStaging::kFolded> {
+  using Type = Fold;
 };
 template <HaloStaging kStaging>
 using HaloMaps = typename HaloMapsOf<kStaging>::Type;
@@ -100,6 +105,8 @@ __device__ __forceinline__ void produce_halos(const HaloParams& params, const Ha
       } else if (lane == 0) {
         load_raw_planes<kChannels>(params, tile, maps, raw);
       }
+    } else if constexpr (kStaging == HaloStaging::kFolded) {
+      stage_folded_halos<kChannels, kWarps>(params, maps, tile, halo, warp, lane);
     } else {
       stage_halo_units<kChannels, kStaging == HaloStaging::kPairs ? 2 : 1, kWarps>(params, tile, halo, warp, lane);
     }

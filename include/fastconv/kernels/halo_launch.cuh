@@ -39,7 +39,11 @@ void launch_halo(const Plan& plan, const ConvProblem& problem, const ConvBuffers
     filter_map = encode_tensor_map(halo.filter_map, problem.dtype, buffers.w);
   } else {
     halo.pack.filter = buffers.w, halo.pack.packed = buffers.workspace;
-    launch_pack_filter(plan.kernel->name, params, halo.pack, stream);
+    if constexpr (kStaging == HaloStaging::kFolded) {
+      launch_pack_folded_filter(plan.kernel->name, params, halo.pack, halo.fold, stream);
+    } else {
+      launch_pack_filter(plan.kernel->name, params, halo.pack, stream);
+    }
   }
   LaunchShape shape{plan.grid, HaloThreads<kStaging>::kThreads, plan.smem_bytes};
   shape.early = !params.filter_direct;  // the filter is packed while this kernel sets up and stages its first halo
@@ -47,6 +51,8 @@ void launch_halo(const Plan& plan, const ConvProblem& problem, const ConvBuffers
   const auto kernel = conv_fprop_sm90<T, kBlockK, kMBlocks, kChannels, kStaging, kFilter>;
   if constexpr (kStaging == HaloStaging::kTransposed) {
     launch(plan.kernel->name, kernel, shape, stream, params, in_maps, filter_map);
+  } else if constexpr (kStaging == HaloStaging::kFolded) {
+    launch(plan.kernel->name, kernel, shape, stream, params, halo.fold, filter_map);
   } else {
     launch(plan.kernel->name, kernel, shape, stream, params, in_maps.map[0], filter_map);
   }
@@ -67,9 +73,11 @@ Launcher halo_launcher(int line) {
   static constexpr Launcher kLaunchers[] = {
 #define HALO_KERNEL(name, block_k, m_blocks, channels, staging, filter) \
   halo_launcher_of<kStaging, kFilter, T, block_k, m_blocks, channels, HaloStaging::staging, FilterTile::filter>(),
+#define HALO_FPROP_KERNEL HALO_KERNEL
 #define HALO_DGRAD_KERNEL HALO_KERNEL
 #include "../../../src/launch/configs/halo.def"
 #undef HALO_DGRAD_KERNEL
+#undef HALO_FPROP_KERNEL
 #undef HALO_KERNEL
   };
   return kLaunchers[line];

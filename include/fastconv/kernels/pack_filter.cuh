@@ -94,4 +94,25 @@ __global__ __launch_bounds__(kPackThreads, 6) void pack_filter(const __grid_cons
 #endif
 }
 
+// A thread a chunk: filters of folded convolutions are small.
+__global__ __launch_bounds__(kPackThreads) void pack_folded_filter(const __grid_constant__ HaloParams params,
+                                                                   const __grid_constant__ PackParams pack,
+                                                                   const __grid_constant__ Fold fold) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  ptx::allow_next_kernel();
+  const int index = static_cast<int>(blockIdx.x * kPackThreads + threadIdx.x);
+  const int chunks = params.k_tiles.divisor * params.steps_per_filter_tile * pack.block_k << pack.chunks_log2;
+  if (index >= chunks) return;
+  const FoldedPackChunk chunk(params, pack, index);
+  uint16_t value[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const int64_t source = chunk.source(pack, fold, i);
+    value[i] = source < 0 ? uint16_t{0} : __ldg(static_cast<const uint16_t*>(pack.filter) + source);
+  }
+  auto pair = [&](int i) { return value[i] | uint32_t{value[i + 1]} << 16; };
+  *reinterpret_cast<uint4*>(static_cast<uint16_t*>(pack.packed) + chunk.at) = {pair(0), pair(2), pair(4), pair(6)};
+#endif
+}
+
 }  // namespace fastconv

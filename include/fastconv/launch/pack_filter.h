@@ -9,4 +9,7 @@ namespace fastconv {
 
 void launch_pack_filter(const char* name, const HaloParams& params, const PackParams& pack, cudaStream_t stream);
 
+void launch_pack_folded_filter(const char* name, const HaloParams& params, const PackParams& pack, const Fold& fold,
+                               cudaStream_t stream);
+
 }  // namespace fastconv

@@ -18,6 +18,7 @@ struct HaloLaunch {
   TensorMapSpec in_map[kMaxTensorMaps];
   TensorMapSpec filter_map;  // c, s, r, k, group; where params.filter_direct
   PackParams pack;           // without addresses; elsewhere
+  Fold fold;                 // kFolded
   // The workspace: packed filter, input and output.
   int64_t in_offset, out_offset;
 };

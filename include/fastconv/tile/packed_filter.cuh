@@ -7,6 +7,7 @@
 // segments as they come.
 #pragma once
 
+#include "fastconv/tile/fold.h"
 #include "fastconv/tile/halo_params.h"
 
 namespace fastconv {
@@ -125,6 +126,38 @@ struct PackChunk {
     const int32_t channel = staged_channel(pack.channel_phases_log2, pack.chunks_log2 + 3, chunk * 8 + i);
     const auto slab = static_cast<int32_t>(pack.slab.divisor);
     return pack.along_cols ? pack_slot(pack, row, channel * slab + tap) : pack_slot(pack, channel, row * slab + tap);
+  }
+};
+
+// Where the input is folded: chunk `index` of all that is packed, straight from the filter. Of PackParams, only
+// `outer`, `inner`, `r`, `s`, `rows`, `block_k`, `chunks_log2` and `blocks` count.
+struct FoldedPackChunk {
+  int32_t row, r, s, c0;  // row of the filter; folded tap; first of the folded channels
+  int64_t at;             // elements from the start of the packed filter
+
+  FASTCONV_HOST_DEVICE FoldedPackChunk(const HaloParams& params, const PackParams& pack, int32_t index) {
+    const int32_t chunk = index & ((1 << pack.chunks_log2) - 1), tile_row = (index >> pack.chunks_log2) % pack.block_k;
+    const int32_t all_steps = (index >> pack.chunks_log2) / pack.block_k;
+    const int32_t k_tile = all_steps / params.steps_per_filter_tile, taps = params.phase[0].taps;
+    const int32_t step = all_steps - k_tile * params.steps_per_filter_tile, c_block = step / taps;
+    int32_t tap = step - c_block * taps;
+    const TapGroup* group = params.group;
+    for (; tap >= group->rows * group->cols; ++group) tap -= group->rows * group->cols;
+    r = group->r0 + tap / group->cols * group->dr, s = group->s0 + tap % group->cols * group->ds;
+    row = k_tile * pack.block_k + tile_row;
+    c0 = ((c_block << pack.chunks_log2) + chunk) * 8;
+    const int32_t bytes = ((tile_row << pack.chunks_log2) + chunk) * 16;
+    const int64_t step_bytes = int64_t{pack.block_k} << (pack.chunks_log2 + 4);
+    at = (all_steps * step_bytes + (bytes ^ (((bytes >> 7) & ((1 << pack.chunks_log2) - 1)) << 4))) / 2;
+  }
+
+  // Element of the filter that is channel i of the chunk, or -1.
+  FASTCONV_HOST_DEVICE int64_t source(const PackParams& pack, const Fold& fold, int32_t i) const {
+    if (row >= pack.rows || c0 + i >= fold.channels) return -1;
+    const FoldedChannel& channel = fold.channel[c0 + i];
+    const int32_t h = fold.h.tap(r, channel.h), w = fold.w.tap(s, channel.w);
+    if (!fold.h.has_tap(h) || !fold.w.has_tap(w)) return -1;
+    return row * pack.outer + channel.c * pack.inner + h * pack.r + w * pack.s;
   }
 };
 
