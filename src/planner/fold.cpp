@@ -19,9 +19,10 @@ FoldedAxis fold_axis(int64_t size, int64_t taps, int64_t padding, int64_t stride
           static_cast<int32_t>(begin), static_cast<int32_t>(lead)};
 }
 
+// Elements that staging may count from an image's first one, padding included.
 int64_t span(const ConvProblem& p) {
   const Strides& x = p.x_strides;
-  return (p.c - 1) * x.c + (p.stride.h - 1) * x.h + (p.stride.w - 1) * x.w;
+  return p.c * x.c + (p.h + 2 * (p.padding.h + p.stride.h)) * x.h + (p.w + 2 * (p.padding.w + p.stride.w)) * x.w;
 }
 
 bool in_pairs(const ConvProblem& p, const Fold& fold) {

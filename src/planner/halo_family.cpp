@@ -527,11 +527,12 @@ void for_each_tiling(const Work& work, const HaloConfig& config, TapSplit split,
         const bool planes = config.staging == HaloStaging::kPlanes;
         const bool outside =
             tiling.tile_p >= 2 * work.rows || (tiling.tile_q >= 2 * work.cols && tiling.tile_q > kBlock);
-        if (planes ? tiling.tile_p != 1 || block_w != kBlock : outside) continue;
+        if (planes ? tiling.tile_p != 1 || block_w != kBlock : outside && config.staging != HaloStaging::kFolded)
+          continue;
         if (f(tiling)) return;
       }
     }
-    if (config.staging == HaloStaging::kPlanes) continue;
+    if (config.staging == HaloStaging::kPlanes || config.staging == HaloStaging::kFolded) continue;
     tiling.linear = true;
     tiling.tile_p = tiling.tile_q = tiling.block_w_log2 = 0;
     if (f(tiling)) return;

@@ -93,22 +93,24 @@ template <int kChannels, HaloStaging kStaging>
 __device__ __forceinline__ void produce_halos(const HaloParams& params, const HaloMaps<kStaging>& maps, Ring& raw,
                                               Ring& halo, uint32_t waste, int warp, int lane) {
   constexpr int kWarps = HaloThreads<kStaging>::kStagingWarps;
-  for (TileWalk walk(params, blockIdx.x, gridDim.x); walk.more(); walk.next()) {
-    const Tile tile(params, walk.index);
-    if constexpr (kStaging == HaloStaging::kTma) {
-      stage_halo_tma<kChannels>(params, tile, &maps, halo, lane);
-    } else if constexpr (kStaging == HaloStaging::kPlanes) {
-      stage_planes<kChannels>(params, tile, &maps, halo, lane);
-    } else if constexpr (kStaging == HaloStaging::kTransposed) {
-      if (warp >= 0) {
-        transpose_halo<kChannels, kWarps>(params, tile, raw, halo, warp, {params, waste, lane});
-      } else if (lane == 0) {
-        load_raw_planes<kChannels>(params, tile, maps, raw);
+  if constexpr (kStaging == HaloStaging::kFolded) {
+    stage_folded_halos<kChannels, kWarps>(params, maps, halo, warp, lane);
+  } else {
+    for (TileWalk walk(params, blockIdx.x, gridDim.x); walk.more(); walk.next()) {
+      const Tile tile(params, walk.index);
+      if constexpr (kStaging == HaloStaging::kTma) {
+        stage_halo_tma<kChannels>(params, tile, &maps, halo, lane);
+      } else if constexpr (kStaging == HaloStaging::kPlanes) {
+        stage_planes<kChannels>(params, tile, &maps, halo, lane);
+      } else if constexpr (kStaging == HaloStaging::kTransposed) {
+        if (warp >= 0) {
+          transpose_halo<kChannels, kWarps>(params, tile, raw, halo, warp, {params, waste, lane});
+        } else if (lane == 0) {
+          load_raw_planes<kChannels>(params, tile, maps, raw);
+        }
+      } else {
+        stage_halo_units<kChannels, kStaging == HaloStaging::kPairs ? 2 : 1, kWarps>(params, tile, halo, warp, lane);
       }
-    } else if constexpr (kStaging == HaloStaging::kFolded) {
-      stage_folded_halos<kChannels, kWarps>(params, maps, tile, halo, warp, lane);
-    } else {
-      stage_halo_units<kChannels, kStaging == HaloStaging::kPairs ? 2 : 1, kWarps>(params, tile, halo, warp, lane);
     }
   }
 }
