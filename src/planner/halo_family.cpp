@@ -450,7 +450,7 @@ double raw_copies(const Work& work, const HaloTiling& tiling, const Tiles& tiles
 
 // Clocks that staging takes of the warps and the copy engine, a halo.
 double staging_clocks(const Work& work, const HaloConfig& config, const HaloTiling& tiling, const Tiles& tiles) {
-  constexpr double kBytesPerClock[] = {40, 0, 40, 4.6, 4, 8};  // by HaloStaging
+  constexpr double kBytesPerClock[] = {40, 0, 40, 4.6, 4, 3};  // by HaloStaging
   if (config.staging != HaloStaging::kTransposed) {
     return static_cast<double>(tiles.halo_bytes) / kBytesPerClock[static_cast<int>(config.staging)];
   }

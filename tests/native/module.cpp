@@ -332,8 +332,8 @@ void folded_products(const ConvProblem& p, const Fold& fold, FoldedPixel pixel, 
     }
     const int32_t r = fold.h.tap(tap.r, channel.h), s = fold.w.tap(tap.s, channel.w);
     if (!inside(channel) || !fold.h.has_tap(r) || !fold.w.has_tap(s)) continue;
-    products.emplace_back(source + channel.offset,
-                          channel.c * p.w_strides.c + r * p.w_strides.h + s * p.w_strides.w, target);
+    products.emplace_back(source + channel.offset, channel.c * p.w_strides.c + r * p.w_strides.h + s * p.w_strides.w,
+                          target);
   }
 }
 
@@ -391,6 +391,44 @@ Products halo_products(const ConvProblem& problem, const KernelEntry& kernel, co
   return products;
 }
 
+// halo_packed_filter() where the input is folded.
+std::tuple<std::vector<int64_t>, std::vector<int64_t>> folded_packed_filter(const ConvProblem& problem,
+                                                                            const HaloConfig& config,
+                                                                            const HaloLaunch& launch) {
+  const HaloParams& params = launch.params;
+  const Fold& fold = launch.fold;
+  const int64_t channels = config.channels, step_size = config.block_k * channels, steps = params.steps_per_filter_tile;
+  std::vector<int64_t> expected(params.k_tiles.divisor * steps * step_size, kZero), packed(expected.size(), kNothing);
+  int64_t step = 0;
+  auto expect = [&](const TapGroup& taps, int32_t c_block) {
+    for (int32_t t = 0; t < taps.rows * taps.cols; ++t, ++step) {
+      for (int64_t k = 0; k < problem.k; ++k) {
+        for (int64_t c = 0; c < channels && c_block * channels + c < fold.channels; ++c) {
+          const FoldedChannel& channel = fold.channel[c_block * channels + c];
+          const int64_t r = (taps.r0 + t / taps.cols * taps.dr) * problem.stride.h + channel.h - fold.h.lead,
+                        s = (taps.s0 + t % taps.cols * taps.ds) * problem.stride.w + channel.w - fold.w.lead;
+          if (r < 0 || r >= problem.r || s < 0 || s >= problem.s) continue;
+          const int64_t bytes = (k % config.block_k * channels + c) * 2,
+                        swizzled = bytes ^ ((bytes >> 7 & (channels / 8 - 1)) << 4);
+          const Strides& w = problem.w_strides;
+          expected.at((k / config.block_k * steps + step) * step_size + swizzled / 2) =
+              k * w.n + channel.c * w.c + r * w.h + s * w.w;
+        }
+      }
+    }
+  };
+  for_each_halo(params, Tile(params, 0), expect);
+  for (int64_t index = 0; index < launch.pack.blocks * kPackThreads; ++index) {
+    const FoldedPackChunk chunk(params, launch.pack, static_cast<int32_t>(index));
+    if (index >= static_cast<int64_t>(packed.size()) / 8) break;
+    for (int32_t i = 0; i < 8; ++i) {
+      if (packed.at(chunk.at + i) != kNothing) throw py::index_error("packed twice");
+      packed.at(chunk.at + i) = chunk.source(launch.pack, fold, i);
+    }
+  }
+  return {packed, expected};
+}
+
 // The packed filter as elements of the filter, kZero or kNothing, by the same steps as the kernel that packs it; empty
 // if none is packed. Beside it what it should be, by the order in which tiles use it.
 std::tuple<std::vector<int64_t>, std::vector<int64_t>> halo_packed_filter(const ConvProblem& problem,
@@ -400,6 +438,7 @@ std::tuple<std::vector<int64_t>, std::vector<int64_t>> halo_packed_filter(const 
   const HaloLaunch launch = halo_launch(plan, problem);
   const HaloParams& params = launch.params;
   if (params.filter_direct) return {};
+  if (kernel.halo.staging == HaloStaging::kFolded) return folded_packed_filter(problem, kernel.halo, launch);
   const PackParams& pack = launch.pack;
   const int64_t channels = pack.channels, step_size = pack.block_k * channels;
   const int32_t channels_log2 = std::countr_zero(static_cast<uint32_t>(pack.channels));
