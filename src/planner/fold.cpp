@@ -81,4 +81,21 @@ Side folded(const Side& in, const Fold& fold) {
   return out;
 }
 
+FoldedRows make_folded_rows(const ConvProblem& p) {
+  FoldedRows out{};
+  out.fold = make_fold(p);
+  const int64_t h = folded_size(out.fold.h), w = folded_size(out.fold.w);
+  out.in_n = p.x_strides.n;
+  out.in_h = static_cast<int32_t>(p.x_strides.h), out.in_w = static_cast<int32_t>(p.x_strides.w);
+  out.row = static_cast<int32_t>(round_up(out.fold.channels, 8));
+  out.pixels = static_cast<int32_t>(p.n * h * w);
+  out.height = FastDivmod(h), out.width = FastDivmod(w);
+  return out;
+}
+
+Side folded_rows(const FoldedRows& rows, int64_t images) {
+  const int64_t h = rows.height.divisor, w = rows.width.divisor, row = rows.row;
+  return {images, rows.fold.channels, h, w, {row * w * h, 1, row * w, row}, 128};
+}
+
 }  // namespace fastconv

@@ -6,6 +6,7 @@
 
 #include "fastconv/ptx/cluster.cuh"
 #include "fastconv/ptx/warpgroup.cuh"
+#include "fastconv/tile/fold.cuh"
 #include "fastconv/tile/mainloop_wgrad_sm90.cuh"
 #include "fastconv/tile/reorder.cuh"
 #include "fastconv/tile/stage_wgrad.cuh"
@@ -66,7 +67,12 @@ __global__ __launch_bounds__((WgradConfig{kChannels, kBlocks, kUnits, kWarpgroup
     const bool reorder_x = params.x_order.units > 0, reorder_y = params.y_order.units > 0;
     if (reorder_x) reorder_tensor<true>(params.x_order, smem, warp, Threads::kWarps, lane);
     if (reorder_y) reorder_tensor<true>(params.y_order, smem, warp, Threads::kWarps, lane);
-    if (reorder_x || reorder_y) sync_grid();
+    const bool fold_x = params.x_fold.pixels > 0;
+    if (fold_x) {
+      write_folded_rows(params.x_fold, static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x),
+                        static_cast<int>(gridDim.x * blockDim.x));
+    }
+    if (reorder_x || reorder_y || fold_x) sync_grid();
   }
   const bool margins = kStaging == WgradStaging::kTmaRows && params.rows.shifted;
   if (warp == 0) {

@@ -16,4 +16,8 @@ int64_t folded_padding(const FoldedAxis& axis, int64_t padding);
 // `in` with the extents of the folded input; strides remain those of pixels and channels in memory.
 Side folded(const Side& in, const Fold& fold);
 
+// In the workspace, as rows of pixels.
+FoldedRows make_folded_rows(const ConvProblem& problem);  // without addresses
+Side folded_rows(const FoldedRows& rows, int64_t images);
+
 }  // namespace fastconv

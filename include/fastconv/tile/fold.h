@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "fastconv/core/fast_divmod.h"
 #include "fastconv/core/problem.h"
 
 namespace fastconv {
@@ -40,6 +41,18 @@ struct Fold {
   int32_t channels;
   bool pairs;  // channels 2i and 2i + 1 are one aligned 32-bit word, inside the image or outside
   FoldedChannel channel[kMaxFoldedChannels];
+};
+
+// The folded input in the workspace, which the kernel writes before its products begin.
+struct FoldedRows {
+  Fold fold;
+  const void* in;
+  void* rows;
+  int64_t in_n;  // strides of the input, elements
+  int32_t in_h, in_w;
+  int32_t row;     // elements of a folded pixel: the channels, rounded up to 8
+  int32_t pixels;  // of all images; 0: nothing is written
+  FastDivmod width, height;
 };
 
 }  // namespace fastconv
