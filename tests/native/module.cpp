@@ -310,30 +310,27 @@ struct FoldedPixel {
   int64_t n;
   int32_t h, w;
 };
-FoldedPixel folded_pixel(const HaloParams& params, int64_t number) {
-  const int64_t row = number / params.width;
-  return {row / params.height, static_cast<int32_t>(row % params.height), static_cast<int32_t>(number % params.width)};
+FoldedPixel folded_pixel(int64_t number, int32_t width, int32_t height) {
+  const int64_t row = number / width;
+  return {row / height, static_cast<int32_t>(row % height), static_cast<int32_t>(number % width)};
 }
 
-// Of all channels of a pixel, with one filter. Channels that are read as a pair must be one.
-struct FoldedTap {
-  int32_t r, s;
-};
-void folded_products(const ConvProblem& p, const Fold& fold, FoldedPixel pixel, FoldedTap tap, int64_t target,
-                     Products& products) {
+// Of channels from `begin` up to `end` of a pixel; filter(channel) is an element of the filter or -1. Channels that are
+// read as a pair must be one.
+template <typename F>
+void folded_products(const ConvProblem& p, const Fold& fold, FoldedPixel pixel, int32_t begin, int32_t end, F filter,
+                     int64_t target, Products& products) {
   const int32_t h0 = fold.h.pixel(pixel.h, 0), w0 = fold.w.pixel(pixel.w, 0);
   const int64_t source = pixel.n * p.x_strides.n + h0 * p.x_strides.h + w0 * p.x_strides.w;
   auto inside = [&](const FoldedChannel& c) { return fold.h.has_pixel(h0 + c.h) && fold.w.has_pixel(w0 + c.w); };
-  for (int32_t i = 0; i < fold.channels; ++i) {
+  for (int32_t i = begin; i < end; ++i) {
     const FoldedChannel &channel = fold.channel[i], &first = fold.channel[i & ~1];
     if (fold.pairs && (inside(channel) != inside(first) || (source + first.offset) % 2 != 0 ||
                        channel.offset != first.offset + i % 2)) {
       throw py::index_error("no pair");
     }
-    const int32_t r = fold.h.tap(tap.r, channel.h), s = fold.w.tap(tap.s, channel.w);
-    if (!inside(channel) || !fold.h.has_tap(r) || !fold.w.has_tap(s)) continue;
-    products.emplace_back(source + channel.offset, channel.c * p.w_strides.c + r * p.w_strides.h + s * p.w_strides.w,
-                          target);
+    const int64_t at = filter(i);
+    if (inside(channel) && at >= 0) products.emplace_back(source + channel.offset, at, target);
   }
 }
 
@@ -363,8 +360,15 @@ Products halo_products(const ConvProblem& problem, const KernelEntry& kernel, co
       if (source == kNothing) throw py::index_error("nothing staged");
       if (source == kZero) continue;
       if (folds) {
-        const FoldedTap at{taps.r0 + i * taps.dr, taps.s0 + j * taps.ds};
-        folded_products(problem, launch.fold, folded_pixel(params, source), at, target, products);
+        const Fold& fold = launch.fold;
+        auto filter = [&](int32_t c) -> int64_t {
+          const FoldedChannel& channel = fold.channel[c];
+          const int32_t r = fold.h.tap(taps.r0 + i * taps.dr, channel.h),
+                        s = fold.w.tap(taps.s0 + j * taps.ds, channel.w);
+          return fold.h.has_tap(r) && fold.w.has_tap(s) ? channel.c * w.c + r * w.h + s * w.w : -1;
+        };
+        const FoldedPixel pixel = folded_pixel(source, params.width, params.height);
+        folded_products(problem, fold, pixel, 0, params.c, filter, target, products);
         continue;
       }
       const int64_t filter = (taps.r0 + i * taps.dr) * w.h + (taps.s0 + j * taps.ds) * w.w;
@@ -590,6 +594,7 @@ Products wgrad_products(const ConvProblem& problem, const KernelEntry& kernel, c
   const bool x_pixels = x_has_pixel_rows(kernel.wgrad.staging), y_pixels = y_has_pixel_rows(kernel.wgrad.staging);
   // Rows of dy: of one filter, whose plane is where `target` counts from, and whose x lies further left.
   const bool rows = kernel.wgrad.staging == WgradStaging::kTmaRows;
+  const bool folds = params.x_fold.pixels > 0;
   const BlockFilter at(params, filter);
   const int32_t back = rows ? params.rows.shift[params.rows.filter_phase(at.block) << params.rows.row_log2] : 0;
   std::vector<int64_t> copied;
@@ -635,9 +640,15 @@ Products wgrad_products(const ConvProblem& problem, const KernelEntry& kernel, c
         const int64_t w = q * params.stride_w + part.dw + in.column * x.step_w;
         if (n + x_image >= x.n || h < 0 || h >= x.h || w < 0 || w >= x.w) continue;
         const int64_t source = (n + x_image) * x.n_stride + h * x.h_stride + w * x.w_stride;
-        const int64_t begin = first_c + unit.c_block[b] * channels;
-        for (int64_t c = begin; c < std::min<int64_t>(begin + channels, params.c); ++c) {
-          const int64_t filter = c * params.w_c + unit.r[b] * params.w_r + unit.s[b] * params.w_s;
+        const int64_t begin = first_c + unit.c_block[b] * channels, end = std::min<int64_t>(begin + channels, params.c);
+        if (folds) {
+          auto filter = [&](int32_t c) { return weight_element(params, 0, unit.r[b], unit.s[b], c); };
+          folded_products(problem, params.x_fold.fold, folded_pixel(source / params.x_fold.row, x.w, x.h),
+                          static_cast<int32_t>(begin), static_cast<int32_t>(end), filter, target, products);
+          continue;
+        }
+        for (int64_t c = begin; c < end; ++c) {
+          const int64_t filter = weight_element(params, 0, unit.r[b], unit.s[b], static_cast<int32_t>(c));
           products.emplace_back(in_planes(params.x_order, source + c * x.c_stride), filter, target);
         }
       }
