@@ -208,6 +208,19 @@ def test_halo_engine_packs_the_filter_as_it_is_used(pass_: str, channels_last: b
     assert packed == expected
 
 
+@pytest.mark.parametrize("kernel", [k for k in HALO_KERNELS if "folded" in k.name], ids=lambda kernel: kernel.name)
+@given(data=st.data(), channels_last=st.booleans())
+@settings(max_examples=15)
+def test_halo_engine_packs_the_folded_filter_as_it_is_used(
+    kernel: native.Kernel, data: st.DataObject, channels_last: bool
+) -> None:
+    conv = data.draw(folded_convolutions(filters=kernel.tile[1] // 2 + data.draw(st.integers(0, 3))))
+    problem = native.ConvProblem(*conv, pass_="fprop", dtype="float16", channels_last=channels_last)
+    assume(kernel.why_not(problem, HOPPER) is None)
+    packed, expected = native.halo_packed_filter(problem, kernel, HOPPER)
+    assert packed == expected
+
+
 @pytest.mark.parametrize("divisor", EDGES)
 def test_division_by_edges_of_edges(divisor: int) -> None:
     fast = native.FastDivmod(divisor)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import _fastconv_native as native
 import fastconv  # noqa: F401, for torch.ops.fastconv
-from shapes import CASES, PASSES, PUBLIC, Problem, problems, wide_problems
+from shapes import CASES, PASSES, PUBLIC, STEMS, Problem, problems, wide_problems
 
 # Compute capability: SMs and shared memory that a block may have, from the CUDA programming guide's table of them.
 GPUS = {
@@ -194,6 +194,21 @@ def test_halo_engine_counts_tiles_with_32_bits_and_elements_with_64(pass_: str) 
             assert native.make_plan(native_problem(problem, pass_, **options), GPUS[90]).kernel.startswith("halo_")
         for problem in too_large:
             assert all(kernel.why_not(native_problem(problem, pass_, **options), GPUS[90]) for kernel in kernels)
+
+
+@pytest.mark.parametrize(
+    ("name", "channels_last"), [*itertools.product(STEMS, [True]), ("rn50_stem", True), ("rn50_stem", False)]
+)
+def test_hopper_folds_the_strides_of_stems(name: str, channels_last: bool) -> None:
+    stem = {**PUBLIC, **STEMS}[name]
+    large = stem.with_(n=64, h=max(stem.h, 128), w=max(stem.w, 128))
+
+    def plan(pass_: str) -> native.Plan:
+        problem = native_problem(large, pass_, dtype="bfloat16", channels_last=channels_last)
+        return native.make_plan(problem, GPUS[90])
+
+    assert plan("fprop").kernel.endswith("_folded")
+    assert "folds input" in str(plan("wgrad"))
 
 
 def test_unknown_kernels_are_refused() -> None:
