@@ -2,8 +2,6 @@
 // a folded pixel.
 #pragma once
 
-#include <type_traits>
-
 #include "fastconv/ptx/async_copy.cuh"
 #include "fastconv/ptx/shared_memory.cuh"
 #include "fastconv/tile/fold.h"
@@ -81,9 +79,6 @@ struct FoldedBox {
 
 // This thread's share, of `threads`.
 __device__ __forceinline__ void write_folded_rows(const FoldedRows& rows, int thread, int threads) {
-  auto write = [&](auto vector, const FoldedBox<8>& box, int row, int col, uint16_t* to) {
-    box.load<vector>(row, col, [&](int, uint4 value) { *reinterpret_cast<uint4*>(to) = value; });
-  };
   for (int i = thread; i < rows.pixels; i += threads) {
     int n, h, w;
     rows.width.divmod(i, h, w);
@@ -91,11 +86,12 @@ __device__ __forceinline__ void write_folded_rows(const FoldedRows& rows, int th
     const auto* image = static_cast<const uint16_t*>(rows.in) + n * rows.in_n;
     for (int c0 = 0; c0 < rows.row; c0 += 8) {
       const FoldedBox<8> box{rows.fold, image, rows.in_h, rows.in_w, rows.fold.h.begin, rows.fold.w.begin, c0};
-      uint16_t* to = static_cast<uint16_t*>(rows.rows) + int64_t{i} * rows.row + c0;
+      auto* to = reinterpret_cast<uint4*>(static_cast<uint16_t*>(rows.rows) + int64_t{i} * rows.row + c0);
+      auto write = [&](int, uint4 value) { *to = value; };
       if (rows.fold.pairs) {
-        write(std::integral_constant<int, 2>(), box, h, w, to);
+        box.load<2>(h, w, write);
       } else {
-        write(std::integral_constant<int, 1>(), box, h, w, to);
+        box.load<1>(h, w, write);
       }
     }
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "fastconv/ptx/async_copy.cuh"
+#include "fastconv/ptx/tma.cuh"
 #include "fastconv/tile/fold.cuh"
 #include "fastconv/tile/halo_walk.cuh"
 #include "fastconv/tile/ring.cuh"
