@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from typing import Any
 
 import pytest
@@ -209,6 +210,19 @@ def test_hopper_folds_the_strides_of_stems(name: str, channels_last: bool) -> No
 
     assert plan("fprop").kernel.endswith("_folded")
     assert "folds input" in str(plan("wgrad"))
+
+
+@pytest.mark.parametrize("taps", [7, 31, 63, 127])
+@pytest.mark.parametrize("stride", [(2, 2), (4, 4)])
+def test_folded_halos_are_three_at_least(taps: int, stride: tuple[int, int]) -> None:
+    """With two, the producers would wait for the consumers to be done with a halo, and these for the next one."""
+    for c, h in itertools.product([1, 3, 4], [130, 300]):
+        problem = native_problem(Problem(2, c, h, h, 64, taps, taps, stride=stride), dtype="float16")
+        for kernel in KERNELS.values():
+            if kernel.name.endswith("_folded") and kernel.why_not(problem, GPUS[90]) is None:
+                plan = str(native.make_plan(problem, GPUS[90], kernel.name))
+                stages = re.search(r"stages (\d+)\+", plan)
+                assert stages and int(stages[1]) >= 3, plan
 
 
 def test_unknown_kernels_are_refused() -> None:

@@ -361,9 +361,11 @@ bool choose_stages(const Work& work, const HaloConfig& config, const Tiles& tile
                    HaloTiling& tiling) {
   const int64_t room = smem_bytes - kHaloFixedBytes - tiles.raw_bytes();
   const int64_t halo = tiles.halo_stage_bytes, step = tiles.step_bytes;
+  // A folded halo is given away when the next one is on its way, and free again when the next one is in use.
+  const int64_t least = config.staging == HaloStaging::kFolded ? 3 : 2;
   tiling.filter_resident = tiles.filters == 1 && work.groups == 1 && tiles.steps > 0 &&
                            tiles.steps + 4 + tiles.raw.stages <= kMaxHaloStages &&
-                           tiles.steps * step + 2 * halo <= room;
+                           tiles.steps * step + least * halo <= room;
   int64_t halo_stages, filter_stages;
   if (tiling.filter_resident) {
     filter_stages = tiles.steps;
@@ -371,7 +373,7 @@ bool choose_stages(const Work& work, const HaloConfig& config, const Tiles& tile
   } else {
     // Enough filter stages to cover the latency of L2 come first, a third halo stage after that.
     const int64_t want = std::max<int64_t>(4, ceil_div(49152, step));
-    halo_stages = std::clamp<int64_t>((room - want * step) / halo, 2, 4);
+    halo_stages = std::clamp<int64_t>((room - want * step) / halo, least, 4);
     filter_stages = std::min<int64_t>(24, (room - halo_stages * halo) / step);
     if (filter_stages < 3) return false;
   }
