@@ -19,10 +19,17 @@ FoldedAxis fold_axis(int64_t size, int64_t taps, int64_t padding, int64_t stride
           static_cast<int32_t>(begin), static_cast<int32_t>(lead)};
 }
 
-// Elements that staging may count from an image's first one, padding included.
-int64_t span(const ConvProblem& p) {
+// Elements that staging may count from an image's first one, padding included. In floating point: products of what
+// nobody has checked yet can be anything.
+double span(const ConvProblem& p) {
+  auto times = [](int64_t a, int64_t b) { return static_cast<double>(a) * static_cast<double>(b); };
   const Strides& x = p.x_strides;
-  return p.c * x.c + (p.h + 2 * (p.padding.h + p.stride.h)) * x.h + (p.w + 2 * (p.padding.w + p.stride.w)) * x.w;
+  return times(p.c, x.c) + times(p.h + 2 * (p.padding.h + p.stride.h), x.h) +
+         times(p.w + 2 * (p.padding.w + p.stride.w), x.w);
+}
+
+double folded_channels(const ConvProblem& p) {
+  return static_cast<double>(p.c) * static_cast<double>(p.stride.h) * static_cast<double>(p.stride.w);
 }
 
 bool in_pairs(const ConvProblem& p, const Fold& fold) {
@@ -44,8 +51,8 @@ bool in_pairs(const ConvProblem& p, const Fold& fold) {
 }  // namespace
 
 const char* fold_why_not(const ConvProblem& p) {
-  if (p.stride.h * p.stride.w == 1 || p.dilation.h * p.dilation.w != 1 || p.groups != 1 ||
-      p.c * p.stride.h * p.stride.w > kMaxFoldedChannels || span(p) > std::numeric_limits<int32_t>::max()) {
+  if (p.stride == kUnitStep || p.dilation != kUnitStep || p.groups != 1 || folded_channels(p) > kMaxFoldedChannels ||
+      span(p) > std::numeric_limits<int32_t>::max()) {
     return "folds strides into up to 64 channels: needs a stride, no dilation, one group";
   }
   return nullptr;
