@@ -212,16 +212,6 @@ def test_hopper_folds_the_strides_of_stems(name: str, channels_last: bool) -> No
     assert "folds input" in str(plan("wgrad"))
 
 
-@pytest.mark.parametrize("pass_", ["fprop", "wgrad"])
-def test_strides_whose_product_overflows_are_not_folded(pass_: str) -> None:
-    """16 channels times 2^30 times 2^30 is 0 in 64 bits."""
-    problem = native_problem(Problem(1, 16, 8, 8, 64, 1, 1, stride=(2**30, 2**30)), pass_, dtype="float16")
-    for kernel in KERNELS.values():
-        if kernel.pass_ == pass_ and kernel.why_not(problem, GPUS[90]) is None:
-            plan = native.make_plan(problem, GPUS[90], kernel.name)
-            assert "fold" not in str(plan)
-
-
 @pytest.mark.parametrize("taps", [7, 31, 63, 127])
 @pytest.mark.parametrize("stride", [(2, 2), (4, 4)])
 def test_folded_halos_are_three_at_least(taps: int, stride: tuple[int, int]) -> None:
