@@ -103,10 +103,11 @@ def staged_convolutions(draw: st.DrawFn, kernel: native.Kernel) -> Convolution:
     dgrad = kernel.pass_ == "dgrad"
     staging = next(name for name in STAGINGS if name in kernel.name)
     whole = staging == "planes"
+    side_by_side = "x3_" in kernel.name  # columns of the filter, three at a time, at most three pixels apart
     n = draw(st.integers(1, 2))
     if staging == "planes":
         image = draw(st.sampled_from([(1, 64), (8, 8), (8, 24), (2, 72), (3, 136)]))
-    elif staging == "transposed":
+    elif staging == "transposed" or side_by_side:
         image = draw(
             st.one_of(st.tuples(st.integers(1, 12), st.integers(1, 14)), st.sampled_from([(3, 264), (1, 251)]))
         )
@@ -115,8 +116,10 @@ def staged_convolutions(draw: st.DrawFn, kernel: native.Kernel) -> Convolution:
     else:
         image = draw(st.tuples(st.integers(1, 12), st.integers(1, 16)))
 
-    def axis(staged: int, strides: list[int]) -> tuple[int, int, int, int, int]:
+    def axis(staged: int, strides: list[int], *, in_threes: bool = False) -> tuple[int, int, int, int, int]:
         taps, dilation, padding = draw(st.integers(1, 3)), draw(st.integers(1, 4)), draw(st.integers(0, 4))
+        if in_threes:
+            taps, dilation, strides = draw(st.sampled_from([3, 3, 6])), min(dilation, 3), [1]
         if whole:
             taps = dilation = 1
             padding = 0
@@ -132,7 +135,7 @@ def staged_convolutions(draw: st.DrawFn, kernel: native.Kernel) -> Convolution:
         [1] if whole or (staging == "pairs" and not dgrad) else [1, 2, 4] if staging == "transposed" else [1, 2, 3]
     )
     h, r, *rows = axis(image[0], [1] if whole else [1, 2, 3, 4])
-    w, s, *cols = axis(image[1], columns)
+    w, s, *cols = axis(image[1], columns, in_threes=side_by_side)
     stride, padding, dilation = zip(rows, cols, strict=True)
     # Only the reduced channels cost time here, so the others are as many as the kernel wants.
     wide = [34, 38] if staging == "pairs" else [40, 48]

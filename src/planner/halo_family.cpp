@@ -123,6 +123,13 @@ bool make_work(const ConvProblem& p, HaloStaging staging, Reordering reordering,
   return work.phases() <= kMaxPhases;
 }
 
+// Whether every run of filter columns can be multiplied side by side.
+bool takes_columns(const Work& work, const HaloConfig& config) {
+  return std::all_of(work.w.run, work.w.run + work.w.runs(), [&](const Run& run) {
+    return run.count % config.columns == 0 && (config.columns - 1) * run.step <= 7;
+  });
+}
+
 // Strides that a dimension of one element never uses need not be multiples of anything.
 bool pixels_divisible(const Side& side, int64_t by) {
   return (side.n == 1 || side.stride.n % by == 0) && (side.h == 1 || side.stride.h % by == 0) &&
@@ -235,13 +242,15 @@ struct Store {
   int pixel_vector;
 };
 
-Store store_mode(const Work& work, bool linear) {
+Store store_mode(const Work& work, const HaloConfig& config, bool linear) {
   const Side& out = work.out;
   if (out.stride.c == 1 && out.align >= 16 && out.c % 8 == 0 && pixels_divisible(out, 8))
     return {StoreMode::kChannels, 1};
   if (out.stride.w != 1) return {StoreMode::kElements, 1};
   for (const int vector : {8, 2}) {
-    if ((!linear || vector == 2) && work.out_step.w == 1 && out.align >= 2 * vector &&
+    // A strip of columns is an even number of pixels.
+    const bool long_runs = !linear && config.columns == 1;
+    if ((long_runs || vector == 2) && work.out_step.w == 1 && out.align >= 2 * vector &&
         planes_divisible(out, work.groups, vector)) {
       return {StoreMode::kPixels, vector};
     }
@@ -263,7 +272,7 @@ struct Tiles {
   int64_t linear_h, linear_w;
   int64_t halo_rows, halo_pitch;
   int64_t c_blocks;
-  int64_t steps;  // of all phases: a step is one tap of one channel block
+  int64_t steps;  // of all phases: a step is one tap, or a row of them on N, of one channel block
   int64_t pixel_bytes, step_bytes, halo_bytes, halo_stage_bytes;
   RawPlanes raw;
 
@@ -305,7 +314,9 @@ RawPlanes raw_planes(const Work& work, const HaloConfig& config, const HaloTilin
   const int64_t box_w = (ceil_div(each + lead, 8) | 1) * 8;
   raw.box_w = static_cast<int32_t>(box_w), raw.advance = static_cast<int32_t>(aligned ? box_w : box_w - 8);
   raw.stage_bytes = static_cast<int32_t>(box_w * tiles.pixel_bytes);
-  raw.stages = raw.stage_bytes <= 3072 ? 12 : std::clamp(43008 / raw.stage_bytes, 3, 6);
+  // A warp has one or two stages of its own. Few filters leave room for them.
+  const int32_t room = config.columns > 1 ? 90112 : 43008;
+  raw.stages = raw.stage_bytes <= 3072 ? 12 : std::clamp(room / raw.stage_bytes, 3, 6);
   return raw;
 }
 
@@ -320,8 +331,8 @@ bool make_tiles(const Work& work, const HaloConfig& config, const HaloTiling& ti
   if (tiling.linear) {
     out.linear_h = reaches.h.linear;
     // Rows start at multiples of 128 bytes, and no pair of pixels that is stored together straddles them.
-    out.linear_w =
-        round_up(reaches.w.linear, std::max<int64_t>(128 / out.pixel_bytes, store_mode(work, true).pixel_vector));
+    out.linear_w = round_up(reaches.w.linear,
+                            std::max<int64_t>(128 / out.pixel_bytes, store_mode(work, config, true).pixel_vector));
     const double positions =
         static_cast<double>(in.n) * static_cast<double>(out.linear_h) * static_cast<double>(out.linear_w);
     if (positions + static_cast<double>(out.pixels) > kInt32Max) return false;
@@ -347,9 +358,9 @@ bool make_tiles(const Work& work, const HaloConfig& config, const HaloTiling& ti
     out.count *= factor;
   }
   out.c_blocks = ceil_div(in.c, config.channels);
-  out.steps = work.taps * out.c_blocks;
+  out.steps = work.taps / config.columns * out.c_blocks;
   if (out.count > kMaxTiles || out.steps > kInt32Max) return false;
-  out.step_bytes = config.block_k * out.pixel_bytes;
+  out.step_bytes = config.n() * out.pixel_bytes;
   out.halo_bytes = out.halo_rows * out.halo_pitch * out.pixel_bytes;
   out.halo_stage_bytes = round_up(out.halo_bytes, kHaloAlignment);
   out.raw = raw_planes(work, config, tiling, reaches, out);
@@ -399,6 +410,7 @@ int64_t packed_filter_bytes(const Work& work, const Tiles& tiles) {
 
 // As it is, and so with channels in their order.
 bool reads_filter_directly(const Work& work, const HaloConfig& config, const ConvProblem& problem) {
+  if (config.columns > 1) return false;
   if (config.staging == HaloStaging::kTransposed && plane_phases(work.in, work.groups) > 1) return false;
   if (config.staging == HaloStaging::kFolded) return false;
   return (config.filter == FilterTile::kNMajor || problem.pass == Pass::kFprop) && tma_can_load_filter(problem);
@@ -426,7 +438,7 @@ double store_rate(const Work& work, const HaloConfig& config, const HaloTiling& 
   if (store.mode == StoreMode::kElements) return 5;
   if (store.mode == StoreMode::kChannels) return 40;
   const bool narrow = tiling.block_w_log2 == 3;
-  const int across = tiling.linear ? config.m_blocks : std::min(config.m_blocks, tiling.tile_q >> tiling.block_w_log2);
+  const int across = tiling.linear ? config.m_blocks : std::min(config.m_blocks, 1 << tiling.across_log2);
   const double run = 2. * across * (narrow ? 8 : 64);
   double rate = std::min(40., run / 2);
   if (stores_pieces(work, store)) {
@@ -459,7 +471,7 @@ double staging_clocks(const Work& work, const HaloConfig& config, const HaloTili
   // A row that one warp turns waits for its copy; columns that a stride leaves out are only loaded. What all warps
   // share makes them wait for each other and look up where pixels go.
   const double bytes = tiles.raw.stage_bytes, left_out = tiles.raw.step_log2 == 0 || tiling.linear ? 1 : .7;
-  const double copy = tiles.raw.shared ? 900 + bytes / 60 : std::max(530., left_out * (50 + bytes / 9.5));
+  const double copy = tiles.raw.shared ? 900 + bytes / 60 : std::max(330., left_out * (230 + bytes / 21));
   return (work.taps == 1 ? 1.1 : 1) * copy * raw_copies(work, tiling, tiles);
 }
 
@@ -477,30 +489,31 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
   const double halo_load = halos * static_cast<double>(tiles.halo_bytes);
   const double filter_load = tiling.filter_resident ? 0. : steps * static_cast<double>(tiles.step_bytes);
   const double out_bytes = 2. * static_cast<double>(tiles.pixels * config.block_k);
-  const double mma = wgmmas * config.block_k / 2. / .95;
+  const double mma = wgmmas * config.n() / 2. / .95;
   const double raw_load =
       config.staging == HaloStaging::kTransposed ? halos * raw_copies(work, tiling, tiles) * tiles.raw.stage_bytes : 0;
-  const double smem =
-      (wgmmas * (64 + config.block_k) * 32 + halo_load + filter_load + 2 * raw_load + 2 * out_bytes) / 128;
+  const double smem = (wgmmas * (64 + config.n()) * 32 + halo_load + filter_load + 2 * raw_load + 2 * out_bytes) / 128;
   const double staging = halos * staging_clocks(work, config, tiling, tiles);
   const double load = std::max((halo_load + filter_load + raw_load) / kLoadBytesPerClock, staging);
   const double epilogue = out_bytes / store_rate(work, config, tiling, store) + 300;
   // Warps that stage and products compete for shared memory.
   const bool by_warps = staged_by_warps(config.staging);
   const double body =
-      std::max({mma, smem, load}) + (by_warps ? .3 * std::min(mma, staging) : 0) + (tiles.raw.shared ? 900 * halos : 0);
+      std::max({mma, smem, load}) + (by_warps ? .2 * std::min(mma, staging) : 0) + (tiles.raw.shared ? 900 * halos : 0);
   const double tile = tiling.turns ? std::max({body + 100, epilogue, (body + epilogue + 500) / 2}) : body + epilogue;
   const auto waves = static_cast<double>(ceil_div(tiles.count, sm_count));
   // What the model does not see, measured: short rings, linear tiles and long runs of pixels each lose a little,
   // filters that do not exist as well; staging warps lose more where they cannot run ahead.
   const double idle = 1 - static_cast<double>(work.out.c) / static_cast<double>(tiles.filters * config.block_k);
   const bool by_threads = config.staging == HaloStaging::kPairs || config.staging == HaloStaging::kPixels;
-  const double rough =
-      !by_threads ? 1 + (config.staging == HaloStaging::kTransposed ? .06 : .02) * (tiling.halo_stages == 2) +
-                        .02 * short_of_filters(tiling, tiles) + .01 * tiling.linear +
-                        .05 * (tiling.linear && tiling.turns) + .01 * (!tiling.linear && tiling.block_w_log2 == 6) +
-                        .02 * idle + .1 * (by_warps && tiling.linear && config.channels < 64 && work.in.c > 32)
-                  : 1 + .06 * (4 - tiling.halo_stages) + .1 * idle;
+  const double rough = !by_threads
+                           ? 1 + (config.staging == HaloStaging::kTransposed ? .06 : .02) * (tiling.halo_stages == 2) +
+                                 .02 * short_of_filters(tiling, tiles) + .01 * tiling.linear +
+                                 .05 * ((tiling.linear || config.columns > 1) && tiling.turns) +
+                                 .03 * (config.staging == HaloStaging::kTransposed && tiling.turns) +
+                                 .01 * (!tiling.linear && tiling.block_w_log2 == 6) + .02 * idle +
+                                 .1 * (by_warps && tiling.linear && config.channels < 64 && work.in.c > 32)
+                           : 1 + .06 * (4 - tiling.halo_stages) + .1 * idle;
   const double pack = packed_bytes > 0 ? kPackUs + 2 * static_cast<double>(packed_bytes) / kPackBytesPerUs : 0;
   const double share = static_cast<double>(std::min<int64_t>(tiles.count, sm_count)) / sm_count;
   const double reorder = (work.reordering.in ? reorder_us(work.in_planes, work.groups, share) : 0) +
@@ -511,19 +524,48 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
          .1 * std::min(compute_us, memory_us);  // they overlap, not entirely
 }
 
+// Input pixels between neighbouring columns of a filter; the same for all runs.
+int64_t column_step(const Work& work) { return work.w.run[0].step; }
+
+// Rows of eight strips, see halo_config.h. As many tiles as the longest strips would make, and no longer than that
+// takes.
+template <typename F>
+void for_each_strips(const Work& work, const HaloConfig& config, TapSplit split, F f) {
+  for (const bool turns : {false, true}) {
+    const int blocks = config.m_blocks * (turns ? 1 : 2);
+    for (int across_log2 = 0; config.m_blocks % (1 << across_log2) == 0; ++across_log2) {
+      const int64_t overlap = (config.columns - 1) * column_step(work);
+      const int64_t longest = (int64_t{8} << across_log2) - round_up(overlap, 2);
+      if (longest <= 0) continue;
+      const int64_t strip = round_up(ceil_div(ceil_div(work.cols, ceil_div(work.cols, 8 * longest)), 8), 2);
+      HaloTiling tiling{};
+      tiling.split = split, tiling.turns = turns;
+      tiling.tile_p = static_cast<int16_t>(blocks >> across_log2), tiling.tile_q = static_cast<int16_t>(8 * strip);
+      tiling.block_w_log2 = 3, tiling.across_log2 = static_cast<int16_t>(across_log2);
+      if (f(tiling)) return;
+    }
+  }
+}
+
 // Calls f(tiling) for each tiling worth a look, stages not yet chosen, until it returns true.
 template <typename F>
 void for_each_tiling(const Work& work, const HaloConfig& config, TapSplit split, F f) {
+  if (config.columns > 1) {
+    if (split != TapSplit::kTaps) for_each_strips(work, config, split, f);
+    return;
+  }
   for (const bool turns : {false, true}) {
     HaloTiling tiling{};
     tiling.split = split, tiling.turns = turns;
     const int blocks = config.m_blocks * (turns ? 1 : 2);
     for (const int block_w_log2 : {3, 6}) {
       const int block_w = 1 << block_w_log2, block_h = 64 >> block_w_log2;
-      for (int across = 1; across <= blocks; across *= 2) {
+      for (int across_log2 = 0; 1 << across_log2 <= blocks; ++across_log2) {
+        const int across = 1 << across_log2;
         tiling.tile_p = static_cast<int16_t>(block_h * (blocks / across));
         tiling.tile_q = static_cast<int16_t>(block_w * across);
         tiling.block_w_log2 = static_cast<int16_t>(block_w_log2);
+        tiling.across_log2 = static_cast<int16_t>(across_log2);
         // Whole rows of pixels, as they lie; elsewhere, where more than half of a tile lies outside, linear ones do
         // better.
         const bool planes = config.staging == HaloStaging::kPlanes;
@@ -536,7 +578,7 @@ void for_each_tiling(const Work& work, const HaloConfig& config, TapSplit split,
     }
     if (config.staging == HaloStaging::kPlanes || config.staging == HaloStaging::kFolded) continue;
     tiling.linear = true;
-    tiling.tile_p = tiling.tile_q = tiling.block_w_log2 = 0;
+    tiling.tile_p = tiling.tile_q = tiling.block_w_log2 = tiling.across_log2 = 0;
     if (f(tiling)) return;
   }
 }
@@ -571,7 +613,7 @@ Best best_tiling(const Work& work, const HaloConfig& config, const ConvProblem& 
       const Workspace workspace = workspace_of(work, config, problem, tiles);
       if (workspace.bytes() > max_workspace) return false;
       const double cost = any ? 0
-                              : cost_us(work, config, tiling, tiles, reaches, store_mode(work, tiling.linear),
+                              : cost_us(work, config, tiling, tiles, reaches, store_mode(work, config, tiling.linear),
                                         workspace.packed, bytes, device.sm_count);
       if (cost < best.cost_us) best = {tiling, tiles, workspace, cost};
       return any;
@@ -732,6 +774,7 @@ const char* tiles_why_not(const KernelEntry& entry, const ConvProblem& problem, 
                           const DeviceSpec& device) {
   Work work;
   if (!make_work(problem, entry.halo.staging, reordering, work)) return "has room for 16 phases and 64 halos of a tile";
+  if (!takes_columns(work, entry.halo)) return "takes three filter columns at a time, at most three pixels apart";
   if (best_tiling(work, entry.halo, problem, device, /*any=*/true).cost_us > 0) {
     return "finds no tile that fits shared memory, the copy engine's boxes and the workspace";
   }
@@ -758,6 +801,7 @@ const char* halo_why_not(const KernelEntry& entry, const ConvProblem& problem, c
     const char* why = fold_why_not(problem);
     return why != nullptr ? why : tiles_why_not(entry, problem, reordering, device);
   }
+  if (config.columns > 1 && out.c > 2 * config.block_k) return "has tiles of too few filters";
   if (config.channels >= 4 * std::max<int64_t>(in.c, 9)) return "has stages of too many channels";
   if (config.channels * 2 < std::min<int64_t>(in.c, 33)) return "has stages of too few channels";
   const HaloStaging best = best_staging(problem, in, in_step_of(problem));
@@ -833,7 +877,7 @@ HaloLaunch halo_launch(const Plan& plan, const ConvProblem& problem) {
   params.height = static_cast<int32_t>(in.h), params.width = static_cast<int32_t>(in.w);
   params.in_step_h = static_cast<int32_t>(work.in_step.h), params.in_step_w = static_cast<int32_t>(work.in_step.w);
 
-  const Store store = store_mode(work, tiling.linear);
+  const Store store = store_mode(work, config, tiling.linear);
   params.tiles = static_cast<int32_t>(tiles.count);
   params.k_tiles = FastDivmod(tiles.filters), params.phases = FastDivmod(work.phases());
   params.tiles_npq = FastDivmod(tiles.per_filter);
@@ -842,16 +886,23 @@ HaloLaunch halo_launch(const Plan& plan, const ConvProblem& problem) {
   params.tile_pixels = static_cast<int32_t>(tiles.pixels);
   params.warpgroups_per_tile = tiling.turns ? 1 : 2;
   params.halo_rows = static_cast<int32_t>(tiles.halo_rows), params.halo_pitch = static_cast<int32_t>(tiles.halo_pitch);
-  params.group_pitch = static_cast<int32_t>(8 * tiles.pixel_bytes);
   if (tiling.linear) {
     params.loads = params.halo_rows, params.load_rows = 1;
+    params.block_q = 64, params.group_pitch = static_cast<int32_t>(8 * tiles.pixel_bytes);
   } else {
-    params.tile_p = tiling.tile_p, params.tile_q = tiling.tile_q, params.block_w_log2 = tiling.block_w_log2;
-    while (tiling.tile_q >> (tiling.block_w_log2 + params.blocks_q_log2) > 1) ++params.blocks_q_log2;
+    params.tile_p = tiling.tile_p, params.tile_q = tiling.tile_q, params.blocks_q_log2 = tiling.across_log2;
+    params.block_q = 1 << tiling.block_w_log2;
+    if (config.columns > 1) {
+      params.block_p = 1, params.strip = params.group_q = tiling.tile_q / 8;
+      params.column_step = static_cast<int32_t>(column_step(work));
+    } else {
+      params.block_p = 64 >> tiling.block_w_log2, params.strip = tiling.tile_q;
+      (tiling.block_w_log2 == 3 ? params.group_p : params.group_q) = tiling.block_w_log2 == 3 ? 1 : 8;
+    }
     const int64_t tiles_q = ceil_div(work.cols, tiling.tile_q);
     params.tiles_q = FastDivmod(tiles_q), params.tiles_pq = FastDivmod(ceil_div(work.rows, tiling.tile_p) * tiles_q);
     params.loads = 1, params.load_rows = params.halo_rows;
-    if (tiling.block_w_log2 == 3) params.group_pitch = static_cast<int32_t>(tiles.halo_pitch * tiles.pixel_bytes);
+    params.group_pitch = static_cast<int32_t>((params.group_p * tiles.halo_pitch + params.group_q) * tiles.pixel_bytes);
   }
   params.c_blocks = static_cast<int32_t>(tiles.c_blocks);
   params.stage_row_units = FastDivmod(stage_row_units(config.staging, tiles.halo_pitch));

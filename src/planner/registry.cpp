@@ -51,7 +51,7 @@ std::vector<KernelEntry> build_table() {
     table.push_back({name,
                      pass,
                      true,
-                     {128 * config.m_blocks, config.block_k, config.channels},
+                     {128 * config.m_blocks, config.n(), config.channels},
                      halo_why_not,
                      halo_plan,
                      VectorReads::kScalar,
@@ -62,14 +62,14 @@ std::vector<KernelEntry> build_table() {
                      line,
                      config});
   };
-#define HALO_KERNEL(name, k, m, c, staging, filter)                                                 \
-  add_halo("halo_fprop_" #name, Pass::kFprop, {k, m, c, HaloStaging::staging, FilterTile::filter}); \
-  HALO_DGRAD_KERNEL(name, k, m, c, staging, filter)
-#define HALO_FPROP_KERNEL(name, k, m, c, staging, filter)                                           \
-  add_halo("halo_fprop_" #name, Pass::kFprop, {k, m, c, HaloStaging::staging, FilterTile::filter}); \
+#define HALO_KERNEL(name, k, m, c, staging, filter, columns)                                                 \
+  add_halo("halo_fprop_" #name, Pass::kFprop, {k, m, c, HaloStaging::staging, FilterTile::filter, columns}); \
+  HALO_DGRAD_KERNEL(name, k, m, c, staging, filter, columns)
+#define HALO_FPROP_KERNEL(name, k, m, c, staging, filter, columns)                                           \
+  add_halo("halo_fprop_" #name, Pass::kFprop, {k, m, c, HaloStaging::staging, FilterTile::filter, columns}); \
   ++line;
-#define HALO_DGRAD_KERNEL(name, k, m, c, staging, filter)                                           \
-  add_halo("halo_dgrad_" #name, Pass::kDgrad, {k, m, c, HaloStaging::staging, FilterTile::filter}); \
+#define HALO_DGRAD_KERNEL(name, k, m, c, staging, filter, columns)                                           \
+  add_halo("halo_dgrad_" #name, Pass::kDgrad, {k, m, c, HaloStaging::staging, FilterTile::filter, columns}); \
   ++line;
 #include "../launch/configs/halo.def"
 #undef HALO_DGRAD_KERNEL

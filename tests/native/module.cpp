@@ -356,6 +356,12 @@ Products halo_products(const ConvProblem& problem, const KernelEntry& kernel, co
         block_offset(params, tile, block, pixel_bytes) + row / 8 * params.group_pitch + row % 8 * pixel_bytes;
     for (int32_t tap = 0; tap < taps.rows * taps.cols; ++tap) {
       const int32_t i = tap / taps.cols, j = tap % taps.cols;
+      // Side by side on N, a column's sums are those of the pixel that it shifts to.
+      const int32_t column = (block & ((1 << params.blocks_q_log2) - 1)) * params.block_q + row % 8;
+      if (column + j % kernel.halo.columns * params.column_step >= params.block_q << params.blocks_q_log2 &&
+          kernel.halo.columns > 1) {
+        throw py::index_error("no sums of this strip");
+      }
       const int64_t source = halo.at((first + i * taps.row_step + j * taps.col_step) / pixel_bytes);
       if (source == kNothing) throw py::index_error("nothing staged");
       if (source == kZero) continue;

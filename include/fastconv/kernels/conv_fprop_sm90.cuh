@@ -60,8 +60,9 @@ __device__ __forceinline__ void clear(float (&acc)[kRows][kCols]) {
   for (int i = 0; i < kRows * kCols; ++i) acc[i / kCols][i % kCols] = 0.f;
 }
 
-// Filter steps of all the block's tiles, in the order of use; or of all phases once, if they stay. One thread.
-template <int kBlockK, int kChannels, bool kNMajor>
+// Filter steps of all the block's tiles, in the order of use; or of all phases once, if they stay. A stage is kColumns
+// steps, which follow each other. One thread.
+template <int kBlockK, int kChannels, bool kNMajor, int kColumns>
 __device__ __forceinline__ void produce_filter(const HaloParams& params, const CUtensorMap* map, Ring& ring) {
   constexpr int kStepBytes = kBlockK * kChannels * 2;
   if (!params.filter_direct) ptx::wait_for_previous_kernel();  // which packs the filter
@@ -78,7 +79,8 @@ __device__ __forceinline__ void produce_filter(const HaloParams& params, const C
       const int64_t filter_tile = int64_t{tile.group} * params.k_tiles.divisor + tile.k_tile;
       const int first = params.filter_resident ? 0 : phase.first_step;
       const int steps = params.filter_resident ? params.steps_per_filter_tile : phase.taps * params.c_blocks;
-      stage_filter<kStepBytes>(params, filter_tile * params.steps_per_filter_tile + first, steps, ring);
+      stage_filter<kColumns * kStepBytes>(params, (filter_tile * params.steps_per_filter_tile + first) / kColumns,
+                                          steps / kColumns, ring);
     }
     if (params.filter_resident) break;
   }
@@ -105,8 +107,8 @@ __device__ __forceinline__ void produce_halos(const HaloParams& params, const Ha
       } else if constexpr (kStaging == HaloStaging::kTransposed) {
         if (warp >= 0) {
           transpose_halo<kChannels, kWarps>(params, tile, raw, halo, warp, {params, waste, lane});
-        } else if (lane == 0) {
-          load_raw_planes<kChannels>(params, tile, maps, raw);
+        } else {
+          RawLoads<kChannels>(params, maps, lane).tile(tile, raw);
         }
       } else {
         stage_halo_units<kChannels, kStaging == HaloStaging::kPairs ? 2 : 1, kWarps>(params, tile, halo, warp, lane);
@@ -115,14 +117,14 @@ __device__ __forceinline__ void produce_halos(const HaloParams& params, const Ha
   }
 }
 
-template <typename T, int kBlockK, int kMBlocks, int kChannels, HaloStaging kStaging, FilterTile kFilter>
+template <typename T, int kBlockK, int kMBlocks, int kChannels, HaloStaging kStaging, FilterTile kFilter, int kColumns>
 __global__ __launch_bounds__(HaloThreads<kStaging>::kThreads,
                              1) void conv_fprop_sm90(const __grid_constant__ HaloParams params,
                                                      const __grid_constant__ HaloMaps<kStaging> in_maps,
                                                      const __grid_constant__ CUtensorMap filter_map) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Threads = HaloThreads<kStaging>;
-  constexpr int kStepBytes = kBlockK * kChannels * 2;
+  constexpr int kFilterBytes = kColumns * kBlockK * kChannels * 2;
   constexpr bool kMMajor = kStaging == HaloStaging::kPlanes, kNMajor = kFilter == FilterTile::kNMajor;
 
   extern __shared__ uint8_t smem_raw[];
@@ -131,8 +133,8 @@ __global__ __launch_bounds__(HaloThreads<kStaging>::kThreads,
   Ring halo, filter, raw;
   halo.data = smem, halo.stage_bytes = params.a_stage_bytes, halo.stages = params.a_stages;
   filter.data = halo.data + params.a_stages * params.a_stage_bytes;
-  filter.stage_bytes = kStepBytes, filter.stages = params.b_stages;
-  raw.data = filter.data + params.b_stages * kStepBytes;
+  filter.stage_bytes = kFilterBytes, filter.stages = params.b_stages;
+  raw.data = filter.data + params.b_stages * kFilterBytes;
   raw.stage_bytes = params.raw.stage_bytes, raw.stages = params.raw.stages;
   const uint32_t epilogue = raw.data + raw.stages * raw.stage_bytes;
   halo.barriers = epilogue + Threads::kConsumerWarpgroups * kEpilogueBytes;
@@ -165,7 +167,7 @@ __global__ __launch_bounds__(HaloThreads<kStaging>::kThreads,
     ptx::release_registers<Threads::kProducerRegisters>();
     if (warp == 0) {
       if (lane == 0) {
-        produce_filter<kBlockK, kChannels, kNMajor>(params, &filter_map, filter);
+        produce_filter<kBlockK, kChannels, kNMajor, kColumns>(params, &filter_map, filter);
       }
     } else if (warp < Threads::kFirstStagingWarp + Threads::kStagingWarps) {
       produce_halos<kChannels, kStaging>(params, in_maps, raw, halo, waste, warp - Threads::kFirstStagingWarp, lane);
@@ -186,23 +188,32 @@ __global__ __launch_bounds__(HaloThreads<kStaging>::kThreads,
       if (turns && (turn & 1) != warpgroup) {
         const OutputPhase& phase = params.phase[tile.phase];
         halo.skip((phase.group_end - phase.group_begin) * params.c_blocks);
-        filter.skip(phase.taps * params.c_blocks);
+        filter.skip(phase.taps / kColumns * params.c_blocks);
         continue;
       }
       if (params.filter_resident) {
-        filter.index = params.phase[tile.phase].first_step;
+        filter.index = params.phase[tile.phase].first_step / kColumns;
         filter.parity = 0;
       }
-      float acc[kMBlocks][kBlockK / 2];
+      float acc[kMBlocks][kColumns * kBlockK / 2];
       if (turns) ptx::barrier_sync<256>(my_turn);
-      Mainloop<T, kBlockK, kMBlocks, kChannels, kMMajor, kNMajor>::run(params, tile, first_block, halo, filter,
-                                                                       !params.filter_resident, lane == 0, acc, [&] {
-                                                                         if (turns) arrive_block_barrier(next_turn);
-                                                                       });
+      Mainloop<T, kBlockK, kMBlocks, kChannels, kMMajor, kNMajor, kColumns>::run(
+          params, tile, first_block, halo, filter, !params.filter_resident, lane == 0, acc, [&] {
+            if (turns) arrive_block_barrier(next_turn);
+          });
       if (params.phase[tile.phase].taps == 0) clear(acc);
-      Epilogue<T, kBlockK, kMBlocks>(params, tile, threadIdx.x % 128, epilogue + warpgroup * kEpilogueBytes,
-                                     kEpilogueBarrier + warpgroup)
-          .store(acc, first_block);
+      // NOTES: where a thread's pixels lie in a tile does not change, but to keep it would spill.
+      int thread = threadIdx.x % 128;
+      if constexpr (kColumns > 1) asm volatile("" : "+r"(thread));
+      const Epilogue<T, kBlockK, kMBlocks> store(params, tile, thread, epilogue + warpgroup * kEpilogueBytes,
+                                                 kEpilogueBarrier + warpgroup);
+      if constexpr (kColumns == 1) {
+        store(acc, first_block);
+      } else {
+        float sum[kMBlocks][kBlockK / 2];
+        add_columns<kBlockK, kColumns>(acc, params.column_step, lane, sum);
+        store(sum, first_block);
+      }
     }
     if (reorder_out) {
       sync_grid();

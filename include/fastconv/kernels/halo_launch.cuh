@@ -10,7 +10,7 @@
 
 namespace fastconv {
 
-template <typename T, int kBlockK, int kMBlocks, int kChannels, HaloStaging kStaging, FilterTile kFilter>
+template <typename T, int kBlockK, int kMBlocks, int kChannels, HaloStaging kStaging, FilterTile kFilter, int kColumns>
 void launch_halo(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, cudaStream_t stream) {
   if (plan.grid == 0) return;
   const bool dgrad = problem.pass == Pass::kDgrad;
@@ -48,7 +48,7 @@ void launch_halo(const Plan& plan, const ConvProblem& problem, const ConvBuffers
   LaunchShape shape{plan.grid, HaloThreads<kStaging>::kThreads, plan.smem_bytes};
   shape.early = !params.filter_direct;  // the filter is packed while this kernel sets up and stages its first halo
   shape.cooperative = plan.halo.reorder_in || plan.halo.reorder_out;
-  const auto kernel = conv_fprop_sm90<T, kBlockK, kMBlocks, kChannels, kStaging, kFilter>;
+  const auto kernel = conv_fprop_sm90<T, kBlockK, kMBlocks, kChannels, kStaging, kFilter, kColumns>;
   if constexpr (kStaging == HaloStaging::kTransposed) {
     launch(plan.kernel->name, kernel, shape, stream, params, in_maps, filter_map);
   } else if constexpr (kStaging == HaloStaging::kFolded) {
@@ -60,10 +60,10 @@ void launch_halo(const Plan& plan, const ConvProblem& problem, const ConvBuffers
 
 // One line of the .def, compiled where staging and filter tile are those of the file.
 template <HaloStaging kStaging, FilterTile kFilter, typename T, int kBlockK, int kMBlocks, int kChannels,
-          HaloStaging kLineStaging, FilterTile kLineFilter>
+          HaloStaging kLineStaging, FilterTile kLineFilter, int kColumns>
 constexpr Launcher halo_launcher_of() {
   if constexpr (kLineStaging == kStaging && kLineFilter == kFilter) {
-    return launch_halo<T, kBlockK, kMBlocks, kChannels, kStaging, kFilter>;
+    return launch_halo<T, kBlockK, kMBlocks, kChannels, kStaging, kFilter, kColumns>;
   }
   return nullptr;
 }
@@ -71,8 +71,9 @@ constexpr Launcher halo_launcher_of() {
 template <HaloStaging kStaging, FilterTile kFilter, typename T>
 Launcher halo_launcher(int line) {
   static constexpr Launcher kLaunchers[] = {
-#define HALO_KERNEL(name, block_k, m_blocks, channels, staging, filter) \
-  halo_launcher_of<kStaging, kFilter, T, block_k, m_blocks, channels, HaloStaging::staging, FilterTile::filter>(),
+#define HALO_KERNEL(name, block_k, m_blocks, channels, staging, filter, columns)                                \
+  halo_launcher_of<kStaging, kFilter, T, block_k, m_blocks, channels, HaloStaging::staging, FilterTile::filter, \
+                   columns>(),
 #define HALO_FPROP_KERNEL HALO_KERNEL
 #define HALO_DGRAD_KERNEL HALO_KERNEL
 #include "../../../src/launch/configs/halo.def"

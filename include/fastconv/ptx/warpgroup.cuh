@@ -21,6 +21,14 @@ __device__ __forceinline__ void barrier_sync(int barrier) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(kThreads) : "memory");
 }
 
+// A value of another lane of a whole warp. NOTES: __shfl_sync takes the bits of a float as an integer; the compiler
+// then keeps accumulators as integers, and ptxas no longer sees that they are wgmma's.
+__device__ __forceinline__ float shuffle(float value, int lane) {
+  float other;
+  asm volatile("shfl.sync.idx.b32 %0, %1, %2, 0x1f, 0xffffffff;" : "=f"(other) : "f"(value), "r"(lane));
+  return other;
+}
+
 // Programmatic dependent launch: the wait returns when the kernels before this one have finished and flushed.
 __device__ __forceinline__ void wait_for_previous_kernel() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 __device__ __forceinline__ void allow_next_kernel() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }

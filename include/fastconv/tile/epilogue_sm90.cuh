@@ -25,6 +25,28 @@ __device__ __forceinline__ uint32_t pack2<__nv_bfloat16>(float low, float high) 
   return *reinterpret_cast<const uint32_t*>(&value);
 }
 
+// Sums of filter columns side by side on N: those of column i belong to outputs i * step pixels before theirs, which
+// lanes of the same warp have, or the next M-block. `step` * (kColumns - 1) is at most 7. The last pixels of a strip
+// receive what belongs to others; nobody stores them.
+template <int kBlockK, int kColumns, int kMBlocks>
+__device__ __forceinline__ void add_columns(const float (&acc)[kMBlocks][kColumns * kBlockK / 2], int step, int lane,
+                                            float (&sum)[kMBlocks][kBlockK / 2]) {
+#pragma unroll
+  for (int m = 0; m < kMBlocks; ++m) {
+#pragma unroll
+    for (int e = 0; e < kBlockK / 2; ++e) {
+      float total = acc[m][e];
+#pragma unroll
+      for (int i = 1; i < kColumns; ++i) {
+        const int shift = i * step, at = i * kBlockK / 2 + e;
+        const float mine = acc[m][at], nexts = m + 1 < kMBlocks ? acc[m + 1][at] : 0.f;
+        total += ptx::shuffle(lane / 4 < shift ? nexts : mine, lane + 4 * shift);
+      }
+      sum[m][e] = total;
+    }
+  }
+}
+
 template <typename T, int kBlockK, int kMBlocks>
 struct Epilogue {
   static constexpr int kAccumulators = kBlockK / 2;
@@ -78,15 +100,16 @@ struct Epilogue {
     for (int i = 0; i < 4; ++i) v[i] = pack2<T>(acc[c / 2 + 2 * i], acc[c / 2 + 2 * i + 1]);
   }
 
-  __device__ __forceinline__ void store(float (&acc)[kMBlocks][kAccumulators], int first_block) const {
+  __device__ __forceinline__ void operator()(float (&acc)[kMBlocks][kAccumulators], int first_block) const {
     if (params.bias != nullptr) add_bias(acc);
     if (params.store == StoreMode::kPixels) {
+      constexpr int kMany = kMBlocks % 4 == 0 ? 4 : kMBlocks % 2 == 0 ? 2 : 1, kFew = kMany < 2 ? kMany : 2;
       if (params.pixel_vector == 8) {
-        store_pixels<8>(acc, first_block);
+        store_pixels<8, kMany>(acc, first_block);
       } else if (params.pixel_vector == 2) {
-        store_pixels<2>(acc, first_block);
+        store_pixels<2, kMany>(acc, first_block);
       } else {
-        store_pixels<1>(acc, first_block);
+        store_pixels<1, kFew>(acc, first_block);  // places of more pixels would spill
       }
       return;
     }
@@ -135,29 +158,35 @@ struct Epilogue {
     }
   }
 
-  static constexpr int kPixels = 64 * kMBlocks, kRowBytes = kPixels * 2;
-  static constexpr int kPass = kEpilogueBytes / kRowBytes;  // channels that pass through shared memory together
-  static_assert(kBlockK % kPass == 0 && kPass % 16 == 0);
-
-  __device__ __forceinline__ uint32_t pixel_address(int k, int pixel) const {
-    return smem + k * kRowBytes + (((pixel >> 3) ^ (k & 7)) << 4) + (pixel & 7) * 2;
-  }
-
-  // Out[channel][pixel]: the warpgroup turns all its M-blocks round together, a few channels at a time, so that blocks
+  // Out[channel][pixel]: the warpgroup turns kTogether M-blocks round at once, a few channels at a time, so that blocks
   // side by side make long runs: a sector written in pieces costs more than its bytes. Then each warp stores rows of
   // pixels, kVector a lane. NOTES: loads from shared memory stay in their order with stores, so a few go ahead
   // together.
-  template <int kVector>
+  template <int kVector, int kTogether>
   __device__ __forceinline__ void store_pixels(const float (&acc)[kMBlocks][kAccumulators], int first_block) const {
+#pragma unroll
+    for (int m = 0; m < kMBlocks; m += kTogether) store_pixels<kVector, kTogether>(acc, m, first_block);
+  }
+
+  template <int kVector, int kTogether>
+  __device__ __forceinline__ void store_pixels(const float (&acc)[kMBlocks][kAccumulators], int m0,
+                                               int first_block) const {
     using Value = typename Pixels<kVector>::Value;
+    constexpr int kPixels = 64 * kTogether, kRowBytes = kPixels * 2;
+    // Channels that pass through shared memory together.
+    constexpr int kPass = kEpilogueBytes / kRowBytes < kBlockK ? kEpilogueBytes / kRowBytes : kBlockK;
+    static_assert(kBlockK % kPass == 0 && kPass % 16 == 0);
     constexpr int kLanes = kPixels / kVector < 32 ? kPixels / kVector : 32;  // that share a channel
     constexpr int kParts = kPixels / (kLanes * kVector), kStep = 4 * 32 / kLanes;
     constexpr int kBatch = kParts >= 8 ? 1 : (kVector == 8 ? 2 : 8) / kParts;  // channels
     static_assert(kPass % (kStep * kBatch) == 0);
     // Rows of shared memory hold groups of 8 pixels in the order of the output's rows.
-    const int across_log2 = params.linear || params.block_w_log2 == 6 ? 0 : min(params.blocks_q_log2, kMBlocks / 2);
+    const int across_log2 = params.block_q > 8 ? 0 : min(params.blocks_q_log2, kTogether / 2);
     auto position = [&](int m, int group) {
       return (((m >> across_log2) * 8 + group) << across_log2) + (m & ((1 << across_log2) - 1));
+    };
+    auto address = [&](int k, int pixel) {
+      return smem + k * kRowBytes + (((pixel >> 3) ^ (k & 7)) << 4) + (pixel & 7) * 2;
     };
     auto pixel_of = [&](int part) { return (part * kLanes + lane % kLanes) * kVector; };
     int room[kParts];
@@ -166,19 +195,19 @@ struct Epilogue {
     for (int i = 0; i < kParts; ++i) {
       const int pixel = pixel_of(i), row = pixel >> (3 + across_log2);
       const int m = ((row >> 3) << across_log2) + ((pixel >> 3) & ((1 << across_log2) - 1));
-      at[i] = offset(first_block + m, (row & 7) * 8 + (pixel & 7), room[i]);
+      at[i] = offset(first_block + m0 + m, (row & 7) * 8 + (pixel & 7), room[i]);
     }
     auto* out = static_cast<uint16_t*>(params.out) + k_base * params.out_k;
 #pragma unroll
     for (int first = 0; first < kBlockK; first += kPass) {
       ptx::barrier_sync<128>(barrier);
 #pragma unroll
-      for (int m = 0; m < kMBlocks; ++m) {
+      for (int m = 0; m < kTogether; ++m) {
         const int to = position(m, warp * 2 + lane / 8 % 2) ^ (lane & 7);
 #pragma unroll
         for (int c = 0; c < kPass; c += 16) {
           uint32_t v[4];
-          fragment(acc[m], first + c, v);
+          fragment(acc[m0 + m], first + c, v);
           ptx::stmatrix4<true>(smem + (c + lane / 16 * 8 + lane % 8) * kRowBytes + (to << 4), v);
         }
       }
@@ -189,7 +218,7 @@ struct Epilogue {
 #pragma unroll
         for (int b = 0; b < kBatch; ++b) {
 #pragma unroll
-          for (int i = 0; i < kParts; ++i) v[b][i] = Pixels<kVector>::load(pixel_address(k0 + b * kStep, pixel_of(i)));
+          for (int i = 0; i < kParts; ++i) v[b][i] = Pixels<kVector>::load(address(k0 + b * kStep, pixel_of(i)));
         }
 #pragma unroll
         for (int b = 0; b < kBatch; ++b) {
@@ -202,7 +231,7 @@ struct Epilogue {
             if (kVector == 1 || room[i] >= kVector) {
               *reinterpret_cast<Value*>(plane + at[i]) = v[b][i];
             } else {
-              for (int e = 0; e < room[i]; ++e) plane[at[i] + e] = ptx::load_shared2(pixel_address(k, pixel_of(i) + e));
+              for (int e = 0; e < room[i]; ++e) plane[at[i] + e] = ptx::load_shared2(address(k, pixel_of(i) + e));
             }
           }
         }

@@ -28,7 +28,15 @@ struct HaloConfig {
   int32_t channels;  // of a staged halo: 64, 32 or 16
   HaloStaging staging;
   FilterTile filter;
+  int32_t columns;  // of the filter that lie side by side on N
+
+  constexpr int32_t n() const { return block_k * columns; }
 };
+
+// Columns of the filter side by side on N are for problems of few filters, whose products would read shared memory
+// faster than it delivers. Their sums belong to outputs some pixels apart and are added once, at the end: a row of
+// outputs is then 8 strips, one for each group of 8 pixels of the M-blocks that lie side by side, and strips overlap by
+// as many positions as the columns are apart.
 
 // Which taps are served from one halo: all that the stride leaves together, those of a filter row, or one.
 enum class TapSplit : int8_t { kNone, kRows, kTaps };
@@ -44,6 +52,7 @@ struct HaloTiling {
   bool turns;            // consumer warpgroups take tiles in turns instead of sharing each
   bool filter_resident;  // all filter taps stay in shared memory
   int16_t tile_p, tile_q, block_w_log2;
+  int16_t across_log2;  // M-blocks side by side in a tile
   int16_t halo_stages, filter_stages;
   bool reorder_in, reorder_out;  // kTma: NCHW tensors pass through the workspace, see reorder.h
 };

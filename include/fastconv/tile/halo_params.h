@@ -63,9 +63,12 @@ struct HaloParams {
   int32_t tiles;
   FastDivmod k_tiles, tiles_q, tiles_pq, tiles_npq, phases;  // tile index = (((group * phases + phase) * n + ..) ..
   int32_t tile_p, tile_q;                                    // rectangular tiles
-  int32_t block_w_log2;   // an M-block is 64 >> block_w_log2 rows of 1 << block_w_log2 pixels
-  int32_t blocks_q_log2;  // M-blocks side by side in a tile
-  bool linear;            // tiles are runs of the padded pixel order instead, see halo_config.h
+  int32_t blocks_q_log2;                                     // M-blocks side by side in a tile
+  int32_t block_p, block_q;  // output rows and columns from an M-block to those below it and beside it
+  int32_t group_p, group_q;  // and between its groups of 8 pixels
+  int32_t strip;             // columns of a group, over M-blocks side by side, that are outputs
+  int32_t column_step;       // filter columns side by side on N: input pixels between them
+  bool linear;               // tiles are runs of the padded pixel order instead, see halo_config.h
   FastDivmod linear_w, linear_h;
   int32_t tile_pixels;
   int32_t warpgroups_per_tile;  // 2: both consumer warpgroups share a tile; 1: they take turns

@@ -31,22 +31,49 @@ struct RawRun {
   FASTCONV_HOST_DEVICE int32_t flat(const HaloParams& params) const { return h * params.width + w; }
 };
 
+// Of a rectangular tile all runs are alike: the halo's rows from `begin` up to `end` exist. One is as many copies as
+// `pieces` says.
+struct RawRows {
+  int32_t begin, end;
+  int32_t n, h, w;  // first pixel of row 0, even if it does not exist
+  int32_t step, count, pieces;
+
+  FASTCONV_HOST_DEVICE RawRows(const HaloParams& params, const Tile& tile, const TapGroup& group)
+      : n(tile.n), h(tile.p * params.in_step_h + group.dh), step(params.in_step_h) {
+    const int32_t w0 = halo_col(params, tile, group),
+                  w_end = w0 + ((params.halo_pitch - 1) << params.raw.step_log2) + 1;
+    w = w0 < 0 ? 0 : w0;
+    count = (w_end < params.width ? w_end : params.width) - w;
+    // Divisions would be what whoever copies spends most time on.
+    const int32_t below = h >= 0 ? 0 : step - 1 - h, above = h >= params.height ? 0 : params.height - h + step - 1;
+    begin = step == 1 ? below : below / step, end = step == 1 ? above : above / step;
+    end = end < params.halo_rows ? end : params.halo_rows;
+    if (count <= 0 || begin >= end) count = begin = end = 0;
+    pieces = count <= params.raw.advance ? 1 : (count + params.raw.advance - 1) / params.raw.advance;
+  }
+  FASTCONV_HOST_DEVICE RawRun run(int32_t i) const {
+    return {i, 1, n, h + i * step, w, i >= begin && i < end ? count : 0};
+  }
+};
+
 FASTCONV_HOST_DEVICE_CALLER void for_each_raw_run(const HaloParams& params, const Tile& tile, const TapGroup& group,
                                                   F f) {
-  const int32_t w0 = halo_col(params, tile, group), reach = ((params.halo_pitch - 1) << params.raw.step_log2) + 1;
-  const int32_t begin = params.linear || w0 < 0 ? 0 : w0;
-  const int32_t end = params.linear || w0 + reach > params.width ? params.width : w0 + reach;
+  if (!params.linear) {
+    const RawRows rows(params, tile, group);
+    for (int32_t i = 0; i < params.halo_rows; ++i) f(rows.run(i));
+    return;
+  }
   for (int32_t i = 0; i < params.halo_rows;) {
     const HaloRow at = halo_row(params, tile, group, i);
-    RawRun run{i, 1, at.n, at.h, begin, 0};
-    if (exists(params, at) && begin < end) {
-      if (params.linear && params.in_step_h == 1) {
+    RawRun run{i, 1, at.n, at.h, 0, 0};
+    if (exists(params, at)) {
+      if (params.in_step_h == 1) {
         // Rows of the image that are left, of the positions that it has, of the halo.
         const int32_t positions = static_cast<int32_t>(params.linear_h.divisor) - (at.h - group.dh);
         run.rows = params.height - at.h < positions ? params.height - at.h : positions;
         if (run.rows > params.halo_rows - i) run.rows = params.halo_rows - i;
       }
-      run.count = (run.rows - 1) * params.width + end - begin;
+      run.count = run.rows * params.width;
     }
     f(run);
     i += run.rows;

@@ -8,11 +8,13 @@
 namespace fastconv {
 
 // kMMajor: the input lies as blocks of [64 channels][64 pixels], one an M-block.
-template <typename T, int kBlockK, int kMBlocks, int kChannels, bool kMMajor, bool kNMajor>
+// kColumns filter columns are multiplied at once, side by side on N.
+template <typename T, int kBlockK, int kMBlocks, int kChannels, bool kMMajor, bool kNMajor, int kColumns>
 struct Mainloop {
   static_assert(!kMMajor || kChannels == 64);
+  static_assert(kColumns == 1 || !kNMajor);
   static constexpr int kPixelBytes = kChannels * 2;
-  static constexpr int kAccumulators = kBlockK / 2;  // of one M-block, per thread
+  static constexpr int kAccumulators = kBlockK * kColumns / 2;  // of one M-block, per thread
   static constexpr ptx::Swizzle kSwizzle = ptx::swizzle_of(kPixelBytes);
   static constexpr ptx::Major kInputMajor = kMMajor ? ptx::Major::kMn : ptx::Major::kK;
   static constexpr ptx::Major kFilterMajor = kNMajor ? ptx::Major::kMn : ptx::Major::kK;
@@ -41,12 +43,12 @@ struct Mainloop {
       for (int g = phase.group_begin; g < phase.group_end; ++g) {
         const TapGroup& group = params.group[g];
         const int rows = group.rows, cols = group.cols;
-        const uint32_t row_step = group.row_step >> 4, col_step = group.col_step >> 4;
+        const uint32_t row_step = group.row_step >> 4, col_step = kColumns * group.col_step >> 4;
         halo.wait_full();
         uint32_t row = ptx::descriptor_low(halo.stage());
         for (int i = 0; i < rows; ++i, row += row_step) {
           uint32_t tap = row;
-          for (int j = 0; j < cols; ++j, tap += col_step) {
+          for (int j = 0; j < cols; j += kColumns, tap += col_step) {
             filter.wait_full();
             const uint32_t b_low = ptx::descriptor_low(filter.stage(), kBlockPitch);
             ptx::wgmma_fence();

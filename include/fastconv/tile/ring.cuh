@@ -33,6 +33,14 @@ struct Ring {
       parity ^= 1;
     }
   }
+  // By at most a round.
+  __device__ void advance(int count) {
+    index += count;
+    if (index >= stages) {
+      index -= stages;
+      parity ^= 1;
+    }
+  }
   __device__ void skip(int count) {
     const int position = index + count;
     parity ^= (position / stages) & 1;

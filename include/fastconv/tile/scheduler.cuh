@@ -46,6 +46,8 @@ struct OutputPixel {
   int32_t n, p, q;
 };
 
+inline constexpr int32_t kNoColumn = 1 << 30;  // of the output: beyond every row
+
 // Pixel m (of 64) of an M-block.
 FASTCONV_HOST_DEVICE OutputPixel output_pixel(const HaloParams& params, const Tile& tile, int block, int m) {
   OutputPixel out;
@@ -54,11 +56,10 @@ FASTCONV_HOST_DEVICE OutputPixel output_pixel(const HaloParams& params, const Ti
     params.linear_w.divmod(tile.linear + block * 64 + m, row, out.q);
     params.linear_h.divmod(row, out.n, out.p);
   } else {
-    const int w_log2 = params.block_w_log2;
-    const int block_p = block >> params.blocks_q_log2, block_q = block & ((1 << params.blocks_q_log2) - 1);
+    const int group = m >> 3, column = (block & ((1 << params.blocks_q_log2) - 1)) * params.block_q + (m & 7);
     out.n = tile.n;
-    out.p = tile.p + (block_p << (6 - w_log2)) + (m >> w_log2);
-    out.q = tile.q + (block_q << w_log2) + (m & ((1 << w_log2) - 1));
+    out.p = tile.p + (block >> params.blocks_q_log2) * params.block_p + group * params.group_p;
+    out.q = column < params.strip ? tile.q + group * params.group_q + column : kNoColumn;
   }
   return out;
 }
@@ -66,8 +67,8 @@ FASTCONV_HOST_DEVICE OutputPixel output_pixel(const HaloParams& params, const Ti
 // Bytes from the start of the staged halo to an M-block's first pixel, for the group's first tap.
 FASTCONV_HOST_DEVICE int32_t block_offset(const HaloParams& params, const Tile& tile, int block, int32_t pixel_bytes) {
   if (params.linear) return (tile.col + block * 64) * pixel_bytes;
-  const int block_p = block >> params.blocks_q_log2, block_q = block & ((1 << params.blocks_q_log2) - 1);
-  const int row = block_p << (6 - params.block_w_log2), col = block_q << params.block_w_log2;
+  const int row = (block >> params.blocks_q_log2) * params.block_p;
+  const int col = (block & ((1 << params.blocks_q_log2) - 1)) * params.block_q;
   return (row * params.halo_pitch + col) * pixel_bytes;
 }
 

@@ -50,18 +50,6 @@ struct Transposition {
     }
   }
 
-  // Pixels of the run from `first` on, as far as a copy goes. This warp takes units number `unit`, `unit` + `units` and
-  // so on. `halo` is a multiple of 1024.
-  __device__ __forceinline__ void run(uint32_t source, const RawRun& run, int first, int w0, uint32_t halo, int unit,
-                                      int units) const {
-    if (params.linear || params.raw.step_log2 != 0) {
-      turn<true>(source, run, first, w0, halo, unit, units);
-    } else {
-      turn<false>(source, run, first, w0, halo, unit, units);
-    }
-  }
-
- private:
   // NOTES: a value that the compiler can see to be a kernel parameter is read again from constant memory in every round
   // of the loop, and the round waits for it.
   static __device__ __forceinline__ int in_register(int value) {
@@ -74,7 +62,8 @@ struct Transposition {
     return offset ^ (((offset >> 7) & (kChunks - 1)) << 4);
   }
 
-  // kGeneral: halo pixels are not simply as far apart as the run's.
+  // Pixels of the run from `first` on, as far as a copy goes. This warp takes units number `unit`, `unit` + `units` and
+  // so on. `halo` is a multiple of 1024. kGeneral: halo pixels are not simply as far apart as the run's.
   template <bool kGeneral>
   __device__ __forceinline__ void turn(uint32_t source, const RawRun& run, int first, int w0, uint32_t halo, int unit,
                                        int units) const {
@@ -129,65 +118,141 @@ __device__ __forceinline__ void stage_planes(const HaloParams& params, const Til
   });
 }
 
-// HaloStaging::kTransposed. One thread starts the copies.
+// HaloStaging::kTransposed. One warp starts the copies, a lane for each tensor map. NOTES: that is a few instructions a
+// copy or its latency, not the copy engine, limits staging.
 template <int kChannels>
-__device__ __forceinline__ void load_raw_planes(const HaloParams& params, const Tile& tile, const TensorMaps& maps,
-                                                Ring& raw) {
-  const RawPlanes& planes = params.raw;
-  for_each_halo(params, tile, [&](const TapGroup& group, int c_block) {
-    for_each_raw_run(params, tile, group, [&](const RawRun& run) {
-      for (int first = 0; first < run.count; first += planes.advance) {
-        raw.wait_empty();
-        if (planes.whole) {
-          const uint32_t bytes = kChannels * static_cast<int32_t>(params.in_c) * 2;
-          ptx::mbarrier_arrive_expect(raw.full(), bytes);
-          ptx::bulk_load(raw.stage(),
-                         static_cast<const uint16_t*>(params.in) + run.n * params.in_n +
-                             (int64_t{tile.group} * params.c + c_block * kChannels) * params.in_c,
-                         bytes, raw.full());
-          raw.next();
-          continue;
+struct RawLoads {
+  const HaloParams& params;
+  const TensorMaps& maps;
+  int lane, shift, phases;
+  uint32_t phase_bytes;
+
+  __device__ RawLoads(const HaloParams& params, const TensorMaps& maps, int lane)
+      : params(params),
+        maps(maps),
+        lane(lane),
+        shift(raw_shift(params.in_c, lane)),
+        phases(1 << params.raw.phases_log2),
+        phase_bytes(params.raw.stage_bytes >> params.raw.phases_log2) {}
+
+  // From `pixel` of image n on.
+  __device__ __forceinline__ void copy(Ring& raw, int32_t pixel, int32_t c, int32_t group, int32_t n) const {
+    raw.wait_empty();
+    if (lane == 0) ptx::mbarrier_arrive_expect(raw.full(), params.raw.stage_bytes);
+    __syncwarp();
+    if (lane < phases) {
+      ptx::tma_load(raw.stage() + lane * phase_bytes, &maps.map[lane], (pixel + shift) & ~7, c, group, n, 0,
+                    raw.full());
+    }
+    raw.next();
+  }
+  __device__ __forceinline__ void copy_image(Ring& raw, int32_t c, int32_t group, int32_t n) const {
+    const uint32_t bytes = kChannels * static_cast<int32_t>(params.in_c) * 2;
+    raw.wait_empty();
+    if (lane == 0) {
+      ptx::mbarrier_arrive_expect(raw.full(), bytes);
+      ptx::bulk_load(
+          raw.stage(),
+          static_cast<const uint16_t*>(params.in) + n * params.in_n + (int64_t{group} * params.c + c) * params.in_c,
+          bytes, raw.full());
+    }
+    raw.next();
+  }
+
+  __device__ __forceinline__ void tile(const Tile& tile, Ring& raw) const {
+    for_each_halo(params, tile, [&](const TapGroup& group, int c_block) {
+      const int c = c_block * kChannels, phase_c = c >> params.raw.phases_log2, advance = params.raw.advance;
+      if (!params.linear) {
+        const RawRows rows(params, tile, group);
+        int pixel = rows.run(rows.begin).flat(params);
+        for (int i = rows.begin; i < rows.end; ++i, pixel += rows.step * params.width) {
+          for (int first = 0; first < rows.count; first += advance)
+            copy(raw, pixel + first, phase_c, tile.group, rows.n);
         }
-        ptx::mbarrier_arrive_expect(raw.full(), planes.stage_bytes);
-        for (int phase = 0; phase < 1 << planes.phases_log2; ++phase) {
-          const int column =
-              run.flat(params) + first + raw_shift(params.in_c, phase) - raw_lead(params, run, first, phase);
-          ptx::tma_load(raw.stage() + phase * (planes.stage_bytes >> planes.phases_log2), &maps.map[phase], column,
-                        c_block * kChannels >> planes.phases_log2, tile.group, run.n, 0, raw.full());
-        }
-        raw.next();
+        return;
       }
+      for_each_raw_run(params, tile, group, [&](const RawRun& run) {
+        for (int first = 0; first < run.count; first += advance) {
+          if (params.raw.whole) {
+            copy_image(raw, c, tile.group, run.n);
+          } else {
+            copy(raw, run.flat(params) + first, phase_c, tile.group, run.n);
+          }
+        }
+      });
     });
+  }
+};
+
+// A halo in any order of runs. The warps share stages where there are a few large ones, or each has stages of its own.
+template <int kChannels, int kWarps>
+__device__ __forceinline__ void transpose_runs(const HaloParams& params, const Tile& tile, const TapGroup& group,
+                                               Ring& raw, uint32_t halo, int warp,
+                                               const Transposition<kChannels>& transposition) {
+  const int pitch = params.halo_pitch, w0 = halo_col(params, tile, group);
+  const HaloColumns inside(params, w0);
+  for_each_raw_run(params, tile, group, [&](const RawRun& run) {
+    for (int row = run.row; row < run.row + run.rows; ++row) {  // padding
+      if (row % kWarps != warp) continue;
+      const int begin = run.count > 0 ? inside.begin : pitch, end = run.count > 0 ? inside.end : pitch;
+      transposition.clear(halo, row * pitch, begin);
+      transposition.clear(halo, row * pitch + end, pitch - end);
+    }
+    for (int first = 0; first < run.count; first += params.raw.advance, raw.next()) {
+      if (!params.raw.shared && raw.index != warp && raw.index != warp + kWarps) continue;
+      raw.wait_full();
+      const int unit = params.raw.shared ? warp : 0, units = params.raw.shared ? kWarps : 1;
+      transposition.template turn<true>(raw.stage(), run, first, w0, halo, unit, units);
+      __syncwarp();
+      if (transposition.lane == 0) ptx::mbarrier_arrive(raw.empty());
+    }
   });
 }
 
-// kWarps warps. They share stages where there are a few large ones. Otherwise each has stages of its own, and nobody
-// waits for a neighbour's row. NOTES: a barrier's parity tells only two rounds apart, so whoever waits for a
-// stage must have seen its round before.
+// The halo of a rectangular tile without stride: a warp goes straight to the copies in its own stages.
+template <int kChannels, int kWarps>
+__device__ __forceinline__ void transpose_rows(const HaloParams& params, const Tile& tile, const TapGroup& group,
+                                               Ring& raw, uint32_t halo, int warp,
+                                               const Transposition<kChannels>& transposition) {
+  const RawRows rows(params, tile, group);
+  const int pitch = params.halo_pitch, w0 = halo_col(params, tile, group);
+  const int left = rows.w - w0, right = pitch - left - rows.count;  // padding
+  if (left > 0 || right > 0 || rows.begin > 0 || rows.end < params.halo_rows) {
+    for (int row = warp; row < params.halo_rows; row += kWarps) {
+      const bool some = row >= rows.begin && row < rows.end;
+      transposition.clear(halo, row * pitch, some ? left : pitch);
+      transposition.clear(halo, row * pitch + pitch - right, some ? right : 0);
+    }
+  }
+  const int copies = (rows.end - rows.begin) * rows.pieces, step = min(raw.stages, kWarps);
+  int copy = warp - raw.index;
+  while (copy < 0) copy += step;
+  Ring mine = raw;
+  mine.advance(copy);
+  for (copy = warp < step ? copy : copies; copy < copies; copy += step, mine.advance(step)) {
+    const int row = rows.pieces == 1 ? copy : copy / rows.pieces;
+    const int first = (copy - row * rows.pieces) * params.raw.advance;
+    mine.wait_full();
+    transposition.template turn<false>(mine.stage(), rows.run(rows.begin + row), first, w0, halo, 0, 1);
+    __syncwarp();
+    if (transposition.lane == 0) ptx::mbarrier_arrive(mine.empty());
+  }
+  raw.skip(copies);
+}
+
+// kWarps warps. NOTES: a barrier's parity tells only two rounds apart, so whoever waits for a stage must have seen its
+// round before: a stage belongs to one warp, or to all.
 template <int kChannels, int kWarps>
 __device__ __forceinline__ void transpose_halo(const HaloParams& params, const Tile& tile, Ring& raw, Ring& halo,
                                                int warp, const Transposition<kChannels>& transposition) {
-  const int pitch = params.halo_pitch;
+  const bool plain = !params.linear && params.raw.step_log2 == 0;
   for_each_halo(params, tile, [&](const TapGroup& group, int) {
     halo.wait_empty();
-    const int w0 = halo_col(params, tile, group);
-    const HaloColumns inside(params, w0);
-    for_each_raw_run(params, tile, group, [&](const RawRun& run) {
-      for (int row = run.row; row < run.row + run.rows; ++row) {  // padding
-        if (row % kWarps != warp) continue;
-        const int begin = run.count > 0 ? inside.begin : pitch, end = run.count > 0 ? inside.end : pitch;
-        transposition.clear(halo.stage(), row * pitch, begin);
-        transposition.clear(halo.stage(), row * pitch + end, pitch - end);
-      }
-      for (int first = 0; first < run.count; first += params.raw.advance, raw.next()) {
-        if (!params.raw.shared && raw.index % kWarps != warp) continue;
-        raw.wait_full();
-        const int unit = params.raw.shared ? warp : 0, units = params.raw.shared ? kWarps : 1;
-        transposition.run(raw.stage(), run, first, w0, halo.stage(), unit, units);
-        __syncwarp();
-        if (transposition.lane == 0) ptx::mbarrier_arrive(raw.empty());
-      }
-    });
+    if (plain) {
+      transpose_rows<kChannels, kWarps>(params, tile, group, raw, halo.stage(), warp, transposition);
+    } else {
+      transpose_runs<kChannels, kWarps>(params, tile, group, raw, halo.stage(), warp, transposition);
+    }
     ptx::async_proxy_fence();
     __syncwarp();
     if (transposition.lane == 0) ptx::mbarrier_arrive(halo.full());
