@@ -72,6 +72,7 @@ CASES = {
     "one_pixel_output": Problem(3, 5, 7, 4, 6, 7, 4),
     "single_channel": Problem(2, 1, 19, 23, 3, 5, 5, padding=(2, 2)),
     "rgb_stem": Problem(2, 3, 37, 41, 16, 7, 7, stride=(2, 2), padding=(3, 3), bias=True),
+    "many_filters_of_rgb": Problem(2, 3, 33, 42, 72, 4, 3, stride=(4, 2), padding=(1, 1), bias=True),
     "patch_embedding": Problem(2, 3, 32, 32, 48, 8, 8, stride=(8, 8), bias=True),
     "prime_channels": Problem(2, 209, 5, 7, 67, 3, 3, padding=(1, 1)),
     "partial_tiles": Problem(1, 17, 67, 131, 33, 3, 3),
@@ -165,6 +166,20 @@ NCHW = {
     "gradients whose rows do": Problem(2, 72, 34, 262, 16, 3, 3, padding=(1, 1)),
     "rows of wide tiles that do": Problem(4, 64, 200, 319, 64, 2, 2),
     "small images larger than a box of the copy engine": Problem(64, 32, 18, 18, 32, 3, 3, padding=(1, 1)),
+}
+
+# Few channels and a stride, which kernels for Hopper fold into channels.
+STEMS = {
+    "7x7": Problem(2, 3, 40, 48, 64, 7, 7, stride=(2, 2), padding=(3, 3)),
+    "odd rows and columns": Problem(1, 3, 37, 41, 40, 7, 5, stride=(2, 2), padding=(3, 2), bias=True),
+    "padding of half a stride": Problem(2, 3, 32, 32, 64, 4, 4, stride=(2, 2), padding=(1, 1)),
+    "odd stride": Problem(2, 2, 31, 29, 96, 5, 5, stride=(3, 3), padding=(1, 2), bias=True),
+    "patches": Problem(2, 3, 32, 40, 96, 4, 4, stride=(4, 4), bias=True),
+    "more channels than a stage": Problem(1, 3, 67, 63, 64, 11, 11, stride=(4, 4), padding=(2, 2)),
+    "stride larger than the filter": Problem(3, 4, 33, 31, 64, 2, 3, stride=(3, 4), padding=(1, 1)),
+    "one channel": Problem(1, 1, 60, 64, 24, 5, 3, stride=(4, 2), padding=(2, 0)),
+    "columns alone": Problem(2, 4, 9, 64, 32, 3, 5, stride=(1, 2), padding=(1, 2)),
+    "rows alone": Problem(2, 3, 40, 21, 48, 5, 3, stride=(2, 1), padding=(2, 1)),
 }
 
 

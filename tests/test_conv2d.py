@@ -23,6 +23,7 @@ from shapes import (
     NCHW,
     PASSES,
     PUBLIC,
+    STEMS,
     VIEWS,
     Operands,
     Problem,
@@ -314,6 +315,23 @@ def test_every_way_to_stage_nchw(cuda: str, name: str, pass_: str) -> None:
     o = operands(problem, torch.float16, cuda)
     expected = expect_pass(pass_, o, problem)
     kernels = [k for k in KERNELS if k.pass_ == pass_ and k.name.endswith(("_tma", "_rows", "_transposed", "_lines"))]
+    results = {k.name: run_forced(k, o, problem) for k in kernels}
+    assert any(result is not None for result in results.values())
+    for kernel, result in results.items():
+        if result is not None:
+            reference.assert_right(result, expected, kernel)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("dtype", HALF)
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
+@pytest.mark.parametrize("pass_", ["fprop", "wgrad"])
+@pytest.mark.parametrize("name", STEMS)
+def test_strides_folded_into_channels(cuda: str, name: str, pass_: str, layout: str, dtype: torch.dtype) -> None:
+    problem = STEMS[name]
+    o = operands(problem, dtype, cuda, views=(layout,) * 3)
+    expected = expect_pass(pass_, o, problem)
+    kernels = [k for k in KERNELS if k.pass_ == pass_ and k.name.endswith(("_folded", "_tma", "_rows"))]
     results = {k.name: run_forced(k, o, problem) for k in kernels}
     assert any(result is not None for result in results.values())
     for kernel, result in results.items():

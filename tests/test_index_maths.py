@@ -80,8 +80,26 @@ HALO_KERNELS = [kernel for kernel in native.kernel_table() if kernel.name.starts
 
 
 @st.composite
+def folded_convolutions(draw: st.DrawFn, filters: int) -> Convolution:
+    """Few channels and a stride, which may be larger than the filter; in half of them an even one and even columns."""
+    even = draw(st.booleans())
+
+    def axis(strides: list[int]) -> tuple[int, int, int, int]:
+        taps, stride, padding = draw(st.integers(1, 7)), draw(st.sampled_from(strides)), draw(st.integers(0, 5))
+        size = draw(st.integers(max(1, taps - 2 * padding), 24))
+        return size + size % 2 * even, taps, stride, padding
+
+    (h, r, *rows), (w, s, *cols) = axis([1, 2, 3, 4]), axis([2, 4] if even else [1, 2, 3, 4])
+    stride, padding = zip(rows, cols, strict=True)
+    n, c = draw(st.integers(1, 2)), draw(st.integers(1, 4))
+    return Convolution((n, c, h, w), (filters, c, r, s), stride, padding, (1, 1), 1)
+
+
+@st.composite
 def staged_convolutions(draw: st.DrawFn, kernel: native.Kernel) -> Convolution:
     """With an input that the kernel stages, or output where that is the gradient's: `image` describes it."""
+    if "folded" in kernel.name:
+        return draw(folded_convolutions(filters=kernel.tile[1] // 2))
     dgrad, lines = kernel.pass_ == "dgrad", "lines" in kernel.name
     staging = next(name for name in STAGINGS if name in kernel.name)
     whole = staging == "planes"
@@ -131,7 +149,7 @@ def staged_convolutions(draw: st.DrawFn, kernel: native.Kernel) -> Convolution:
     return Convolution((n, c, h, w), (k, c, r, s), stride, padding, dilation, 1)
 
 
-STAGINGS = ("tma", "transposed", "planes", "pairs", "pixels")
+STAGINGS = ("tma", "transposed", "planes", "pairs", "pixels", "folded")
 
 
 @pytest.mark.parametrize("kernel", HALO_KERNELS, ids=lambda kernel: kernel.name)
@@ -140,7 +158,8 @@ STAGINGS = ("tma", "transposed", "planes", "pairs", "pixels")
 def test_halo_engine_forms_every_product_once_and_no_other(kernel: native.Kernel, data: st.DataObject) -> None:
     conv = data.draw(staged_convolutions(kernel))
     # Pixels that lie apart are for the kernel that takes any strides; those for contiguous channels write NCHW anew.
-    channels_last = "pixels" in kernel.name or ("tma" in kernel.name and data.draw(st.booleans()))
+    either = "tma" in kernel.name or "folded" in kernel.name
+    channels_last = "pixels" in kernel.name or (either and data.draw(st.booleans()))
     problem = native.ConvProblem(
         *conv,
         pass_=kernel.pass_,
@@ -236,6 +255,19 @@ def test_planes_become_rows_of_pixels_and_back(
     moved, expected, *how = native.reorder(size, align, to_planes)
     assert how == [vector, copied]
     assert moved == expected
+
+
+@pytest.mark.parametrize("kernel", [k for k in HALO_KERNELS if "folded" in k.name], ids=lambda kernel: kernel.name)
+@given(data=st.data(), channels_last=st.booleans())
+@settings(max_examples=15)
+def test_halo_engine_packs_the_folded_filter_as_it_is_used(
+    kernel: native.Kernel, data: st.DataObject, channels_last: bool
+) -> None:
+    conv = data.draw(folded_convolutions(filters=kernel.tile[1] // 2 + data.draw(st.integers(0, 3))))
+    problem = native.ConvProblem(*conv, pass_="fprop", dtype="float16", channels_last=channels_last)
+    assume(kernel.why_not(problem, HOPPER) is None)
+    packed, expected = native.halo_packed_filter(problem, kernel, HOPPER)
+    assert packed == expected
 
 
 @pytest.mark.parametrize("divisor", EDGES)

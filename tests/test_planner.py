@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 import _fastconv_native as native
 import fastconv  # noqa: F401, for torch.ops.fastconv
-from shapes import CASES, PASSES, PUBLIC, Problem, problems, wide_problems
+from shapes import CASES, PASSES, PUBLIC, STEMS, Problem, problems, wide_problems
 
 # Compute capability: SMs and shared memory that a block may have, from the CUDA programming guide's table of them.
 GPUS = {
@@ -212,6 +213,34 @@ def test_halo_engine_counts_tiles_with_32_bits_and_elements_with_64(pass_: str) 
             assert native.make_plan(native_problem(problem, pass_, **options), GPUS[90]).kernel.startswith("halo_")
         for problem in too_large:
             assert all(kernel.why_not(native_problem(problem, pass_, **options), GPUS[90]) for kernel in kernels)
+
+
+@pytest.mark.parametrize(
+    ("name", "channels_last"), [*itertools.product(STEMS, [True]), ("rn50_stem", True), ("rn50_stem", False)]
+)
+def test_hopper_folds_the_strides_of_stems(name: str, channels_last: bool) -> None:
+    stem = {**PUBLIC, **STEMS}[name]
+    large = stem.with_(n=64, h=max(stem.h, 128), w=max(stem.w, 128))
+
+    def plan(pass_: str) -> native.Plan:
+        problem = native_problem(large, pass_, dtype="bfloat16", channels_last=channels_last)
+        return native.make_plan(problem, GPUS[90])
+
+    assert plan("fprop").kernel.endswith("_folded")
+    assert "folds input" in str(plan("wgrad"))
+
+
+@pytest.mark.parametrize("taps", [7, 31, 63, 127])
+@pytest.mark.parametrize("stride", [(2, 2), (4, 4)])
+def test_folded_halos_are_three_at_least(taps: int, stride: tuple[int, int]) -> None:
+    """With two, the producers would wait for the consumers to be done with a halo, and these for the next one."""
+    for c, h in itertools.product([1, 3, 4], [130, 300]):
+        problem = native_problem(Problem(2, c, h, h, 64, taps, taps, stride=stride), dtype="float16")
+        for kernel in KERNELS.values():
+            if kernel.name.endswith("_folded") and kernel.why_not(problem, GPUS[90]) is None:
+                plan = str(native.make_plan(problem, GPUS[90], kernel.name))
+                stages = re.search(r"stages (\d+)\+", plan)
+                assert stages and int(stages[1]) >= 3, plan
 
 
 def test_unknown_kernels_are_refused() -> None:

@@ -57,6 +57,38 @@ def test_every_product_is_formed_once_and_no_other(kernel: native.Kernel, data: 
         assert sorted(native.wgrad_products(problem, kernel, HOPPER, k)) == expected
 
 
+@st.composite
+def folded(draw: st.DrawFn, width: int) -> Convolution:
+    """Few channels and a stride: as many channels times strides as a kernel stages at a time, or fewer."""
+    strides = [
+        (c, down, across)
+        for c, down, across in itertools.product(range(1, 6), range(1, 5), range(1, 5))
+        if down * across > 1 and width // 2 < max(c * down * across, 9) <= width
+    ]
+    c, down, across = draw(st.sampled_from(strides))
+    (r, s), padding = draw(TAPS), draw(PADDING)
+    p, q = draw(st.integers(2, 9)), draw(st.sampled_from([4, 7, 8, 16]))
+    h, w = (p - 1) * down + r - 2 * padding[0], (q - 1) * across + s - 2 * padding[1] + draw(st.integers(0, across - 1))
+    assume(h > 0 and w > 0)
+    return Convolution((draw(st.integers(1, 3)), c, h, w), (72, c, r, s), (down, across), padding, (1, 1), groups=1)
+
+
+@pytest.mark.parametrize(
+    "kernel", [kernel for kernel in KERNELS if kernel.name.endswith(("tma", "rows"))], ids=lambda kernel: kernel.name
+)
+@given(data=st.data())
+@settings(max_examples=8)
+def test_folded_strides_form_every_product_once_and_no_other(kernel: native.Kernel, data: st.DataObject) -> None:
+    conv = data.draw(folded(int(kernel.name.split("_")[2].split("x")[0])))
+    assume(not native.validate(*conv))
+    channels_last = "tma" in kernel.name and data.draw(st.booleans())
+    problem = native.ConvProblem(*conv, pass_="wgrad", dtype="float16", channels_last=channels_last)
+    assume(kernel.why_not(problem, HOPPER) is None)
+    expected = sorted(products_by_definition(conv, problem, "wgrad"))
+    for k in {0, problem.k - 1} if kernel.name.endswith("rows") else {0}:
+        assert sorted(native.wgrad_products(problem, kernel, HOPPER, k)) == expected
+
+
 # Rows and planes that begin anywhere: input, weight, stride, padding.
 AWKWARD = {
     "rows of dy": ((1, 32, 16, 24), (64, 32, 3, 5), 1, (0, 0)),

@@ -40,6 +40,7 @@ Launcher halo_launcher_for(const KernelEntry& kernel) {
     case HaloStaging::kPlanes: return halo_launcher<HaloStaging::kPlanes, FilterTile::kKMajor, T>(kernel.line);
     case HaloStaging::kPairs: return halo_launcher<HaloStaging::kPairs, FilterTile::kKMajor, T>(kernel.line);
     case HaloStaging::kPixels: return halo_launcher<HaloStaging::kPixels, FilterTile::kKMajor, T>(kernel.line);
+    case HaloStaging::kFolded: return halo_launcher<HaloStaging::kFolded, FilterTile::kKMajor, T>(kernel.line);
   }
   return nullptr;
 }

@@ -10,6 +10,7 @@
 #include "fastconv/core/integers.h"
 #include "fastconv/planner/copies.h"
 #include "fastconv/planner/cost_model.h"
+#include "fastconv/planner/fold.h"
 #include "fastconv/planner/reorder.h"
 #include "fastconv/planner/sides.h"
 
@@ -73,6 +74,7 @@ struct Work {
   Side in, out;  // as the products meet them
   Reordering reordering;
   Side in_planes, out_planes;  // as they are in memory
+  Fold fold;                   // of the input, for HaloStaging::kFolded
   Pair in_step, out_step;
   int64_t groups;
   Axis h, w;
@@ -88,14 +90,22 @@ void sides(const ConvProblem& p, Side& in, Side& out) {
 }
 
 // False if there are more phases or planes than the kernels' tables have room for.
-bool make_work(const ConvProblem& p, Reordering reordering, Work& work) {
+bool make_work(const ConvProblem& p, HaloStaging staging, Reordering reordering, Work& work) {
   sides(p, work.in, work.out);
   work.reordering = reordering, work.in_planes = work.in, work.out_planes = work.out;
   if (reordering.in) work.in = reordered(work.in, p.groups);
   if (reordering.out) work.out = reordered(work.out, p.groups);
   if (is_pointwise(p)) flatten(work.in, work.out);
   work.groups = p.groups;
-  if (p.pass == Pass::kFprop) {
+  if (staging == HaloStaging::kFolded) {
+    const Fold& fold = work.fold = make_fold(p);
+    work.in = folded(work.in, fold);
+    work.in_step = work.out_step = kUnitStep;
+    if (!fprop_axis(folded_taps(fold.h), folded_padding(fold.h, p.padding.h), 1, 1, work.h) ||
+        !fprop_axis(folded_taps(fold.w), folded_padding(fold.w, p.padding.w), 1, 1, work.w)) {
+      return false;
+    }
+  } else if (p.pass == Pass::kFprop) {
     work.in_step = p.stride, work.out_step = {1, 1};
     if (!fprop_axis(p.r, p.padding.h, p.dilation.h, p.stride.h, work.h) ||
         !fprop_axis(p.s, p.padding.w, p.dilation.w, p.stride.w, work.w)) {
@@ -372,9 +382,11 @@ bool choose_stages(const Work& work, const HaloConfig& config, const Tiles& tile
                    HaloTiling& tiling) {
   const int64_t room = smem_bytes - halo_fixed_bytes(config) - tiles.raw_bytes();
   const int64_t halo = tiles.halo_stage_bytes, step = tiles.step_bytes;
+  // A folded halo is given away when the next one is on its way, and free again when the next one is in use.
+  const int64_t least = config.staging == HaloStaging::kFolded ? 3 : 2;
   tiling.filter_resident = tiles.filters == 1 && work.groups == 1 && tiles.steps > 0 &&
                            tiles.steps + 4 + tiles.raw.stages <= kMaxHaloStages &&
-                           tiles.steps * step + 2 * halo <= room;
+                           tiles.steps * step + least * halo <= room;
   int64_t halo_stages, filter_stages;
   if (tiling.filter_resident) {
     filter_stages = tiles.steps;
@@ -383,7 +395,7 @@ bool choose_stages(const Work& work, const HaloConfig& config, const Tiles& tile
   } else {
     // Enough filter stages to cover the latency of L2 come first, a third halo stage after that.
     const int64_t want = std::max<int64_t>(4, ceil_div(49152, step));
-    halo_stages = std::clamp<int64_t>((room - want * step) / halo, 2, 4);
+    halo_stages = std::clamp<int64_t>((room - want * step) / halo, least, 4);
     filter_stages = std::min<int64_t>(24, (room - halo_stages * halo) / step);
     if (filter_stages < 3) return false;
   }
@@ -429,7 +441,7 @@ int64_t pack_rows(const Work& work, const HaloConfig& config, const Tiles& tiles
 int64_t packed_filter_bytes(const Work& work, const ConvProblem& problem, const HaloConfig& config,
                             const Tiles& tiles) {
   constexpr int64_t kNoWorkspace = int64_t{1} << 50;
-  if (problem.r * problem.s > kMaxPackTaps) return kNoWorkspace;
+  if (config.staging != HaloStaging::kFolded && problem.r * problem.s > kMaxPackTaps) return kNoWorkspace;
   const int64_t pieces = pack_rows(work, config, tiles) * tiles.c_blocks;  // at most
   return pieces > kInt32Max ? kNoWorkspace : work.groups * tiles.filters * tiles.steps * tiles.step_bytes;
 }
@@ -438,6 +450,7 @@ int64_t packed_filter_bytes(const Work& work, const ConvProblem& problem, const 
 bool reads_filter_directly(const Work& work, const HaloConfig& config, const ConvProblem& problem) {
   if (config.columns > 1) return false;
   if (config.staging == HaloStaging::kTransposed && plane_phases(work.in, work.groups) > 1) return false;
+  if (config.staging == HaloStaging::kFolded) return false;
   return (config.filter == FilterTile::kNMajor || problem.pass == Pass::kFprop) && tma_can_load_filter(problem);
 }
 
@@ -490,7 +503,7 @@ double raw_copies(const Work& work, const HaloTiling& tiling, const Tiles& tiles
 
 // Clocks that staging takes of the warps and the copy engine, a halo.
 double staging_clocks(const Work& work, const HaloConfig& config, const HaloTiling& tiling, const Tiles& tiles) {
-  constexpr double kBytesPerClock[] = {40, 0, 40, 4.6, 4};  // by HaloStaging
+  constexpr double kBytesPerClock[] = {40, 0, 40, 4.6, 4, 3};  // by HaloStaging
   if (config.staging != HaloStaging::kTransposed) {
     return static_cast<double>(tiles.halo_bytes) / kBytesPerClock[static_cast<int>(config.staging)];
   }
@@ -602,12 +615,12 @@ void for_each_tiling(const Work& work, const HaloConfig& config, TapSplit split,
         const bool outside =
             tiling.tile_p >= 2 * work.rows || (tiling.tile_q >= 2 * work.cols && tiling.tile_q > kBlock);
         const bool row = tiling.tile_p == 1 && block_w == kBlock;
-        if (planes ? !row : outside) continue;
+        if (planes ? !row : outside && config.staging != HaloStaging::kFolded) continue;
         if (config.lines && !(row && turns)) continue;
         if (f(tiling)) return;
       }
     }
-    if (config.staging == HaloStaging::kPlanes || config.lines) continue;
+    if (config.staging == HaloStaging::kPlanes || config.staging == HaloStaging::kFolded || config.lines) continue;
     tiling.linear = true;
     tiling.tile_p = tiling.tile_q = tiling.block_w_log2 = tiling.across_log2 = 0;
     if (f(tiling)) return;
@@ -796,6 +809,36 @@ PackParams pack_params(const Work& work, const ConvProblem& problem, const HaloC
   return pack;
 }
 
+PackParams folded_pack_params(const ConvProblem& problem, const HaloConfig& config, const HaloParams& params) {
+  const Strides& w = problem.w_strides;
+  PackParams pack{};
+  pack.row = w.n, pack.col = w.c, pack.r = w.h, pack.s = w.w;
+  pack.rows = params.k;
+  pack.block_k_log2 = std::countr_zero(static_cast<uint32_t>(config.block_k));
+  pack.channels_log2 = std::countr_zero(static_cast<uint32_t>(config.channels));
+  pack.pieces = static_cast<int32_t>(int64_t{params.k_tiles.divisor} * params.steps_per_filter_tile * config.block_k *
+                                     config.channels / 8);
+  return pack;
+}
+
+const char* tiles_why_not(const KernelEntry& entry, const ConvProblem& problem, Reordering reordering,
+                          const DeviceSpec& device) {
+  const HaloConfig& config = entry.halo;
+  Work work;
+  if (!make_work(problem, config.staging, reordering, work)) return "has room for 16 phases and 64 halos of a tile";
+  if (!takes_columns(work, config)) return "takes three filter columns at a time, at most three pixels apart";
+  if (config.lines && !lines_can_store(work, config)) {
+    return "stores rows of pixels longer than a tile, whole pairs of them, that follow each other without a gap";
+  }
+  if (config.lines && !stores_pieces(work, store_mode(work, config, false))) {
+    return "stores rows that begin within a sector";
+  }
+  if (best_tiling(work, config, problem, device, /*any=*/true).cost_us > 0) {
+    return "finds no tile that fits shared memory, the copy engine's boxes and the workspace";
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 const char* halo_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
@@ -812,6 +855,10 @@ const char* halo_why_not(const KernelEntry& entry, const ConvProblem& problem, c
   const Reordering reordering{reorders_input(config, problem)};
   if (is_pointwise(problem)) flatten(in, out);
   if (config.block_k >= 4 * std::max<int64_t>(out.c, 17)) return "has tiles of too many filters";
+  if (config.staging == HaloStaging::kFolded) {
+    const char* why = fold_why_not(problem);
+    return why != nullptr ? why : tiles_why_not(entry, problem, reordering, device);
+  }
   if (config.columns > 1 && out.c > 2 * config.block_k) return "has tiles of too few filters";
   if (config.channels >= 4 * std::max<int64_t>(in.c, 9)) return "has stages of too many channels";
   if (config.channels * 2 < std::min<int64_t>(in.c, 33)) return "has stages of too few channels";
@@ -827,6 +874,7 @@ const char* halo_why_not(const KernelEntry& entry, const ConvProblem& problem, c
       case HaloStaging::kPlanes: return "needs one tap, contiguous pixels, rows and planes 16 bytes apart";
       case HaloStaging::kPairs: return "needs contiguous rows of whole, aligned pairs of pixels, stride 1";
       case HaloStaging::kPixels: return "reads the input in smaller pieces than it allows";
+      case HaloStaging::kFolded: break;  // asked above
     }
   }
   if (config.staging == HaloStaging::kTransposed && config.channels < 8 * plane_phases(in, problem.groups)) {
@@ -835,19 +883,7 @@ const char* halo_why_not(const KernelEntry& entry, const ConvProblem& problem, c
   if (config.filter == FilterTile::kNMajor && !tma_can_load_filter(problem)) {
     return "needs a channels_last filter, 16-byte strides and address";
   }
-  Work work;
-  if (!make_work(problem, reordering, work)) return "has room for 16 phases and 64 halos of a tile";
-  if (!takes_columns(work, config)) return "takes three filter columns at a time, at most three pixels apart";
-  if (config.lines && !lines_can_store(work, config)) {
-    return "stores rows of pixels longer than a tile, whole pairs of them, that follow each other without a gap";
-  }
-  if (config.lines && !stores_pieces(work, store_mode(work, config, false))) {
-    return "stores rows that begin within a sector";
-  }
-  if (best_tiling(work, config, problem, device, /*any=*/true).cost_us > 0) {
-    return "finds no tile that fits shared memory, the copy engine's boxes and the workspace";
-  }
-  return nullptr;
+  return tiles_why_not(entry, problem, reordering, device);
 }
 
 Plan halo_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
@@ -857,7 +893,7 @@ Plan halo_plan(const KernelEntry& entry, const ConvProblem& problem, const Devic
     const Reordering reordering{reorders_input(entry.halo, problem), out};
     if (out && !can_reorder_output(entry.halo, problem)) continue;
     Work one;
-    make_work(problem, reordering, one);
+    make_work(problem, entry.halo.staging, reordering, one);
     const Best found = best_tiling(one, entry.halo, problem, device, /*any=*/false);
     if (found.cost_us < best.cost_us || !out) best = found, work = one;
   }
@@ -885,7 +921,7 @@ HaloLaunch halo_launch(const Plan& plan, const ConvProblem& problem) {
   const HaloConfig& config = plan.kernel->halo;
   const HaloTiling& tiling = plan.halo;
   Work work;
-  make_work(problem, {tiling.reorder_in, tiling.reorder_out}, work);
+  make_work(problem, config.staging, {tiling.reorder_in, tiling.reorder_out}, work);
   const Reaches reaches = fastconv::reaches(work, tiling.split);
   Tiles tiles;
   make_tiles(work, config, tiling, reaches, tiles);
@@ -960,8 +996,10 @@ HaloLaunch halo_launch(const Plan& plan, const ConvProblem& problem) {
   if (params.filter_direct) {
     launch.filter_map = filter_map(problem, config);
   } else {
-    params.pack = pack_params(work, problem, config, tiles, params.raw);
+    params.pack = config.staging == HaloStaging::kFolded ? folded_pack_params(problem, config, params)
+                                                         : pack_params(work, problem, config, tiles, params.raw);
   }
+  launch.fold = work.fold;
   return launch;
 }
 

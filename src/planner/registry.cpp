@@ -71,6 +71,9 @@ std::vector<KernelEntry> build_table() {
 #define HALO_KERNEL(name, ...) HALO_BOTH(name, __VA_ARGS__, 1, false)
 #define HALO_COLUMNS_KERNEL(name, ...) HALO_BOTH(name, __VA_ARGS__, 3, false)
 #define HALO_LINES_KERNEL(name, ...) HALO_BOTH(name, __VA_ARGS__, 1, true)
+#define HALO_FPROP_KERNEL(name, ...)                             \
+  HALO_ENTRY("halo_fprop_" #name, kFprop, __VA_ARGS__, 1, false) \
+  ++line;
 #define HALO_DGRAD_KERNEL(name, ...)                             \
   HALO_ENTRY("halo_dgrad_" #name, kDgrad, __VA_ARGS__, 1, false) \
   ++line;
@@ -78,6 +81,7 @@ std::vector<KernelEntry> build_table() {
 #undef HALO_LINES_KERNEL
 #undef HALO_COLUMNS_KERNEL
 #undef HALO_DGRAD_KERNEL
+#undef HALO_FPROP_KERNEL
 #undef HALO_KERNEL
 #undef HALO_BOTH
 #undef HALO_ENTRY

@@ -10,6 +10,7 @@
 
 #include "fastconv/core/integers.h"
 #include "fastconv/planner/copies.h"
+#include "fastconv/planner/fold.h"
 #include "fastconv/planner/reorder.h"
 #include "fastconv/planner/sides.h"
 
@@ -41,6 +42,7 @@ Axis make_axis(int64_t taps, int64_t pad, int64_t dilation, int64_t stride) {
 struct Work {
   Side x, y;  // as the products meet them
   bool reorder_x = false, reorder_y = false;
+  FoldedRows fold{};        // of x, if it has pixels
   Side x_planes, y_planes;  // as they are in memory
   Pair stride;
   int64_t groups;
@@ -71,18 +73,29 @@ bool copyable(const Side& side, int64_t groups) {
          copies(side.h, side.stride.h) && copies(side.w, side.stride.w) && (groups == 1 || side.c % 8 == 0);
 }
 
-Work make_work(const ConvProblem& p, const WgradConfig& config) {
+Work make_work(const ConvProblem& p, const WgradConfig& config, bool fold) {
   Work work;
   work.x = work.x_planes = input_side(p), work.y = work.y_planes = output_side(p);
   auto reorders = [&](bool has_pixel_rows, const Side& side) {
     const bool copied = config.staging != WgradStaging::kWarps && !has_pixel_rows;
     return copied && !copyable(side, p.groups) && reorderable(side, p.groups);
   };
-  work.reorder_x = reorders(x_has_pixel_rows(config.staging), work.x);
+  work.reorder_x = !fold && reorders(x_has_pixel_rows(config.staging), work.x);
   work.reorder_y = reorders(y_has_pixel_rows(config.staging), work.y);
   if (work.reorder_x) work.x = reordered(work.x, p.groups);
   if (work.reorder_y) work.y = reordered(work.y, p.groups);
-  work.stride = p.stride, work.groups = p.groups;
+  work.groups = p.groups;
+  if (fold) {
+    work.fold = make_folded_rows(p);
+    const FoldedAxis &h = work.fold.fold.h, &w = work.fold.fold.w;
+    work.x = folded_rows(work.fold, p.n);
+    work.stride = kUnitStep;
+    work.h = make_axis(folded_taps(h), folded_padding(h, p.padding.h), 1, 1);
+    work.w = make_axis(folded_taps(w), folded_padding(w, p.padding.w), 1, 1);
+    work.pointwise = false;
+    return work;
+  }
+  work.stride = p.stride;
   work.h = make_axis(p.r, p.padding.h, p.dilation.h, p.stride.h);
   work.w = make_axis(p.s, p.padding.w, p.dilation.w, p.stride.w);
   work.pointwise = is_pointwise(p);
@@ -508,7 +521,8 @@ struct Workspace {
   int64_t bytes() const { return x + y; }
 };
 Workspace workspace_of(const Work& work) {
-  return {work.reorder_x ? reordered_bytes(work.x_planes, work.groups) : 0,
+  const int64_t folded = round_up(int64_t{work.fold.pixels} * work.fold.row * 2, 128);
+  return {work.reorder_x ? reordered_bytes(work.x_planes, work.groups) : folded,
           work.reorder_y ? reordered_bytes(work.y_planes, work.groups) : 0};
 }
 
@@ -550,7 +564,7 @@ Sharing share_pixels(const WgradConfig& config, const DeviceSpec& device, int64_
 }
 
 constexpr WgradTiling shape(bool linear, int64_t n, int64_t rows, int64_t cols) {
-  return {{}, linear, 1, 1, static_cast<int16_t>(n), static_cast<int16_t>(rows), static_cast<int16_t>(cols)};
+  return {{}, linear, 1, 1, static_cast<int16_t>(n), static_cast<int16_t>(rows), static_cast<int16_t>(cols), false};
 }
 
 // The smallest, which every configuration has room for.
@@ -601,9 +615,10 @@ struct Store {
   int64_t bytes() const { return kWgradStoreRows * int64_t{pitch}; }
 };
 
-Store store_of(const ConvProblem& problem, const WgradConfig& config, const Units& units, int64_t partials) {
+Store store_of(const ConvProblem& problem, const WgradConfig& config, const Units& units, int64_t partials, bool fold) {
   const Strides& w = problem.w_strides;
   const int64_t c = problem.c_per_group(), taps = problem.r * problem.s;
+  if (fold) return {};
   auto whole = [](int64_t size, int64_t stride) { return size == 1 || stride % 8 == 0; };
   constexpr int64_t kFewPartials = 8;
   if (partials > kFewPartials || c % 8 != 0 || problem.w_align < 16 || !whole(problem.k, w.n)) return {};
@@ -621,56 +636,12 @@ int64_t smem_of(const WgradConfig& config, const Tile& tile, const Store& store)
 
 constexpr const char* kNoRoom = "finds no tile that fits shared memory and the workspace";
 
-}  // namespace
-
-const char* wgrad_why_not(const KernelEntry& entry, const ConvProblem& a, const DeviceSpec& device) {
-  if (device.arch != 90) return "needs compute capability 9.0";
-  if ((entry.dtypes & dtype_bit(a.dtype)) == 0) return "is not compiled for this dtype";
+Plan plan_as(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device, bool fold) {
   const WgradConfig& config = entry.wgrad;
-  const int64_t c = a.c_per_group();
-  const int64_t channels = c > 32 ? 64 : c > 16 ? 32 : 16;
-  if (config.channels != channels) return "stages another number of channels at a time";
-  if (a.n * c == 0 || a.k == 0) return "has no pixels to sum, or no filter";
-  for (const int64_t extent : {a.n, a.c, a.k, a.h + 2 * a.padding.h, a.w + 2 * a.padding.w}) {
-    if (extent >= kMaxExtent) return "counts with 32 bits: extents stay below 2^29";
-  }
-  if (a.stride.h > kMaxStride || a.stride.w > kMaxStride) return "takes strides up to 8";
-  if (a.r * a.s > kMaxTaps) return "takes filters of up to 64 taps";
-  // Of the smallest tile and the smallest job.
-  const double tiles = static_cast<double>(a.n) * static_cast<double>(ceil_div(a.p(), 4) * ceil_div(a.q(), 8));
-  const double jobs = static_cast<double>(a.r * a.s * a.groups) *
-                      static_cast<double>(ceil_div(c, config.channels) * ceil_div(a.k_per_group(), kFilters));
-  if (tiles > INT32_MAX || jobs > INT32_MAX / 2) return "would need more blocks than a grid has";
-  const Work work = make_work(a, config);
-  if (x_has_pixel_rows(config.staging)) {
-    const bool fits = work.pointwise && pixels_copyable(work.x, a.groups) && pixels_copyable(work.y, a.groups);
-    return fits ? nullptr : "copies rows of pixels: needs a 1x1 filter and NCHW planes of whole units of 16 bytes";
-  }
-  if (config.staging == WgradStaging::kTmaRows) {
-    if (!copyable(work.x, a.groups) || work.pointwise || !rows_copyable(work.y, a.groups)) {
-      return "copies channels of x and rows of dy's pixels: needs x in channels_last or planes without gaps, dy in "
-             "NCHW, images of whole units of 16 bytes, no 1x1 filter";
-    }
-    return wgrad_plan(entry, a, device).grid > 0 ? nullptr : kNoRoom;
-  }
-  const bool copied = copyable(work.x, a.groups) && copyable(work.y, a.groups);
-  if (config.staging == WgradStaging::kTma && !copied) {
-    return "copies boxes of channels: needs channels_last operands, aligned to 16 bytes as all their strides are, or "
-           "planes without gaps";
-  }
-  if (work.reorder_x || work.reorder_y) {
-    return wgrad_plan(entry, a, device).grid > 0 ? nullptr : kNoRoom;
-  }
-  if (config.staging == WgradStaging::kWarps && copied) return "is for operands that the copy engine cannot read";
-  return nullptr;
-}
-
-Plan wgrad_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
-  const WgradConfig& config = entry.wgrad;
-  const Work work = make_work(problem, config);
+  const Work work = make_work(problem, config, fold);
   const Copied copied = copied_operands(work, config.staging);
   const double dram_clocks = compulsory_bytes(problem) / kDramBytes;
-  const bool reorders = work.reorder_x || work.reorder_y;
+  const bool reorders = work.reorder_x || work.reorder_y || fold;
   const Workspace workspace = workspace_of(work);
   const int64_t room = max_workspace_bytes(problem) - workspace.bytes();
   Plan plan;
@@ -695,7 +666,7 @@ Plan wgrad_plan(const KernelEntry& entry, const ConvProblem& problem, const Devi
       WgradTiling tiling{};
       Tile tile{};
       auto consider = [&](WgradTiling shape) {
-        shape.box_taps = box_taps, shape.m_blocks = static_cast<int8_t>(m_blocks);
+        shape.box_taps = box_taps, shape.fold = fold, shape.m_blocks = static_cast<int8_t>(m_blocks);
         Tile one;
         if (!make_tile(work, config, reach, shape, device.smem_optin_bytes, one)) return;
         const double clocks = tile_clocks(work, config, reach, shape, one, copied);
@@ -711,7 +682,8 @@ Plan wgrad_plan(const KernelEntry& entry, const ConvProblem& problem, const Devi
       const double share = std::min(1., static_cast<double>(sharing.splits * jobs) / device.sm_count);
       const double cost_us = sharing.clocks / kClocksPerUs +
                              (work.reorder_x ? reorder_us(work.x_planes, work.groups, share) : 0) +
-                             (work.reorder_y ? reorder_us(work.y_planes, work.groups, share) : 0);
+                             (work.reorder_y ? reorder_us(work.y_planes, work.groups, share) : 0) +
+                             (fold ? reorder_us(work.x, work.groups, share) : 0);
       if (cost_us >= plan.cost_us) continue;
       tiling.cluster = static_cast<int8_t>(sharing.cluster);
       const int64_t partials = sharing.splits / sharing.cluster;
@@ -719,7 +691,7 @@ Plan wgrad_plan(const KernelEntry& entry, const ConvProblem& problem, const Devi
       plan.split = sharing.splits;
       plan.grid = sharing.splits * jobs;
       if (reorders) plan.first_grid = std::min(plan.grid, device.sm_count / sharing.cluster * sharing.cluster);
-      const Store store = partials == 1 ? store_of(problem, config, units, partials) : Store{};
+      const Store store = partials == 1 ? store_of(problem, config, units, partials, fold) : Store{};
       plan.smem_bytes = i32(smem_of(config, tile, store));
       plan.workspace_bytes = workspace.bytes() + (partials > 1 ? partials * jobs * config.job_bytes() : 0);
       plan.cost_us = cost_us;
@@ -731,11 +703,94 @@ Plan wgrad_plan(const KernelEntry& entry, const ConvProblem& problem, const Devi
   return plan;
 }
 
+bool stages_channels(const WgradConfig& config, int64_t c) {
+  return config.channels == (c > 32 ? 64 : c > 16 ? 32 : 16);
+}
+
+// Whatever becomes of x.
+const char* problem_why_not(const KernelEntry& entry, const ConvProblem& a, const DeviceSpec& device) {
+  if (device.arch != 90) return "needs compute capability 9.0";
+  if ((entry.dtypes & dtype_bit(a.dtype)) == 0) return "is not compiled for this dtype";
+  if (a.n * a.c_per_group() == 0 || a.k == 0) return "has no pixels to sum, or no filter";
+  for (const int64_t extent : {a.n, a.c, a.k, a.h + 2 * a.padding.h, a.w + 2 * a.padding.w}) {
+    if (extent >= kMaxExtent) return "counts with 32 bits: extents stay below 2^29";
+  }
+  // Of the smallest tile and the smallest job.
+  const double tiles = static_cast<double>(a.n) * static_cast<double>(ceil_div(a.p(), 4) * ceil_div(a.q(), 8));
+  const double jobs =
+      static_cast<double>(a.r * a.s * a.groups) *
+      static_cast<double>(ceil_div(a.c_per_group(), entry.wgrad.channels) * ceil_div(a.k_per_group(), kFilters));
+  if (tiles > INT32_MAX || jobs > INT32_MAX / 2) return "would need more blocks than a grid has";
+  return nullptr;
+}
+
+const char* why_not_as_it_is(const KernelEntry& entry, const ConvProblem& a, const DeviceSpec& device) {
+  const WgradConfig& config = entry.wgrad;
+  const int64_t c = a.c_per_group();
+  if (!stages_channels(config, c)) return "stages another number of channels at a time";
+  if (a.stride.h > kMaxStride || a.stride.w > kMaxStride) return "takes strides up to 8";
+  if (a.r * a.s > kMaxTaps) return "takes filters of up to 64 taps";
+  const Work work = make_work(a, config, false);
+  if (x_has_pixel_rows(config.staging)) {
+    const bool fits = work.pointwise && pixels_copyable(work.x, a.groups) && pixels_copyable(work.y, a.groups);
+    return fits ? nullptr : "copies rows of pixels: needs a 1x1 filter and NCHW planes of whole units of 16 bytes";
+  }
+  if (config.staging == WgradStaging::kTmaRows) {
+    if (!copyable(work.x, a.groups) || work.pointwise || !rows_copyable(work.y, a.groups)) {
+      return "copies channels of x and rows of dy's pixels: needs x in channels_last or planes without gaps, dy in "
+             "NCHW, images of whole units of 16 bytes, no 1x1 filter";
+    }
+    return plan_as(entry, a, device, false).grid > 0 ? nullptr : kNoRoom;
+  }
+  const bool copied = copyable(work.x, a.groups) && copyable(work.y, a.groups);
+  if (config.staging == WgradStaging::kTma && !copied) {
+    return "copies boxes of channels: needs channels_last operands, aligned to 16 bytes as all their strides are, or "
+           "planes without gaps";
+  }
+  if (work.reorder_x || work.reorder_y) {
+    return plan_as(entry, a, device, false).grid > 0 ? nullptr : kNoRoom;
+  }
+  if (config.staging == WgradStaging::kWarps && copied) return "is for operands that the copy engine cannot read";
+  return nullptr;
+}
+
+// Whether the kernel can have x with its strides folded into channels.
+bool folds(const KernelEntry& entry, const ConvProblem& a, const DeviceSpec& device) {
+  const WgradConfig& config = entry.wgrad;
+  const bool copies_channels = config.staging == WgradStaging::kTma || config.staging == WgradStaging::kTmaRows;
+  if (!copies_channels || fold_why_not(a) != nullptr || !stages_channels(config, a.c * a.stride.h * a.stride.w)) {
+    return false;
+  }
+  const Side y = output_side(a);
+  const bool stages_y =
+      config.staging == WgradStaging::kTmaRows ? rows_copyable(y, 1) : copyable(y, 1) || reorderable(y, 1);
+  return stages_y &&
+         static_cast<double>(a.n) * static_cast<double>(a.h + a.stride.h) * static_cast<double>(a.w + a.stride.w) <
+             kMaxExtent &&
+         ceil_div(a.r, a.stride.h) * ceil_div(a.s, a.stride.w) <= kMaxTaps && plan_as(entry, a, device, true).grid > 0;
+}
+
+}  // namespace
+
+const char* wgrad_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
+  const char* why = problem_why_not(entry, problem, device);
+  if (why != nullptr || folds(entry, problem, device)) return why;
+  return why_not_as_it_is(entry, problem, device);
+}
+
+Plan wgrad_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
+  Plan plan;
+  if (why_not_as_it_is(entry, problem, device) == nullptr) plan = plan_as(entry, problem, device, false);
+  if (!folds(entry, problem, device)) return plan;
+  const Plan folded = plan_as(entry, problem, device, true);
+  return plan.grid == 0 || folded.cost_us < plan.cost_us ? folded : plan;
+}
+
 WgradLaunch wgrad_launch(const Plan& plan, const ConvProblem& problem) {
   const WgradConfig& config = plan.kernel->wgrad;
   const WgradTiling& tiling = plan.wgrad;
   const bool x_pixel_rows = x_has_pixel_rows(config.staging), y_pixel_rows = y_has_pixel_rows(config.staging);
-  const Work work = make_work(problem, config);
+  const Work work = make_work(problem, config, tiling.fold);
   Units units;
   make_units(work, config, tiling.box_taps, tiling.m_blocks, units);
   const Reach reach = reach_of(work, units, tiling.box_taps);
@@ -748,6 +803,7 @@ WgradLaunch wgrad_launch(const Plan& plan, const ConvProblem& problem) {
   launch.y_offset = workspace.y_offset(), launch.partial_offset = workspace.bytes();
   if (work.reorder_x) out.x_order = make_reorder(work.x_planes, work.groups);
   if (work.reorder_y) out.y_order = make_reorder(work.y_planes, work.groups);
+  out.x_fold = work.fold;
   const int64_t row_bytes = config.channels * 2;
   const Copied copied = copied_operands(work, config.staging);
   out.x_copied = copied.x, out.y_copied = copied.y;
@@ -834,11 +890,11 @@ WgradLaunch wgrad_launch(const Plan& plan, const ConvProblem& problem) {
   auto even = [](int64_t size, int64_t stride) { return size == 1 || stride % 2 == 0; };
   out.c = i32(work.x.c), out.k = i32(work.y.c);
   out.w_k = w.n, out.w_c = w.c, out.w_r = w.h, out.w_s = w.w, out.w_group = problem.k_per_group() * w.n;
-  const Store store = store_of(problem, config, units, out.partials);
+  const Store store = store_of(problem, config, units, out.partials, tiling.fold);
   out.store = store.mode, out.store_pitch = store.pitch;
   out.taps = i32(problem.r * problem.s), out.filter_w = i32(problem.s);
-  out.w_pairs = w.c == 1 && work.x.c % 2 == 0 && problem.w_align >= 4 && even(problem.k, w.n) && even(problem.r, w.h) &&
-                even(problem.s, w.w);
+  out.w_pairs = !tiling.fold && w.c == 1 && work.x.c % 2 == 0 && problem.w_align >= 4 && even(problem.k, w.n) &&
+                even(problem.r, w.h) && even(problem.s, w.w);
   return launch;
 }
 

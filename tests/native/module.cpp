@@ -20,6 +20,7 @@
 #include "fastconv/planner/reorder.h"
 #include "fastconv/planner/wgrad_family.h"
 #include "fastconv/tile/conv_coords.cuh"
+#include "fastconv/tile/folded_filter.cuh"
 #include "fastconv/tile/halo_walk.cuh"
 #include "fastconv/tile/wgrad_walk.cuh"
 
@@ -403,10 +404,45 @@ std::vector<int64_t> staged_halo(const HaloParams& params, HaloStaging staging, 
   return halo;
 }
 
+// Pixels of a folded input by their number, since they may begin outside the image.
+HaloParams counting_pixels(HaloParams params) {
+  params.in_w = 1, params.in_h = params.width, params.in_n = int64_t{params.width} * params.height;
+  return params;
+}
+struct FoldedPixel {
+  int64_t n;
+  int32_t h, w;
+};
+FoldedPixel folded_pixel(int64_t number, int32_t width, int32_t height) {
+  const int64_t row = number / width;
+  return {row / height, static_cast<int32_t>(row % height), static_cast<int32_t>(number % width)};
+}
+
+// Of channels from `begin` up to `end` of a pixel; filter(channel) is an element of the filter or -1. Channels that are
+// read as a pair must be one.
+template <typename F>
+void folded_products(const ConvProblem& p, const Fold& fold, FoldedPixel pixel, int32_t begin, int32_t end, F filter,
+                     int64_t target, Products& products) {
+  const int32_t h0 = fold.h.pixel(pixel.h, 0), w0 = fold.w.pixel(pixel.w, 0);
+  const int64_t source = pixel.n * p.x_strides.n + h0 * p.x_strides.h + w0 * p.x_strides.w;
+  auto inside = [&](const FoldedChannel& c) { return fold.h.has_pixel(h0 + c.h) && fold.w.has_pixel(w0 + c.w); };
+  for (int32_t i = begin; i < end; ++i) {
+    const FoldedChannel &channel = fold.channel[i], &first = fold.channel[i & ~1];
+    if (fold.pairs && (inside(channel) != inside(first) || (source + first.offset) % 2 != 0 ||
+                       channel.offset != first.offset + i % 2)) {
+      throw py::index_error("no pair");
+    }
+    const int64_t at = filter(i);
+    if (inside(channel) && at >= 0) products.emplace_back(source + channel.offset, at, target);
+  }
+}
+
 // As the halo engine forms them: rows of matrix operands are pixels of a staged halo, shifted by the tap.
 Products halo_products(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device) {
   const Plan plan = kernel.plan(kernel, problem, device);
-  const HaloParams params = halo_launch(plan, problem).params;
+  const HaloLaunch launch = halo_launch(plan, problem);
+  const HaloParams& params = launch.params;
+  const bool folds = kernel.halo.staging == HaloStaging::kFolded;
   const Strides& w = problem.w_strides;
   const int64_t filter_c = problem.pass == Pass::kDgrad ? w.n : w.c;
   const int32_t channels = kernel.halo.channels, pixel_bytes = 2 * channels;
@@ -432,6 +468,18 @@ Products halo_products(const ConvProblem& problem, const KernelEntry& kernel, co
       const int64_t source = halo.at((first + i * taps.row_step + j * taps.col_step) / pixel_bytes);
       if (source == kNothing) throw py::index_error("nothing staged");
       if (source == kZero) continue;
+      if (folds) {
+        const Fold& fold = launch.fold;
+        auto filter = [&](int32_t c) -> int64_t {
+          const FoldedChannel& channel = fold.channel[c];
+          const int32_t r = fold.h.tap(taps.r0 + i * taps.dr, channel.h),
+                        s = fold.w.tap(taps.s0 + j * taps.ds, channel.w);
+          return fold.h.has_tap(r) && fold.w.has_tap(s) ? channel.c * w.c + r * w.h + s * w.w : -1;
+        };
+        const FoldedPixel pixel = folded_pixel(source, params.width, params.height);
+        folded_products(problem, fold, pixel, 0, params.c, filter, target, products);
+        continue;
+      }
       const int64_t filter = (taps.r0 + i * taps.dr) * w.h + (taps.s0 + j * taps.ds) * w.w;
       for (int32_t at = 0; at < params.c_blocks * channels; ++at) {
         const int32_t c = at - at % channels + staged_channel(params.raw.phases_log2, channels_log2, at % channels);
@@ -447,7 +495,8 @@ Products halo_products(const ConvProblem& problem, const KernelEntry& kernel, co
       if (tile.group != 0 || tile.k_tile != 0) continue;
       for_each_halo(params, tile, [&](const TapGroup& taps, int c_block) {
         if (c_block != 0) return;
-        const std::vector<int64_t> halo = staged_halo(params, kernel.halo.staging, tile, taps);
+        const HaloParams staged = folds ? counting_pixels(params) : params;
+        const std::vector<int64_t> halo = staged_halo(staged, kernel.halo.staging, tile, taps);
         for (int32_t m = 0; m < params.tile_pixels; ++m) multiply(tile, taps, halo, m);
       });
     }
@@ -497,6 +546,43 @@ std::vector<std::tuple<int64_t, int64_t>> line_stores(const ConvProblem& problem
   return stores;
 }
 
+// halo_packed_filter() where the input is folded.
+std::tuple<std::vector<int64_t>, std::vector<int64_t>> folded_packed_filter(const ConvProblem& problem,
+                                                                            const HaloConfig& config,
+                                                                            const HaloLaunch& launch) {
+  const HaloParams& params = launch.params;
+  const Fold& fold = launch.fold;
+  const int64_t channels = config.channels, step_size = config.block_k * channels, steps = params.steps_per_filter_tile;
+  std::vector<int64_t> expected(params.k_tiles.divisor * steps * step_size, kZero), packed(expected.size(), kNothing);
+  int64_t step = 0;
+  auto expect = [&](const TapGroup& taps, int32_t c_block) {
+    for (int32_t t = 0; t < taps.rows * taps.cols; ++t, ++step) {
+      for (int64_t k = 0; k < problem.k; ++k) {
+        for (int64_t c = 0; c < channels && c_block * channels + c < fold.channels; ++c) {
+          const FoldedChannel& channel = fold.channel[c_block * channels + c];
+          const int64_t r = (taps.r0 + t / taps.cols * taps.dr) * problem.stride.h + channel.h - fold.h.lead,
+                        s = (taps.s0 + t % taps.cols * taps.ds) * problem.stride.w + channel.w - fold.w.lead;
+          if (r < 0 || r >= problem.r || s < 0 || s >= problem.s) continue;
+          const int64_t bytes = (k % config.block_k * channels + c) * 2,
+                        swizzled = bytes ^ ((bytes >> 7 & (channels / 8 - 1)) << 4);
+          const Strides& w = problem.w_strides;
+          expected.at((k / config.block_k * steps + step) * step_size + swizzled / 2) =
+              k * w.n + channel.c * w.c + r * w.h + s * w.w;
+        }
+      }
+    }
+  };
+  for_each_halo(params, Tile(params, 0), expect);
+  for (int32_t index = 0; index < params.pack.pieces; ++index) {
+    const FoldedPackChunk chunk(params, index);
+    for (int32_t i = 0; i < 8; ++i) {
+      if (packed.at(chunk.at + i) != kNothing) throw py::index_error("packed twice");
+      packed.at(chunk.at + i) = chunk.source(params.pack, fold, i);
+    }
+  }
+  return {packed, expected};
+}
+
 // The packed filter as elements of the filter, kZero or kNothing, by the same steps as the kernel that packs it; empty
 // if none is packed. Beside it what it should be, by the order in which tiles use it.
 std::tuple<std::vector<int64_t>, std::vector<int64_t>> halo_packed_filter(const ConvProblem& problem,
@@ -506,6 +592,7 @@ std::tuple<std::vector<int64_t>, std::vector<int64_t>> halo_packed_filter(const 
   const HaloLaunch launch = halo_launch(plan, problem);
   const HaloParams& params = launch.params;
   if (params.filter_direct) return {};
+  if (kernel.halo.staging == HaloStaging::kFolded) return folded_packed_filter(problem, kernel.halo, launch);
   const PackParams& pack = params.pack;
   const int64_t channels = int64_t{1} << pack.channels_log2, block_k = int64_t{1} << pack.block_k_log2;
   const int64_t step_size = block_k * channels, all_taps = problem.r * problem.s;
@@ -660,6 +747,7 @@ Products wgrad_products(const ConvProblem& problem, const KernelEntry& kernel, c
   const bool x_pixels = x_has_pixel_rows(kernel.wgrad.staging), y_pixels = y_has_pixel_rows(kernel.wgrad.staging);
   // Rows of dy: of one filter, whose plane is where `target` counts from, and whose x lies further left.
   const bool rows = kernel.wgrad.staging == WgradStaging::kTmaRows;
+  const bool folds = params.x_fold.pixels > 0;
   const BlockFilter at(params, filter);
   const int32_t back = rows ? params.rows.shift[params.rows.filter_phase(at.block) << params.rows.row_log2] : 0;
   std::vector<int64_t> copied;
@@ -705,9 +793,15 @@ Products wgrad_products(const ConvProblem& problem, const KernelEntry& kernel, c
         const int64_t w = q * params.stride_w + part.dw + in.column * x.step_w;
         if (n + x_image >= x.n || h < 0 || h >= x.h || w < 0 || w >= x.w) continue;
         const int64_t source = (n + x_image) * x.n_stride + h * x.h_stride + w * x.w_stride;
-        const int64_t begin = first_c + unit.c_block[b] * channels;
-        for (int64_t c = begin; c < std::min<int64_t>(begin + channels, params.c); ++c) {
-          const int64_t filter = c * params.w_c + unit.r[b] * params.w_r + unit.s[b] * params.w_s;
+        const int64_t begin = first_c + unit.c_block[b] * channels, end = std::min<int64_t>(begin + channels, params.c);
+        if (folds) {
+          auto filter = [&](int32_t c) { return weight_element(params, 0, unit.r[b], unit.s[b], c); };
+          folded_products(problem, params.x_fold.fold, folded_pixel(source / params.x_fold.row, x.w, x.h),
+                          static_cast<int32_t>(begin), static_cast<int32_t>(end), filter, target, products);
+          continue;
+        }
+        for (int64_t c = begin; c < end; ++c) {
+          const int64_t filter = weight_element(params, 0, unit.r[b], unit.s[b], static_cast<int32_t>(c));
           products.emplace_back(in_planes(params.x_order, source + c * x.c_stride), filter, target);
         }
       }

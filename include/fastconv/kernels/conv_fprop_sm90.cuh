@@ -5,9 +5,11 @@
 #include "fastconv/ptx/warpgroup.cuh"
 #include "fastconv/tile/epilogue_lines.cuh"
 #include "fastconv/tile/epilogue_sm90.cuh"
+#include "fastconv/tile/folded_filter.cuh"
 #include "fastconv/tile/mainloop_sm90.cuh"
 #include "fastconv/tile/pack_filter.cuh"
 #include "fastconv/tile/reorder.cuh"
+#include "fastconv/tile/stage_folded.cuh"
 #include "fastconv/tile/stage_halo.cuh"
 #include "fastconv/tile/stage_nchw.cuh"
 
@@ -34,12 +36,12 @@ struct HaloThreads {
   static constexpr int kStagingWarps =  // of a pipeline
       kByWarps ? (4 * kProducerWarpgroups - kFirstStagingWarp) / kPipelines : 1;
   // NOTES: setmaxnreg moves registers within the block's allotment: 168 x 384 threads or 128 x 512.
-  static constexpr bool kFewRegisters = kStaging == HaloStaging::kPixels;
+  static constexpr bool kFewRegisters = kStaging == HaloStaging::kPixels || kStaging == HaloStaging::kFolded;
   static constexpr int kProducerRegisters = !kByWarps ? 40 : kFewRegisters ? 72 : 80;
   static constexpr int kConsumerRegisters = !kByWarps ? 232 : kFewRegisters ? 184 : 176;
 };
 
-// Tensor maps of the input.
+// Tensor maps of the input, or how it is folded.
 template <HaloStaging kStaging>
 struct HaloMapsOf {
   using Type = CUtensorMap;
@@ -47,6 +49,10 @@ struct HaloMapsOf {
 template <>
 struct HaloMapsOf<HaloStaging::kTransposed> {
   using Type = TensorMaps;
+};
+template <>
+struct HaloMapsOf<HaloStaging::kFolded> {
+  using Type = Fold;
 };
 template <HaloStaging kStaging>
 using HaloMaps = typename HaloMapsOf<kStaging>::Type;
@@ -97,20 +103,24 @@ template <int kChannels, HaloStaging kStaging, int kWarps, bool kRuns>
 __device__ __forceinline__ void produce_halos(const HaloParams& params, TileWalk<kRuns> walk,
                                               const HaloMaps<kStaging>& maps, Ring raw, Ring halo, uint32_t waste,
                                               int warp, int lane) {
-  for (; walk.more(); walk.next()) {
-    const Tile tile(params, walk.index);
-    if constexpr (kStaging == HaloStaging::kTma) {
-      stage_halo_tma<kChannels>(params, tile, &maps, halo, lane);
-    } else if constexpr (kStaging == HaloStaging::kPlanes) {
-      stage_planes<kChannels>(params, tile, &maps, halo, lane);
-    } else if constexpr (kStaging == HaloStaging::kTransposed) {
-      if (warp >= 0) {
-        transpose_halo<kChannels, kWarps, kRuns>(params, tile, raw, halo, warp, {params, waste, lane});
+  if constexpr (kStaging == HaloStaging::kFolded) {
+    stage_folded_halos<kChannels, kWarps>(params, walk, maps, halo, warp, lane);
+  } else {
+    for (; walk.more(); walk.next()) {
+      const Tile tile(params, walk.index);
+      if constexpr (kStaging == HaloStaging::kTma) {
+        stage_halo_tma<kChannels>(params, tile, &maps, halo, lane);
+      } else if constexpr (kStaging == HaloStaging::kPlanes) {
+        stage_planes<kChannels>(params, tile, &maps, halo, lane);
+      } else if constexpr (kStaging == HaloStaging::kTransposed) {
+        if (warp >= 0) {
+          transpose_halo<kChannels, kWarps, kRuns>(params, tile, raw, halo, warp, {params, waste, lane});
+        } else {
+          RawLoads<kChannels>(params, maps, lane).template tile<kRuns>(tile, raw);
+        }
       } else {
-        RawLoads<kChannels>(params, maps, lane).template tile<kRuns>(tile, raw);
+        stage_halo_units<kChannels, kStaging == HaloStaging::kPairs ? 2 : 1, kWarps>(params, tile, halo, warp, lane);
       }
-    } else {
-      stage_halo_units<kChannels, kStaging == HaloStaging::kPairs ? 2 : 1, kWarps>(params, tile, halo, warp, lane);
     }
   }
 }
@@ -132,16 +142,23 @@ __device__ __forceinline__ void consume_runs(const HaloParams& params, TileWalk<
 
 // Writes anew what the copy engine cannot read as it is. All blocks together; the filter's copies come in meanwhile.
 template <HaloStaging kStaging, bool kLines>
-__device__ __forceinline__ void prepare_operands(const HaloParams& params, uint32_t smem, int warp, int lane) {
+__device__ __forceinline__ void prepare_operands(const HaloParams& params, const HaloMaps<kStaging>& maps,
+                                                 uint32_t smem, int warp, int lane) {
   constexpr int kThreads = HaloThreads<kStaging, kLines>::kThreads, kWarps = kThreads / 32;
   constexpr bool kReorders = reorders(kStaging);
-  FilterPacker packer(params, smem + (kReorders ? kWarps * kReorderBytes : 0), threadIdx.x, kThreads);
-  const bool packs = params.pack.pieces > 0;
-  if (packs) packer.load();
-  if (kReorders) reorder_tensor<true>(params.in_order, smem + warp * kReorderBytes, warp, kWarps, lane);
-  if (packs) packer.finish();
-  sync_grid();
-  packer.release();
+  if constexpr (kStaging == HaloStaging::kFolded) {
+    pack_folded_filter(params, maps, static_cast<int>(blockIdx.x * kThreads + threadIdx.x),
+                       static_cast<int>(gridDim.x * kThreads));
+    sync_grid();
+  } else {
+    FilterPacker packer(params, smem + (kReorders ? kWarps * kReorderBytes : 0), threadIdx.x, kThreads);
+    const bool packs = params.pack.pieces > 0;
+    if (packs) packer.load();
+    if (kReorders) reorder_tensor<true>(params.in_order, smem + warp * kReorderBytes, warp, kWarps, lane);
+    if (packs) packer.finish();
+    sync_grid();
+    packer.release();
+  }
 }
 
 template <typename T, int kBlockK, int kMBlocks, int kChannels, HaloStaging kStaging, FilterTile kFilter, int kColumns,
@@ -165,7 +182,9 @@ __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
                         ~(kHaloAlignment - 1u);  // swizzling goes by absolute address
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
   const bool reorder_out = reorders(kStaging) && params.out_order.units > 0;
-  if (params.in_order.units > 0 || params.pack.pieces > 0) prepare_operands<kStaging, kLines>(params, smem, warp, lane);
+  if (params.in_order.units > 0 || params.pack.pieces > 0) {
+    prepare_operands<kStaging, kLines>(params, in_maps, smem, warp, lane);
+  }
 
   Ring halo, filter, raw;
   halo.data = smem, halo.stage_bytes = params.a_stage_bytes, halo.stages = params.a_stages;

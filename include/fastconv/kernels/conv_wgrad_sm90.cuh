@@ -6,6 +6,7 @@
 
 #include "fastconv/ptx/cluster.cuh"
 #include "fastconv/ptx/warpgroup.cuh"
+#include "fastconv/tile/fold.cuh"
 #include "fastconv/tile/mainloop_wgrad_sm90.cuh"
 #include "fastconv/tile/reorder.cuh"
 #include "fastconv/tile/stage_wgrad.cuh"
@@ -65,10 +66,15 @@ __global__ __launch_bounds__((WgradConfig{kChannels, kBlocks, kUnits, kWarpgroup
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
   if constexpr (kStaging == WgradStaging::kTma || kStaging == WgradStaging::kTmaRows) {
     const bool reorder_x = params.x_order.units > 0, reorder_y = params.y_order.units > 0;
+    const bool fold_x = params.x_fold.pixels > 0;
     const uint32_t buffer = smem + warp * kReorderBytes;
     if (reorder_x) reorder_tensor<true>(params.x_order, buffer, warp, Threads::kWarps, lane);
     if (reorder_y) reorder_tensor<true>(params.y_order, buffer, warp, Threads::kWarps, lane);
-    if (reorder_x || reorder_y) sync_grid();
+    if (fold_x) {
+      write_folded_rows(params.x_fold, static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x),
+                        static_cast<int>(gridDim.x * blockDim.x));
+    }
+    if (reorder_x || reorder_y || fold_x) sync_grid();
   }
   const bool margins = kStaging == WgradStaging::kTmaRows && params.rows.shifted;
   if (warp == 0) {

@@ -45,6 +45,8 @@ void launch_halo(const Plan& plan, const ConvProblem& problem, const ConvBuffers
   const auto kernel = conv_fprop_sm90<T, kBlockK, kMBlocks, kChannels, kStaging, kFilter, kColumns, kLines>;
   if constexpr (kStaging == HaloStaging::kTransposed) {
     launch(plan.kernel->name, kernel, shape, stream, params, in_maps, filter_map);
+  } else if constexpr (kStaging == HaloStaging::kFolded) {
+    launch(plan.kernel->name, kernel, shape, stream, params, halo.fold, filter_map);
   } else {
     launch(plan.kernel->name, kernel, shape, stream, params, in_maps.map[0], filter_map);
   }
@@ -68,12 +70,14 @@ Launcher halo_launcher(int line) {
                    columns, lines>(),
 #define HALO_KERNEL(name, ...) HALO_LAUNCHER(__VA_ARGS__, 1, false)
 #define HALO_COLUMNS_KERNEL(name, ...) HALO_LAUNCHER(__VA_ARGS__, 3, false)
+#define HALO_FPROP_KERNEL HALO_KERNEL
 #define HALO_DGRAD_KERNEL HALO_KERNEL
 #define HALO_LINES_KERNEL(name, ...) HALO_LAUNCHER(__VA_ARGS__, 1, true)
 #include "../../../src/launch/configs/halo.def"
 #undef HALO_LINES_KERNEL
 #undef HALO_COLUMNS_KERNEL
 #undef HALO_DGRAD_KERNEL
+#undef HALO_FPROP_KERNEL
 #undef HALO_KERNEL
 #undef HALO_LAUNCHER
   };

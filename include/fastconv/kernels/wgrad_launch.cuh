@@ -21,6 +21,10 @@ void launch_wgrad(const Plan& plan, const ConvProblem& problem, const ConvBuffer
     params.x_order.planes = const_cast<void*>(buffers.x);
     params.x.data = params.x_order.rows = workspace;
   }
+  if (params.x_fold.pixels > 0) {
+    params.x_fold.in = buffers.x;
+    params.x.data = params.x_fold.rows = workspace;
+  }
   if (params.y_order.units > 0) {
     params.y_order.planes = const_cast<void*>(buffers.y);
     params.y.data = params.y_order.rows = workspace + wgrad.y_offset;
@@ -45,7 +49,7 @@ void launch_wgrad(const Plan& plan, const ConvProblem& problem, const ConvBuffer
     shape.cooperative = true, shape.grid = plan.first_grid;
     start();
     // The rest find their operands in the workspace.
-    params.x_order.units = params.y_order.units = 0;
+    params.x_order.units = params.y_order.units = params.x_fold.pixels = 0;
     params.first_block = static_cast<int32_t>(plan.first_grid);
     shape.cooperative = false, shape.grid = plan.grid - plan.first_grid;
   }

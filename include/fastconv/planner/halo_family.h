@@ -3,6 +3,7 @@
 
 #include "fastconv/planner/planner.h"
 #include "fastconv/planner/registry.h"
+#include "fastconv/tile/fold.h"
 #include "fastconv/tile/halo_params.h"
 #include "fastconv/tile/tensor_map_spec.h"
 
@@ -17,6 +18,7 @@ struct HaloLaunch {
   // kTma: c, group, w, h, n. kPlanes: w, c, group, h, n. kTransposed: pixel, c, group, n, one map a phase of planes.
   TensorMapSpec in_map[kMaxTensorMaps];
   TensorMapSpec filter_map;  // c, s, r, k, group; where params.filter_direct
+  Fold fold;                 // kFolded
   // The workspace: packed filter, input and output.
   int64_t in_offset, out_offset;
 };

@@ -13,7 +13,8 @@ enum class HaloStaging : int8_t {
   kTransposed,  // NCHW planes by the copy engine, transposed by warps
   kPlanes,      // NCHW and one tap: contiguous pixels, multiplied as they lie
   kPairs,       // through the registers of warps, whose threads load two pixels of a channel at once
-  kPixels       // the same, one pixel: any strides
+  kPixels,      // the same, one pixel: any strides
+  kFolded       // the same, with the convolution's strides folded into channels, see fold.h
 };
 // The others need no warps but the one that starts copies.
 constexpr bool staged_by_warps(HaloStaging staging) {

@@ -26,20 +26,19 @@ __device__ __forceinline__ void store_quad(const WgradParams& params, const Wgra
   if (unit.c_block[block] < 0) return;
   const int c = (job.c_job * params.c_blocks_per_job + unit.c_block[block]) * kChannels + col % kChannels;
   const int k_block = job.k_job * params.m_blocks + m_block, row = thread / 32 * 16 + thread % 32 / 4;
-  T* w =
-      static_cast<T*>(params.w) + job.group * params.w_group + unit.r[block] * params.w_r + unit.s[block] * params.w_s;
+  T* w = static_cast<T*>(params.w) + job.group * params.w_group;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int k = params.rows.filter(k_block, row + 8 * half);
     const float first = half ? sum.z : sum.x, second = half ? sum.w : sum.y;
-    if (k >= params.k || c >= params.c) continue;
-    T* out = w + k * params.w_k;
+    const int64_t at = weight_element(params, k, unit.r[block], unit.s[block], c);
     if (params.w_pairs) {
       const T pair[2] = {static_cast<T>(first), static_cast<T>(second)};
-      *reinterpret_cast<uint32_t*>(out + c * params.w_c) = *reinterpret_cast<const uint32_t*>(pair);
+      if (at >= 0) *reinterpret_cast<uint32_t*>(w + at) = *reinterpret_cast<const uint32_t*>(pair);
     } else {
-      out[c * params.w_c] = static_cast<T>(first);
-      if (c + 1 < params.c) out[(c + 1) * params.w_c] = static_cast<T>(second);
+      const int64_t next = weight_element(params, k, unit.r[block], unit.s[block], c + 1);
+      if (at >= 0) w[at] = static_cast<T>(first);
+      if (next >= 0) w[next] = static_cast<T>(second);
     }
   }
 }

@@ -50,6 +50,7 @@ struct WgradTiling {
   int8_t m_blocks;
   int8_t cluster;  // blocks that add up their sums in shared memory
   int16_t tile_n, tile_p, tile_q;
+  bool fold;  // x passes through the workspace with its strides folded into channels, see fold.h
 };
 
 }  // namespace fastconv

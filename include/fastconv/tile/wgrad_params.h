@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "fastconv/core/fast_divmod.h"
+#include "fastconv/tile/fold.h"
 #include "fastconv/tile/reorder.h"
 #include "fastconv/tile/tensor_map_spec.h"
 #include "fastconv/tile/wgrad_config.h"
@@ -107,6 +108,7 @@ constexpr int wgrad_store_pitch(int elements) { return (elements * 2 + 127) / 12
 
 struct WgradParams {
   Reorder x_order, y_order;  // of NCHW operands, first of all
+  FoldedRows x_fold;         // of x, likewise; without channels if it is not folded
   WgradOperand x, y;
   WgradRows rows;
   void* w;
@@ -149,6 +151,6 @@ struct WgradParams {
 };
 // Beside them a kernel has one tensor map an operand or, of rows of dy, kMaxTensorMaps. From sm_70 and
 // CUDA 12.1 on, parameters have 32764 bytes.
-static_assert(sizeof(WgradParams) <= 4096, "kernel parameters");
+static_assert(sizeof(WgradParams) <= 5120, "kernel parameters");
 
 }  // namespace fastconv

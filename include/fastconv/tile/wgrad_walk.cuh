@@ -35,6 +35,18 @@ struct WgradShare {
         job(params, job_index) {}
 };
 
+// Element of the weight's convolution group that is filter k, tap (r, s) and channel c of the engine's; -1: none.
+FASTCONV_HOST_DEVICE int64_t weight_element(const WgradParams& params, int32_t k, int32_t r, int32_t s, int32_t c) {
+  if (k >= params.k || c >= params.c) return -1;
+  const Fold& fold = params.x_fold.fold;
+  if (fold.channels > 0) {
+    const FoldedChannel& channel = fold.channel[c];
+    r = fold.h.tap(r, channel.h), s = fold.w.tap(s, channel.w), c = channel.c;
+    if (!fold.h.has_tap(r) || !fold.w.has_tap(s)) return -1;
+  }
+  return k * params.w_k + r * params.w_r + s * params.w_s + c * params.w_c;
+}
+
 // First output pixel of a tile; of shifted rows (see WgradRows), the column of the maps.
 struct WgradTile {
   int32_t n, p, q;
