@@ -234,6 +234,7 @@ def test_hopper_folds_the_strides_of_stems(name: str, channels_last: bool) -> No
 @pytest.mark.parametrize("stride", [(2, 2), (4, 4)])
 def test_folded_halos_are_three_at_least(taps: int, stride: tuple[int, int]) -> None:
     """With two, the producers would wait for the consumers to be done with a halo, and these for the next one."""
+    plans = 0
     for c, h in itertools.product([1, 3, 4], [130, 300]):
         problem = native_problem(Problem(2, c, h, h, 64, taps, taps, stride=stride), dtype="float16")
         for kernel in KERNELS.values():
@@ -241,6 +242,8 @@ def test_folded_halos_are_three_at_least(taps: int, stride: tuple[int, int]) -> 
                 plan = str(native.make_plan(problem, GPUS[90], kernel.name))
                 stages = re.search(r"stages (\d+)\+", plan)
                 assert stages and int(stages[1]) >= 3, plan
+                plans += 1
+    assert plans > 0
 
 
 def test_unknown_kernels_are_refused() -> None:
@@ -388,3 +391,21 @@ def test_images_larger_than_a_box_of_the_copy_engine(size: tuple[int, ...], filt
     for kernel in KERNELS.values():
         if kernel.pass_ == pass_ and kernel.is_cuda and kernel.why_not(problem, GPUS[90]) is None:
             native.check_copies(problem, kernel, GPUS[90])
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize(
+    "problem",
+    [
+        Problem(8, 16, 1, 64, 16, 1, 1, stride=(2, 1), padding=(1, 0)),
+        Problem(1, 16, 1, 1, 16, 1, 1, stride=(2, 2), padding=(1, 1)),
+        Problem(1, 6, 5, 1, 80, 5, 3, stride=(2, 2), padding=(0, 3), dilation=(1, 2), groups=2),
+    ],
+)
+def test_gradients_that_no_tap_reaches_are_not_for_the_halo_engine(problem: Problem, channels_last: bool) -> None:
+    """Its filter would have no step, and its stages no room for what packs it."""
+    asked = native_problem(problem, "dgrad", dtype="float16", channels_last=channels_last)
+    for kernel in KERNELS.values():
+        if kernel.name.startswith("halo_dgrad"):
+            assert kernel.why_not(asked, GPUS[90]) is not None, kernel.name
+    assert native.make_plan(asked, GPUS[90]).kernel.startswith("direct_dgrad")

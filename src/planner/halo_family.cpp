@@ -826,6 +826,7 @@ const char* tiles_why_not(const KernelEntry& entry, const ConvProblem& problem, 
   const HaloConfig& config = entry.halo;
   Work work;
   if (!make_work(problem, config.staging, reordering, work)) return "has room for 16 phases and 64 halos of a tile";
+  if (work.taps == 0) return "needs a tap that reaches an output";
   if (!takes_columns(work, config)) return "takes three filter columns at a time, at most three pixels apart";
   if (config.lines && !lines_can_store(work, config)) {
     return "stores rows of pixels longer than a tile, whole pairs of them, that follow each other without a gap";

@@ -56,7 +56,7 @@ __device__ __forceinline__ void pack_folded_filter(const HaloParams& params, con
       value[i] = source < 0 ? 0 : uint32_t{__ldg(filter + source)};
     }
     auto pair = [&](int i) { return value[i] | value[i + 1] << 16; };
-    auto* packed = static_cast<uint16_t*>(const_cast<void*>(params.packed_filter));
+    auto* packed = static_cast<uint16_t*>(params.packed_filter);
     *reinterpret_cast<uint4*>(packed + chunk.at) = {pair(0), pair(2), pair(4), pair(6)};
   }
 }

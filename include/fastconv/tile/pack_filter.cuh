@@ -132,6 +132,7 @@ struct FilterPacker {
   // When nobody waits any more.
   __device__ __forceinline__ void release() const {
     if (thread == 0) ptx::mbarrier_invalidate(barrier);
+    __syncwarp();  // others of the warp may put barriers there
   }
 };
 
