@@ -5,8 +5,8 @@ error of at most L * u * sum |x||w| (Higham, Accuracy and Stability of Numerical
 operands with random signs the roundings act as a random walk, and the error of one element is normally distributed with
 a standard deviation of about 0.6 * u * sum |x||w| for summation one by one, less for any blocked order, whatever L
 is. ACCUMULATION = 16 of those units is beyond reach of chance for any L, certain for L <= 16, and far below what one
-wrong, missing or doubled product changes. Where both operands of a weight gradient repeat along an axis (expanded
-views), r equal products follow each other and r roundings fall the same way: the walk has steps of r, and its end is
+wrong, missing or doubled product changes. Where both operands of a gradient repeat along an axis (expanded views), r
+equal products follow each other and r roundings fall the same way: the walk has steps of r, and its end is
 sqrt(r) times as far. Rounding the result to a 16-bit dtype adds half an ulp of the result.
 Each element is held to this, so that a single wrong one cannot hide in a norm.
 """
@@ -75,7 +75,14 @@ class Gradients:
 def gradients(input: Tensor, weight: Tensor, grad_output: Tensor, *geometry: Any) -> Gradients:
     x, w, dy = f64(input), f64(weight), f64(grad_output)
     values, magnitudes = _backward(x, w, dy, geometry), _backward(x.abs(), w.abs(), dy.abs(), geometry)
-    return Gradients(*map(Expected, values, magnitudes, (1, _repeats(input, grad_output), 1)))
+    groups = geometry[3] if len(geometry) > 3 else 1
+    repeats = (_repeated_filters(weight, grad_output, groups), _repeats(input, grad_output), 1)
+    return Gradients(*map(Expected, values, magnitudes, repeats))
+
+
+def _repeated_filters(weight: Tensor, grad_output: Tensor, groups: int) -> int:
+    """How many filters are the same, and so are the channels that they produced."""
+    return weight.shape[0] // groups if weight.stride(0) == 0 and grad_output.stride(-3) == 0 else 1
 
 
 def _repeats(input: Tensor, grad_output: Tensor) -> int:

@@ -333,10 +333,10 @@ def test_strides_folded_into_channels(cuda: str, name: str, pass_: str, layout: 
     expected = expect_pass(pass_, o, problem)
     kernels = [k for k in KERNELS if k.pass_ == pass_ and k.name.endswith(("_folded", "_tma", "_rows"))]
     results = {k.name: run_forced(k, o, problem) for k in kernels}
-    ran = {kernel for kernel, result in results.items() if result is not None}
+    ran = {kernel: result for kernel, result in results.items() if result is not None}
     assert any(kernel.endswith("_folded") for kernel in ran) if pass_ == "fprop" else ran
-    for kernel in ran:
-        reference.assert_right(results[kernel], expected, kernel)
+    for kernel, result in ran.items():
+        reference.assert_right(result, expected, kernel)
 
 
 @pytest.mark.parametrize("pass_", PASSES)

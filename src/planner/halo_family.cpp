@@ -547,14 +547,17 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
   // filters that do not exist as well; staging warps lose more where they cannot run ahead.
   const double idle = 1 - static_cast<double>(work.out.c) / static_cast<double>(tiles.filters * config.block_k);
   const bool by_threads = config.staging == HaloStaging::kPairs || config.staging == HaloStaging::kPixels;
-  const double rough = !by_threads
-                           ? 1 + (config.staging == HaloStaging::kTransposed ? .06 : .02) * (tiling.halo_stages == 2) +
-                                 .02 * short_of_filters(tiling, tiles) + .01 * tiling.linear +
-                                 .05 * ((tiling.linear || config.columns > 1) && tiling.turns) +
-                                 .03 * (config.staging == HaloStaging::kTransposed && tiling.turns) +
-                                 .01 * (!tiling.linear && tiling.block_w_log2 == 6) + .02 * idle +
-                                 .1 * (by_warps && tiling.linear && config.channels < 64 && work.in.c > 32)
-                           : 1 + .06 * (4 - tiling.halo_stages) + .1 * idle;
+  const double rough = !by_threads ? 1 +
+                                         (config.staging != HaloStaging::kTransposed ? .02
+                                          : tiling.linear                            ? .06
+                                                                                     : .08) *
+                                             (tiling.halo_stages == 2) +
+                                         .02 * short_of_filters(tiling, tiles) + .01 * tiling.linear +
+                                         .05 * ((tiling.linear || config.columns > 1) && tiling.turns) +
+                                         .03 * (config.staging == HaloStaging::kTransposed && tiling.turns) +
+                                         .01 * (!tiling.linear && tiling.block_w_log2 == 6) + .02 * idle +
+                                         .1 * (by_warps && tiling.linear && config.channels < 64 && work.in.c > 32)
+                                   : 1 + .06 * (4 - tiling.halo_stages) + .1 * idle;
   const bool reorders = work.reordering.in || work.reordering.out;  // they wait anyway
   const double pack =
       packed_bytes > 0 ? kPackUs + (reorders ? 0 : kWaitUs) + static_cast<double>(packed_bytes) / kPackBytesPerUs : 0;
