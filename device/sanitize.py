@@ -32,6 +32,8 @@ PROBLEMS = (
     Problem(1, 3, 21, 20, 24, 7, 7, stride=(2, 2), padding=(3, 3)),
     Problem(1, 40, 16, 24, 16, 3, 3, padding=(1, 1)),
     Problem(1, 16, 6, 134, 40, 3, 3, bias=True),
+    Problem(1, 40, 6, 134, 16, 3, 3, padding=(1, 1)),
+    Problem(1, 3, 21, 20, 128, 7, 7, stride=(2, 2), padding=(3, 3)),
     # Images that no tensor map takes: the second does not begin at a multiple of 16 bytes.
     Problem(2, 42, 9, 14, 42, 3, 3, padding=(1, 1)),
     Problem(2, 33, 7, 9, 22, 3, 3, padding=(1, 1)),
