@@ -4,7 +4,8 @@
 
 runs itself under `ncu`, which has to be on the PATH, and writes a table. Counters are shares of what the unit can do,
 over the whole kernel; ncu repeats each kernel with cold caches and runs it alone, so times differ from the benchmark's.
-It ends at a cooperative launch with clusters (Nsight Compute 2025.3.1), so weight gradients in NCHW are left out.
+It ends at a cooperative launch with clusters (Nsight Compute 2025.3.1), or returns no numbers, so weight gradients that
+write their input anew are left out: those in NCHW, and of a folded stem.
 """
 
 from __future__ import annotations
@@ -36,15 +37,14 @@ COUNTERS = {
     "device memory": "dram__throughput.avg.pct_of_peak_sustained_elapsed",
 }
 KERNELS = "regex:conv_fprop_sm90|conv_wgrad_sm90"
-# Beside NCHW weight gradients: launches that Nsight Compute returns nothing for.
-COOPERATIVE = [("rn50_stem", "nhwc", "wgrad")]
+FOLDED = [("rn50_stem", "nhwc", "wgrad")]
 
 
 def cases(suite: str, patterns: Sequence[str]) -> list[tuple[str, str, str]]:
     problems = select(load_suite(suite).problems, patterns)
     wide = [p for p in problems if p.weight[1] > 1 and max(p.weight[0] // p.groups, p.weight[1]) >= 16]
     every = [(p.name, layout, pass_) for p in wide for layout in LAYOUTS for pass_ in PASSES]
-    return [case for case in every if case[1:] != ("nchw", "wgrad") and case not in COOPERATIVE]
+    return [case for case in every if case[1:] != ("nchw", "wgrad") and case not in FOLDED]
 
 
 def run_kernels(suite: str, dtype: str, patterns: Sequence[str]) -> None:

@@ -823,6 +823,15 @@ Products wgrad_products(const ConvProblem& problem, const KernelEntry& kernel, c
   return products;
 }
 
+// A function of a problem's plan; ValueError with the kernel's reason if it has none.
+template <typename R>
+auto unless_refused(R (*of_plan)(const ConvProblem&, const KernelEntry&, const DeviceSpec&)) {
+  return [of_plan](const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device) {
+    if (const char* reason = kernel.why_not(kernel, problem, device)) throw py::value_error(reason);
+    return of_plan(problem, kernel, device);
+  };
+}
+
 void bind_index_maths(py::module_& m) {
   m.def(
       "products",
@@ -834,20 +843,8 @@ void bind_index_maths(py::module_& m) {
         throw py::value_error("unknown method: " + method);
       },
       "problem"_a, "method"_a);
-  m.def(
-      "halo_products",
-      [](const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device) {
-        if (const char* reason = kernel.why_not(kernel, problem, device)) throw py::value_error(reason);
-        return halo_products(problem, kernel, device);
-      },
-      "problem"_a, "kernel"_a, "device"_a);
-  m.def(
-      "line_stores",
-      [](const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device) {
-        if (const char* reason = kernel.why_not(kernel, problem, device)) throw py::value_error(reason);
-        return line_stores(problem, kernel, device);
-      },
-      "problem"_a, "kernel"_a, "device"_a);
+  m.def("halo_products", unless_refused(halo_products), "problem"_a, "kernel"_a, "device"_a);
+  m.def("line_stores", unless_refused(line_stores), "problem"_a, "kernel"_a, "device"_a);
   m.def(
       "reorder",
       [](std::array<int64_t, 4> size, int32_t align, bool to_planes) {
@@ -855,13 +852,7 @@ void bind_index_maths(py::module_& m) {
         return std::tuple{moved, expected, order.vector, order.copied};
       },
       "size"_a, "align"_a, "to_planes"_a);
-  m.def(
-      "halo_packed_filter",
-      [](const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device) {
-        if (const char* reason = kernel.why_not(kernel, problem, device)) throw py::value_error(reason);
-        return halo_packed_filter(problem, kernel, device);
-      },
-      "problem"_a, "kernel"_a, "device"_a);
+  m.def("halo_packed_filter", unless_refused(halo_packed_filter), "problem"_a, "kernel"_a, "device"_a);
   m.def("check_copies", &check_copies, "problem"_a, "kernel"_a, "device"_a);
   m.def(
       "wgrad_products",
