@@ -250,7 +250,7 @@ Store store_mode(const Work& work, const HaloConfig& config, bool linear) {
   for (const int vector : {8, 2}) {
     // A strip of columns is an even number of pixels.
     const bool long_runs = !linear && config.columns == 1;
-    if ((long_runs || vector == 2) && work.out_step.w == 1 && out.align >= 2 * vector &&
+    if ((long_runs || vector == 2) && work.out_step.w == 1 && out.w % vector == 0 && out.align >= 2 * vector &&
         planes_divisible(out, work.groups, vector)) {
       return {StoreMode::kPixels, vector};
     }
@@ -400,9 +400,9 @@ bool choose_stages(const Work& work, const HaloConfig& config, const Tiles& tile
     if (filter_stages < 3) return false;
   }
   tiling.halo_stages = static_cast<int16_t>(halo_stages), tiling.filter_stages = static_cast<int16_t>(filter_stages);
-  // In turns, filters come from L2 twice as often.
   if (config.lines) return tiling.filter_resident;
-  return !tiling.turns || tiling.filter_resident || config.block_k <= 64;
+  // In turns, filters come from L2 twice as often.
+  return !tiling.turns || tiling.filter_resident || config.block_k <= 128;
 }
 
 // Of all images, when runs of `run_rows` are handed out to the consumer warpgroups of all blocks.
@@ -475,6 +475,7 @@ bool short_of_filters(const HaloTiling& tiling, const Tiles& tiles) {
 double store_rate(const Work& work, const HaloConfig& config, const HaloTiling& tiling, Store store) {
   if (config.lines) return 12;
   if (store.mode == StoreMode::kElements) return 5;
+  if (work.out_step.w > 1 && store.mode == StoreMode::kPixels) return 3;
   if (store.mode == StoreMode::kChannels) return 40;
   const bool narrow = tiling.block_w_log2 == 3;
   const int across = tiling.linear ? config.m_blocks : std::min(config.m_blocks, 1 << tiling.across_log2);
@@ -485,9 +486,9 @@ double store_rate(const Work& work, const HaloConfig& config, const HaloTiling& 
     const bool small =
         static_cast<double>(work.out.n * work.out.h * work.out.w) * static_cast<double>(work.out.c * work.groups) <
         kSmallOutput;
-    rate = narrow ? run / (small ? 16 : 40) : std::min(10., run / (small ? 18 : 26));
+    rate = narrow ? run / (small ? 10 : 25) : std::min(16., run / (small ? 11 : 16));
   }
-  if (store.pixel_vector == 1 || tiling.linear) rate = std::min(store.pixel_vector == 1 ? 2. : 5., rate);
+  if (store.pixel_vector == 1 || tiling.linear) rate = std::min(store.pixel_vector == 1 ? 10. : 16., rate);
   return tiling.turns && stores_pieces(work, store) ? rate / 2 : rate;
 }
 
@@ -511,7 +512,7 @@ double staging_clocks(const Work& work, const HaloConfig& config, const HaloTili
   // share makes them wait for each other and look up where pixels go.
   const double bytes = tiles.raw.stage_bytes, left_out = tiles.raw.step_log2 == 0 || tiling.linear ? 1 : .7;
   const double copy = tiles.raw.shared ? 900 + bytes / 60 : std::max(330., left_out * (230 + bytes / 21));
-  return (work.taps == 1 ? 1.1 : 1) * copy * raw_copies(work, tiling, tiles);
+  return (work.taps == 1 ? 1.4 : 1) * copy * raw_copies(work, tiling, tiles);
 }
 
 // Clocks of an average tile, times tiles of the busiest multiprocessor. Rates measured on an H200.
@@ -538,7 +539,7 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
   // Warps that stage and products compete for shared memory.
   const bool by_warps = staged_by_warps(config.staging);
   const double body =
-      std::max({mma, smem, load}) + (by_warps ? .2 * std::min(mma, staging) : 0) + (tiles.raw.whole ? 900 * halos : 0);
+      std::max({mma, smem, load}) + (by_warps ? .15 * std::min(mma, staging) : 0) + (tiles.raw.whole ? 900 * halos : 0);
   const double tile = tiling.turns ? std::max({body + 100, epilogue, (body + epilogue + 500) / 2}) : body + epilogue;
   const auto waves = static_cast<double>(config.lines ? 2 * rows_of_busiest(work, tiling.run_rows, sm_count) *
                                                             ceil_div(work.cols, tiling.tile_q)
@@ -562,9 +563,13 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
   const double pack =
       packed_bytes > 0 ? kPackUs + (reorders ? 0 : kWaitUs) + static_cast<double>(packed_bytes) / kPackBytesPerUs : 0;
   const double share = static_cast<double>(std::min<int64_t>(tiles.count, sm_count)) / sm_count;
+  constexpr double kLastUs = 4;  // until all have stored, and with nothing else to do
   const double reorder = (work.reordering.in ? reorder_us(work.in_planes, work.groups, share) : 0) +
-                         (work.reordering.out ? reorder_us(work.out_planes, work.groups, share) : 0);
-  const double clocks = waves * tile * rough + kFixedClocks + (tiling.turns ? epilogue : 0);
+                         (work.reordering.out ? reorder_us(work.out_planes, work.groups, share) + kLastUs : 0);
+  // What is moved twice takes power: it is short where a kernel runs long.
+  constexpr double kLongClocks = 200000;
+  const bool hungry = tiling.turns && config.block_k > 64 && !tiling.filter_resident && waves * tile > kLongClocks;
+  const double clocks = waves * tile * (rough + 2. / config.channels * hungry) + kFixedClocks + (tiling.turns ? epilogue : 0);
   const double compute_us = clocks / kClocksPerUs, memory_us = bytes / (kBytesPerUsPerSm * sm_count);
   return pack + reorder + std::max(compute_us, memory_us) +
          .1 * std::min(compute_us, memory_us);  // they overlap, not entirely
@@ -652,7 +657,9 @@ Best best_tiling(const Work& work, const HaloConfig& config, const ConvProblem& 
                       (work.w.taps() > work.w.runs() && cols_apart);
     const bool roomy = best.cost_us < std::numeric_limits<double>::infinity() && best.tiling.halo_stages > 2 &&
                        !short_of_filters(best.tiling, best.tiles);
-    if (!pays && roomy) continue;
+    // Smaller halos may also make room for tiles that both warpgroups share.
+    const bool shared = !best.tiling.turns || best.tiling.filter_resident || config.block_k <= 64;
+    if (!pays && roomy && shared) continue;
     const Reaches reaches = fastconv::reaches(work, split);
     for_each_tiling(work, config, split, [&](HaloTiling& tiling) {
       Tiles tiles;
@@ -822,6 +829,15 @@ PackParams folded_pack_params(const ConvProblem& problem, const HaloConfig& conf
   pack.pieces = static_cast<int32_t>(int64_t{params.k_tiles.divisor} * params.steps_per_filter_tile * config.block_k *
                                      config.channels / 8);
   return pack;
+}
+
+// All, or those that a tensor leaves idle. If it keeps all of them busy more than once, the first begin late with it.
+int32_t pack_warps(const Reorder& order, const Plan& plan) {
+  constexpr int64_t kEnough = 4;
+  const int64_t warps = plan.block_threads / 32;
+  if (order.units == 0) return static_cast<int32_t>(warps);
+  const int64_t idle = warps - ceil_div(order.units, plan.grid);
+  return static_cast<int32_t>(idle > 0 ? std::min(idle, kEnough) : kEnough);
 }
 
 const char* tiles_why_not(const KernelEntry& entry, const ConvProblem& problem, Reordering reordering,
@@ -1002,6 +1018,7 @@ HaloLaunch halo_launch(const Plan& plan, const ConvProblem& problem) {
   } else {
     params.pack = config.staging == HaloStaging::kFolded ? folded_pack_params(problem, config, params)
                                                          : pack_params(work, problem, config, tiles, params.raw);
+    params.pack.warps = pack_warps(params.in_order, plan);
   }
   launch.fold = work.fold;
   return launch;

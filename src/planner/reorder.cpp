@@ -59,11 +59,11 @@ Reorder make_reorder(const Side& side, int64_t groups) {
 
 double reorder_us(const Side& side, int64_t groups, double share) {
   // Measured on an H200. What L2 cannot keep comes from memory once more, in part unseen.
-  constexpr double kBytesPerUs = 3.3e6, kL2Bytes = 4e7;
+  constexpr double kBytesPerUs = 3.9e6, kL2Bytes = 4e7;
   const auto bytes = static_cast<double>(reordered_bytes(side, groups));
   // A few multiprocessors do not use up the memory.
-  const double fixed_us = make_reorder(side, groups).copied ? 3 : 4.5;
-  return fixed_us + (bytes > kL2Bytes ? 2.4 : 2) * bytes / (kBytesPerUs * std::min(1., 2 * share));
+  const double fixed_us = make_reorder(side, groups).copied ? 1.5 : 3;
+  return fixed_us + (2 * bytes + .6 * std::max(0., bytes - kL2Bytes)) / (kBytesPerUs * std::min(1., 2 * share));
 }
 
 }  // namespace fastconv

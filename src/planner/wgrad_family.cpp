@@ -501,10 +501,10 @@ double tile_clocks(const Work& work, const WgradConfig& config, const Reach& rea
   const double copies = static_cast<double>(reach.most_parts + tiling.m_blocks);
   double load = bytes / kCopyBytes + kCopyClocks * copies;
   // The copy engine takes as long for a short row of pixels as for one of 128 bytes, and longer where each lies in
-  // another page of memory.
+  // another page of memory, or neighbours have maps of their own.
   if (config.staging == WgradStaging::kTmaRows) {
     constexpr int64_t kPageBytes = 2 << 20;
-    const double row_clocks = work.y.stride.c * 2 >= kPageBytes / 2 ? 13 : 5;
+    const double row_clocks = work.y.stride.c * 2 >= kPageBytes / 2 || row_phases(work.y) > 1 ? 13 : 5;
     const auto rows = static_cast<double>(tiling.m_blocks * kFilters * tiling.tile_p);
     load += std::max(0., rows * row_clocks - static_cast<double>(tiling.m_blocks * tile.y_box_bytes) / kCopyBytes);
   }
@@ -642,6 +642,7 @@ Plan plan_as(const KernelEntry& entry, const ConvProblem& problem, const DeviceS
   const Copied copied = copied_operands(work, config.staging);
   const double dram_clocks = compulsory_bytes(problem) / kDramBytes;
   const bool reorders = work.reorder_x || work.reorder_y || fold;
+  constexpr double kBothUs = 3;  // that two reorderings share
   const Workspace workspace = workspace_of(work);
   const int64_t room = max_workspace_bytes(problem) - workspace.bytes();
   Plan plan;
@@ -683,7 +684,8 @@ Plan plan_as(const KernelEntry& entry, const ConvProblem& problem, const DeviceS
       const double cost_us = sharing.clocks / kClocksPerUs +
                              (work.reorder_x ? reorder_us(work.x_planes, work.groups, share) : 0) +
                              (work.reorder_y ? reorder_us(work.y_planes, work.groups, share) : 0) +
-                             (fold ? reorder_us(work.x, work.groups, share) : 0);
+                             (fold ? reorder_us(work.x, work.groups, share) : 0) -
+                             kBothUs * (work.reorder_x && work.reorder_y);
       if (cost_us >= plan.cost_us) continue;
       tiling.cluster = static_cast<int8_t>(sharing.cluster);
       const int64_t partials = sharing.splits / sharing.cluster;

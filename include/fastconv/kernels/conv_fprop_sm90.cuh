@@ -15,8 +15,8 @@
 
 namespace fastconv {
 
-// Named barriers; 0 is __syncthreads. One of each a consumer warpgroup.
-enum BlockBarrier : int { kEpilogueBarrier = 1, kTurnBarrier = 3 };
+// Named barriers; 0 is __syncthreads. One of the first two a consumer warpgroup.
+enum BlockBarrier : int { kEpilogueBarrier = 1, kTurnBarrier = 3, kPackBarrier = 5 };
 
 template <bool kLines, int kBlockK, int kMBlocks>
 inline constexpr int kEpilogueOf = epilogue_bytes(kLines, kBlockK, kMBlocks);  // shared memory of a warpgroup
@@ -151,13 +151,16 @@ __device__ __forceinline__ void prepare_operands(const HaloParams& params, const
                        static_cast<int>(gridDim.x * kThreads));
     sync_grid();
   } else {
-    FilterPacker packer(params, smem + (kReorders ? kWarps * kReorderBytes : 0), threadIdx.x, kThreads);
-    const bool packs = params.pack.pieces > 0;
-    if (packs) packer.load();
-    if (kReorders) reorder_tensor<true>(params.in_order, smem + warp * kReorderBytes, warp, kWarps, lane);
-    if (packs) packer.finish();
+    const int packers = params.pack.warps;
+    if (params.pack.pieces > 0 && warp < packers) {
+      FilterPacker(params, smem + (kReorders ? kWarps * kReorderBytes : 0), threadIdx.x, 32 * packers, kPackBarrier)
+          .run();
+    }
+    if (kReorders) {  // others first
+      const int turn = warp < packers ? warp + kWarps - packers : warp - packers;
+      reorder_tensor<true>(params.in_order, smem + warp * kReorderBytes, turn, kWarps, lane);
+    }
     sync_grid();
-    packer.release();
   }
 }
 
@@ -197,32 +200,32 @@ __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
   filter.barriers = halo.barriers + 16 * params.a_stages;
   raw.barriers = filter.barriers + 16 * params.b_stages;
   const uint32_t waste = raw.barriers + 16 * params.raw.stages;
-  if (warp == 0) {
-    const int consumer_warps = 4 * params.warpgroups_per_tile;
-    halo.init(lane, Threads::kStagingWarps, consumer_warps);
-    filter.init(lane, 1, consumer_warps);
-    raw.init(lane, 1, params.raw.shared ? Threads::kStagingWarps : 1);
-    ptx::mbarrier_init_fence();
-    if (lane == 0) {
-      if constexpr (!Threads::kByWarps) ptx::tma_prefetch(&in_maps);
-      if (params.filter_direct) ptx::tma_prefetch(&filter_map);
-    }
+  constexpr int kWarps = Threads::kThreads / 32;
+  const int consumer_warps = 4 * params.warpgroups_per_tile;
+  halo.init(warp, kWarps, lane, Threads::kStagingWarps, consumer_warps);
+  filter.init(warp, kWarps, lane, 1, consumer_warps);
+  raw.init(warp, kWarps, lane, 1, params.raw.shared ? Threads::kStagingWarps : 1);
+  ptx::mbarrier_init_fence();
+  if (threadIdx.x == 0) {
+    if constexpr (!Threads::kByWarps) ptx::tma_prefetch(&in_maps);
+    if (params.filter_direct) ptx::tma_prefetch(&filter_map);
   }
   __syncthreads();
+  ptx::allow_next_kernel();  // a weight gradient begins early
 
   if (warp < 4 * Threads::kProducerWarpgroups) {
     ptx::release_registers<Threads::kProducerRegisters>();
-    constexpr int kWarps = Threads::kStagingWarps;
+    constexpr int kStagers = Threads::kStagingWarps;
     auto produce = [&](int pipeline, int staging_warp) {
-      produce_halos<kChannels, kStaging, kWarps>(params, walk_of(pipeline), in_maps, raw.part(pipeline, kPipelines),
+      produce_halos<kChannels, kStaging, kStagers>(params, walk_of(pipeline), in_maps, raw.part(pipeline, kPipelines),
                                                  halo.part(pipeline, kPipelines), waste, staging_warp, lane);
     };
     if (warp == 0) {
       if (lane == 0) produce_filter<kBlockK, kChannels, kNMajor, kColumns>(params, walk_of(0), &filter_map, filter);
       if constexpr (kLines && Threads::kRaw) produce(1, -1);
-    } else if (warp < Threads::kFirstStagingWarp + kPipelines * kWarps) {
-      const int place = warp - Threads::kFirstStagingWarp, pipeline = kLines && place >= kWarps;
-      produce(pipeline, place - pipeline * kWarps);
+    } else if (warp < Threads::kFirstStagingWarp + kPipelines * kStagers) {
+      const int place = warp - Threads::kFirstStagingWarp, pipeline = kLines && place >= kStagers;
+      produce(pipeline, place - pipeline * kStagers);
     }
     if (reorder_out) sync_grid();
   } else {

@@ -68,8 +68,12 @@ __global__ __launch_bounds__((WgradConfig{kChannels, kBlocks, kUnits, kWarpgroup
     const bool reorder_x = params.x_order.units > 0, reorder_y = params.y_order.units > 0;
     const bool fold_x = params.x_fold.pixels > 0;
     const uint32_t buffer = smem + warp * kReorderBytes;
+    if (reorder_x || reorder_y || fold_x) ptx::wait_for_previous_kernel();
     if (reorder_x) reorder_tensor<true>(params.x_order, buffer, warp, Threads::kWarps, lane);
-    if (reorder_y) reorder_tensor<true>(params.y_order, buffer, warp, Threads::kWarps, lane);
+    // Warps that x leaves idle begin with y.
+    const int x_turns = (params.x_order.units + static_cast<int>(gridDim.x) - 1) / static_cast<int>(gridDim.x);
+    const int y_turn = (warp + Threads::kWarps - x_turns % Threads::kWarps) % Threads::kWarps;
+    if (reorder_y) reorder_tensor<true>(params.y_order, buffer, y_turn, Threads::kWarps, lane);
     if (fold_x) {
       write_folded_rows(params.x_fold, static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x),
                         static_cast<int>(gridDim.x * blockDim.x));
@@ -77,21 +81,24 @@ __global__ __launch_bounds__((WgradConfig{kChannels, kBlocks, kUnits, kWarpgroup
     if (reorder_x || reorder_y || fold_x) sync_grid();
   }
   const bool margins = kStaging == WgradStaging::kTmaRows && params.rows.shifted;
+  ring.init(warp, Threads::kWarps, lane, Threads::kFullArrivals + margins, 4 * kWarpgroups);
+  for (int i = warp; margins && lane == 0 && i < params.stages; i += Threads::kWarps) {
+    ptx::mbarrier_init(y_barriers + 8 * i, 1);
+  }
+  ptx::mbarrier_init_fence();
   if (warp == 0) {
-    ring.init(lane, Threads::kFullArrivals + margins, 4 * kWarpgroups);
-    for (int i = lane; margins && i < params.stages; i += 32) ptx::mbarrier_init(y_barriers + 8 * i, 1);
-    ptx::mbarrier_init_fence();
     if (lane == 0 && params.x_copied) ptx::tma_prefetch(&x_map);
     if constexpr (kStaging == WgradStaging::kTmaRows) {
       if (lane < 1 << (params.rows.row_log2 + params.rows.filter_log2)) ptx::tma_prefetch(&y_maps.map[lane]);
     } else {
       if (lane == 0 && params.y_copied) ptx::tma_prefetch(&y_maps);
     }
-    ptx::allow_next_kernel();  // it waits for this one's results, but can be launched
   }
   const WgradShare share(params, params.first_block + static_cast<int32_t>(blockIdx.x));
   clear_wgrad_tails(params, share.job, smem);
   __syncthreads();
+  ptx::allow_next_kernel();
+  ptx::wait_for_previous_kernel();
 
   if (warp < Threads::kProducers / 32) {
     ptx::release_registers<Threads::kRegisters.producer>();

@@ -25,6 +25,7 @@ __global__ __launch_bounds__(kReduceRowsThreads) void reduce_wgrad_rows(const __
   const int64_t all = int64_t{params.jobs.divisor} * Store::kAll;
   const auto* partial = reinterpret_cast<const float4*>(params.partial) + int64_t{index} * Store::kAll;
 
+  ptx::allow_next_kernel();
   ptx::wait_for_previous_kernel();
   Store::template put_rows<kReduceRowsThreads / 32>(params, job, rows, slice, threadIdx.x, [&](int quad) {
     float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
@@ -51,6 +52,7 @@ __global__ __launch_bounds__(kReduceThreads) void reduce_wgrad(const __grid_cons
   const int64_t quads = int64_t{params.jobs.divisor} * kSlots * kQuads;
   const int64_t at = int64_t{blockIdx.x} * per_block + threadIdx.x % per_block;
 
+  ptx::allow_next_kernel();
   ptx::wait_for_previous_kernel();
   float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
   if (at < quads) {

@@ -36,6 +36,7 @@ void launch_wgrad(const Plan& plan, const ConvProblem& problem, const ConvBuffer
     y_maps.map[i] = encode_tensor_map(wgrad.y_map[i], problem.dtype, params.y.data);
 
   LaunchShape shape{plan.grid, plan.block_threads, plan.smem_bytes};
+  shape.early = true;
   shape.cluster = params.cluster.divisor;
   auto start = [&] {
     const auto kernel = conv_wgrad_sm90<T, kChannels, kBlocks, kUnits, kWarpgroups, kStaging>;

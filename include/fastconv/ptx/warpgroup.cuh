@@ -20,6 +20,9 @@ template <int kThreads>
 __device__ __forceinline__ void barrier_sync(int barrier) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(kThreads) : "memory");
 }
+__device__ __forceinline__ void barrier_sync(int barrier, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
 
 // A value of another lane of a whole warp. NOTES: __shfl_sync takes the bits of a float as an integer; the compiler
 // then keeps accumulators as integers, and ptxas no longer sees that they are wgmma's.

@@ -70,11 +70,9 @@ struct Epilogue {
         k_base(tile.group * params.k + tile.k_tile * kBlockK),
         k_limit(params.k - tile.k_tile * kBlockK) {}
 
-  // `room`: pixels of the output row from this one on.
-  __device__ __forceinline__ int64_t offset(int block, int m, int& room) const {
+  __device__ __forceinline__ int64_t offset(int block, int m) const {
     const OutputPixel at = output_pixel(params, tile, block, m);
     const OutputPhase& phase = params.phase[tile.phase];
-    room = phase.q - at.q;
     if (at.n >= params.n || at.p >= phase.p || at.q >= phase.q) return kOutside;
     return at.n * params.out_n + at.p * params.out_h + at.q * params.out_w + phase.h * params.out_phase_h +
            phase.w * params.out_phase_w;
@@ -126,8 +124,7 @@ struct Epilogue {
   // Out[pixel][channel]: each warp turns its own 16 pixels round.
   __device__ __forceinline__ void store_channels(const float (&acc)[kAccumulators], int block) const {
     constexpr int kRuns = kChunk / 8, kRows = 32 / kRuns, kStores = 16 / kRows;
-    int room;
-    const int64_t mine = offset(block, warp * 16 + lane % 16, room);
+    const int64_t mine = offset(block, warp * 16 + lane % 16);
     const int run = lane % kRuns;
     T* out = static_cast<T*>(params.out) + k_base + run * 8;
     T* at[kStores];  // null: outside
@@ -160,14 +157,15 @@ struct Epilogue {
 
   // Out[channel][pixel]: the warpgroup turns kTogether M-blocks round at once, a few channels at a time, so that blocks
   // side by side make long runs: a sector written in pieces costs more than its bytes. Then each warp stores rows of
-  // pixels, kVector a lane. NOTES: loads from shared memory stay in their order with stores, so a few go ahead
-  // together.
+  // pixels, kVector a lane.
   template <int kVector, int kTogether>
   __device__ __forceinline__ void store_pixels(const float (&acc)[kMBlocks][kAccumulators], int first_block) const {
 #pragma unroll
     for (int m = 0; m < kMBlocks; m += kTogether) store_pixels<kVector, kTogether>(acc, m, first_block);
   }
 
+  // NOTES: stores without branches, and addresses in shared memory that differ by constants: anything else shows.
+  // Loads from shared memory stay in their order with stores, so kBatch channels go ahead together.
   template <int kVector, int kTogether>
   __device__ __forceinline__ void store_pixels(const float (&acc)[kMBlocks][kAccumulators], int m0,
                                                int first_block) const {
@@ -179,59 +177,55 @@ struct Epilogue {
     constexpr int kLanes = kPixels / kVector < 32 ? kPixels / kVector : 32;  // that share a channel
     constexpr int kParts = kPixels / (kLanes * kVector), kStep = 4 * 32 / kLanes;
     constexpr int kBatch = kParts >= 8 ? 1 : (kVector == 8 ? 2 : 8) / kParts;  // channels
-    static_assert(kPass % (kStep * kBatch) == 0);
+    static_assert(kPass % (kStep * kBatch) == 0 && kStep * kBatch % 8 == 0);
     // Rows of shared memory hold groups of 8 pixels in the order of the output's rows.
     const int across_log2 = params.block_q > 8 ? 0 : min(params.blocks_q_log2, kTogether / 2);
     auto position = [&](int m, int group) {
       return (((m >> across_log2) * 8 + group) << across_log2) + (m & ((1 << across_log2) - 1));
     };
-    auto address = [&](int k, int pixel) {
-      return smem + k * kRowBytes + (((pixel >> 3) ^ (k & 7)) << 4) + (pixel & 7) * 2;
-    };
-    auto pixel_of = [&](int part) { return (part * kLanes + lane % kLanes) * kVector; };
-    int room[kParts];
-    int64_t at[kParts];
+    const int k0 = warp * (32 / kLanes) + lane / kLanes;  // this lane's first channel, less than kStep
+    auto* out = static_cast<uint16_t*>(params.out) + (k_base + k0) * params.out_k;
+    uint16_t* to[kParts];  // null: outside
+    uint32_t from[kParts];
 #pragma unroll
     for (int i = 0; i < kParts; ++i) {
-      const int pixel = pixel_of(i), row = pixel >> (3 + across_log2);
+      const int pixel = (i * kLanes + lane % kLanes) * kVector, row = pixel >> (3 + across_log2);
       const int m = ((row >> 3) << across_log2) + ((pixel >> 3) & ((1 << across_log2) - 1));
-      at[i] = offset(first_block + m0 + m, (row & 7) * 8 + (pixel & 7), room[i]);
+      const int64_t at = offset(first_block + m0 + m, (row & 7) * 8 + (pixel & 7));
+      to[i] = at == kOutside ? nullptr : out + at;
+      from[i] = smem + k0 * kRowBytes + (((pixel >> 3) ^ (k0 & 7)) << 4) + (pixel & 7) * 2;
     }
-    auto* out = static_cast<uint16_t*>(params.out) + k_base * params.out_k;
 #pragma unroll
     for (int first = 0; first < kBlockK; first += kPass) {
       ptx::barrier_sync<128>(barrier);
 #pragma unroll
       for (int m = 0; m < kTogether; ++m) {
-        const int to = position(m, warp * 2 + lane / 8 % 2) ^ (lane & 7);
+        const int place = position(m, warp * 2 + lane / 8 % 2) ^ (lane & 7);
 #pragma unroll
         for (int c = 0; c < kPass; c += 16) {
           uint32_t v[4];
           fragment(acc[m0 + m], first + c, v);
-          ptx::stmatrix4<true>(smem + (c + lane / 16 * 8 + lane % 8) * kRowBytes + (to << 4), v);
+          ptx::stmatrix4<true>(smem + (c + lane / 16 * 8 + lane % 8) * kRowBytes + (place << 4), v);
         }
       }
       ptx::barrier_sync<128>(barrier);
 #pragma unroll 1
-      for (int k0 = warp * (32 / kLanes) + lane / kLanes; k0 < kPass; k0 += kStep * kBatch) {
+      for (int k = 0; k < kPass; k += kStep * kBatch) {
         Value v[kBatch][kParts];
 #pragma unroll
         for (int b = 0; b < kBatch; ++b) {
 #pragma unroll
-          for (int i = 0; i < kParts; ++i) v[b][i] = Pixels<kVector>::load(address(k0 + b * kStep, pixel_of(i)));
+          for (int i = 0; i < kParts; ++i) {
+            v[b][i] = Pixels<kVector>::load((from[i] ^ ((b * kStep & 7) << 4)) + (k + b * kStep) * kRowBytes);
+          }
         }
 #pragma unroll
         for (int b = 0; b < kBatch; ++b) {
-          const int k = k0 + b * kStep;
-          if (first + k >= k_limit) break;
-          uint16_t* plane = out + (first + k) * params.out_k;
+          const bool exists = first + k + b * kStep + k0 < k_limit;
 #pragma unroll
           for (int i = 0; i < kParts; ++i) {
-            if (at[i] == kOutside) continue;
-            if (kVector == 1 || room[i] >= kVector) {
-              *reinterpret_cast<Value*>(plane + at[i]) = v[b][i];
-            } else {
-              for (int e = 0; e < room[i]; ++e) plane[at[i] + e] = ptx::load_shared2(address(k, pixel_of(i) + e));
+            if (exists && to[i] != nullptr) {
+              *reinterpret_cast<Value*>(to[i] + (first + k + b * kStep) * params.out_k) = v[b][i];
             }
           }
         }
@@ -242,8 +236,7 @@ struct Epilogue {
   __device__ __forceinline__ void store_elements(const float (&acc)[kAccumulators], int block) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      int room;
-      const int64_t at = offset(block, warp * 16 + lane / 4 + 8 * half, room);
+      const int64_t at = offset(block, warp * 16 + lane / 4 + 8 * half);
       if (at == kOutside) continue;
       uint16_t* out = static_cast<uint16_t*>(params.out) + at + (k_base + lane % 4 * 2) * params.out_k;
       const int limit = k_limit - lane % 4 * 2;

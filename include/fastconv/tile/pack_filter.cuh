@@ -6,24 +6,26 @@
 #include "fastconv/ptx/mbarrier.cuh"
 #include "fastconv/ptx/shared_memory.cuh"
 #include "fastconv/ptx/tma.cuh"
+#include "fastconv/ptx/warpgroup.cuh"
 #include "fastconv/tile/halo_params.h"
 
 namespace fastconv {
 
-// A block's share, by all of its threads. load() starts copies that finish() waits for.
+// A block's share, by so many of its threads, which have a named barrier of their own.
 struct FilterPacker {
   const HaloParams& params;
   const PackParams& pack;
-  int thread, threads;
+  int thread, threads, block_barrier;
   uint32_t data, table, barrier;  // shared memory: kPackBytes and kPackTableBytes
   int first, end;                 // pieces
   uint32_t parity = 0;
 
-  __device__ FilterPacker(const HaloParams& params, uint32_t smem, int thread, int threads)
+  __device__ FilterPacker(const HaloParams& params, uint32_t smem, int thread, int threads, int block_barrier)
       : params(params),
         pack(params.pack),
         thread(thread),
         threads(threads),
+        block_barrier(block_barrier),
         data(smem),
         table(smem + kPackBytes),
         barrier(table + 8 * kMaxPackTaps) {
@@ -36,8 +38,10 @@ struct FilterPacker {
     for (int tap = thread; tap < static_cast<int>(pack.taps.divisor); tap += threads) {
       ptx::store_shared4(table + 8 * tap, ~0u);
     }
-    __syncthreads();
+    sync();
   }
+
+  __device__ __forceinline__ void sync() const { ptx::barrier_sync(block_barrier, threads); }
 
   // For each tap its step of the first channel block, or -1 if it reaches no output, and steps to the next one.
   __device__ __forceinline__ void find_steps() const {
@@ -55,7 +59,7 @@ struct FilterPacker {
         step += group.rows * group.cols;
       }
     }
-    __syncthreads();
+    sync();
   }
 
   // The next pieces into shared memory.
@@ -123,16 +127,17 @@ struct FilterPacker {
       ptx::mbarrier_wait(barrier, parity);
       write();
       first = min(first + pack.at_once, end), parity ^= 1;
+      sync();
       if (first == end) break;
-      __syncthreads();
       load();
     }
+    if (thread == 0) ptx::mbarrier_invalidate(barrier);
   }
 
-  // When nobody waits any more.
-  __device__ __forceinline__ void release() const {
-    if (thread == 0) ptx::mbarrier_invalidate(barrier);
-    __syncwarp();  // others of the warp may put barriers there
+  // The first copies are under way while steps are looked up.
+  __device__ __forceinline__ void run() {
+    load();
+    finish();
   }
 };
 

@@ -19,6 +19,7 @@ inline constexpr int kPackBytes = 94208;                       // of shared memo
 inline constexpr int kPackTableBytes = 8 * kMaxPackTaps + 16;  // and a barrier
 
 struct PackParams {
+  int32_t warps;  // of a block, the first
   const void* filter;
   int64_t row, col, r, s;  // strides, elements: a row is an output channel of the engine, a column an input channel
   int64_t group;           // elements between the filters of two convolution groups
