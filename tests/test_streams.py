@@ -44,6 +44,34 @@ def test_threads_do_not_disturb_each_other(device: str) -> None:
 
 
 @pytest.mark.cuda
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("size", [(64, 56), (256, 14)])
+def test_a_weight_gradient_waits_for_the_convolution_before_it(
+    cuda: str, size: tuple[int, int], memory_format: torch.memory_format
+) -> None:
+    """On Hopper it is launched before the kernel ahead of it has ended, and here it reads what that one writes."""
+    channels, width = size
+    shape = (32, channels, width, width)
+
+    def random(*sizes: int) -> Tensor:
+        return torch.randn(*sizes, device=cuda, dtype=torch.float16).to(memory_format=memory_format)
+
+    weight, grad_output = random(channels, channels, 3, 3), random(*shape)
+    inputs = [random(*shape) for _ in range(8)]
+
+    def gradient(x: Tensor, *, together: bool) -> Tensor:
+        y = fastconv.conv2d(x, weight, padding=1)
+        if not together:
+            torch.cuda.synchronize()
+        return fastconv.grad.conv2d_weight(y, list(weight.shape), grad_output, padding=1)
+
+    expected = [gradient(x, together=False) for x in inputs]
+    torch.cuda.synchronize()
+    for _ in range(5):
+        assert equal([gradient(x, together=True) for x in inputs], expected)
+
+
+@pytest.mark.cuda
 def test_each_stream_sees_its_own_work(cuda: str) -> None:
     """Results are ordered after what the same stream did before, on any stream and in the backward."""
     expected = [training_step(cuda, seed) for seed in range(4)]

@@ -569,7 +569,8 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
   // What is moved twice takes power: it is short where a kernel runs long.
   constexpr double kLongClocks = 200000;
   const bool hungry = tiling.turns && config.block_k > 64 && !tiling.filter_resident && waves * tile > kLongClocks;
-  const double clocks = waves * tile * (rough + 2. / config.channels * hungry) + kFixedClocks + (tiling.turns ? epilogue : 0);
+  const double clocks =
+      waves * tile * (rough + 2. / config.channels * hungry) + kFixedClocks + (tiling.turns ? epilogue : 0);
   const double compute_us = clocks / kClocksPerUs, memory_us = bytes / (kBytesPerUsPerSm * sm_count);
   return pack + reorder + std::max(compute_us, memory_us) +
          .1 * std::min(compute_us, memory_us);  // they overlap, not entirely
@@ -931,7 +932,8 @@ Plan halo_plan(const KernelEntry& entry, const ConvProblem& problem, const Devic
   plan.halo.reorder_in = work.reordering.in, plan.halo.reorder_out = work.reordering.out;
   if (best.workspace.bytes() > 0) {
     const int32_t reorder_bytes = reorders(entry.halo.staging) ? plan.block_threads / 32 * kReorderBytes : 0;
-    plan.smem_bytes = std::max(plan.smem_bytes, kHaloAlignment + reorder_bytes + kPackBytes + kPackTableBytes);
+    plan.smem_bytes =
+        std::max(plan.smem_bytes, kHaloAlignment + reorder_bytes + kPackBytes + kPackTableBytes + kHaloBarrierBytes);
   }
   plan.cost_us = best.cost_us;
   return plan;
@@ -989,6 +991,7 @@ HaloLaunch halo_launch(const Plan& plan, const ConvProblem& problem) {
   }
   params.c_blocks = static_cast<int32_t>(tiles.c_blocks);
   params.stage_row_units = FastDivmod(stage_row_units(config.staging, tiles.halo_pitch));
+  params.data_bytes = plan.smem_bytes - kHaloAlignment - kHaloBarrierBytes;
   params.a_stages = tiling.halo_stages, params.a_stage_bytes = static_cast<int32_t>(tiles.halo_stage_bytes);
   params.b_stages = tiling.filter_stages;
   params.filter_resident = tiling.filter_resident;

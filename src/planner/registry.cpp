@@ -62,29 +62,15 @@ std::vector<KernelEntry> build_table() {
                      line,
                      config});
   };
-#define HALO_ENTRY(name, pass, k, m, c, staging, filter, columns, lines) \
-  add_halo(name, Pass::pass, {k, m, c, HaloStaging::staging, FilterTile::filter, columns, lines});
-#define HALO_BOTH(name, ...)                           \
-  HALO_ENTRY("halo_fprop_" #name, kFprop, __VA_ARGS__) \
-  HALO_ENTRY("halo_dgrad_" #name, kDgrad, __VA_ARGS__) \
-  ++line;
-#define HALO_KERNEL(name, ...) HALO_BOTH(name, __VA_ARGS__, 1, false)
-#define HALO_COLUMNS_KERNEL(name, ...) HALO_BOTH(name, __VA_ARGS__, 3, false)
-#define HALO_LINES_KERNEL(name, ...) HALO_BOTH(name, __VA_ARGS__, 1, true)
-#define HALO_FPROP_KERNEL(name, ...)                             \
-  HALO_ENTRY("halo_fprop_" #name, kFprop, __VA_ARGS__, 1, false) \
-  ++line;
-#define HALO_DGRAD_KERNEL(name, ...)                             \
-  HALO_ENTRY("halo_dgrad_" #name, kDgrad, __VA_ARGS__, 1, false) \
-  ++line;
+#define HALO_KERNEL(name, passes, k, m, c, staging, filter, columns, lines)                                \
+  {                                                                                                        \
+    const HaloConfig config{k, m, c, HaloStaging::staging, FilterTile::filter, columns, lines};            \
+    if (HaloPasses::passes != HaloPasses::kDgradOnly) add_halo("halo_fprop_" #name, Pass::kFprop, config); \
+    if (HaloPasses::passes != HaloPasses::kFpropOnly) add_halo("halo_dgrad_" #name, Pass::kDgrad, config); \
+    ++line;                                                                                                \
+  }
 #include "../launch/configs/halo.def"
-#undef HALO_LINES_KERNEL
-#undef HALO_COLUMNS_KERNEL
-#undef HALO_DGRAD_KERNEL
-#undef HALO_FPROP_KERNEL
 #undef HALO_KERNEL
-#undef HALO_BOTH
-#undef HALO_ENTRY
   line = 0;
   auto add_wgrad = [&](const char* name, WgradConfig config) {
     KernelEntry entry{name, Pass::kWgrad, true, {64 * config.slots(), config.n(), 16}, wgrad_why_not, wgrad_plan};

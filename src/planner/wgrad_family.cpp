@@ -630,8 +630,10 @@ Store store_of(const ConvProblem& problem, const WgradConfig& config, const Unit
   return {WgradStore::kTaps, wgrad_store_pitch(units.c_blocks * config.channels * i32(taps))};
 }
 
-int64_t smem_of(const WgradConfig& config, const Tile& tile, const Store& store) {
-  return kAlignment + kBarrierBytes + std::max(tile.stages * tile.stage_bytes, config.job_bytes() + store.bytes());
+int64_t smem_of(const WgradConfig& config, const Tile& tile, const Store& store, bool reorders) {
+  const int64_t reordering = reorders ? config.threads() / 32 * kReorderBytes : 0;
+  return kAlignment + kBarrierBytes +
+         std::max({tile.stages * tile.stage_bytes, config.job_bytes() + store.bytes(), reordering});
 }
 
 constexpr const char* kNoRoom = "finds no tile that fits shared memory and the workspace";
@@ -681,11 +683,10 @@ Plan plan_as(const KernelEntry& entry, const ConvProblem& problem, const DeviceS
       const Sharing sharing = share_pixels(config, device, jobs, tile.count, clocks_of_best, dram_clocks,
                                            reorders ? kMaxCooperativeCluster : kMaxWgradCluster, room);
       const double share = std::min(1., static_cast<double>(sharing.splits * jobs) / device.sm_count);
-      const double cost_us = sharing.clocks / kClocksPerUs +
-                             (work.reorder_x ? reorder_us(work.x_planes, work.groups, share) : 0) +
-                             (work.reorder_y ? reorder_us(work.y_planes, work.groups, share) : 0) +
-                             (fold ? reorder_us(work.x, work.groups, share) : 0) -
-                             kBothUs * (work.reorder_x && work.reorder_y);
+      const double cost_us =
+          sharing.clocks / kClocksPerUs + (work.reorder_x ? reorder_us(work.x_planes, work.groups, share) : 0) +
+          (work.reorder_y ? reorder_us(work.y_planes, work.groups, share) : 0) +
+          (fold ? reorder_us(work.x, work.groups, share) : 0) - kBothUs * (work.reorder_x && work.reorder_y);
       if (cost_us >= plan.cost_us) continue;
       tiling.cluster = static_cast<int8_t>(sharing.cluster);
       const int64_t partials = sharing.splits / sharing.cluster;
@@ -694,14 +695,13 @@ Plan plan_as(const KernelEntry& entry, const ConvProblem& problem, const DeviceS
       plan.grid = sharing.splits * jobs;
       if (reorders) plan.first_grid = std::min(plan.grid, device.sm_count / sharing.cluster * sharing.cluster);
       const Store store = partials == 1 ? store_of(problem, config, units, partials, fold) : Store{};
-      plan.smem_bytes = i32(smem_of(config, tile, store));
+      plan.smem_bytes = i32(smem_of(config, tile, store, reorders));
       plan.workspace_bytes = workspace.bytes() + (partials > 1 ? partials * jobs * config.job_bytes() : 0);
       plan.cost_us = cost_us;
     }
   }
   plan.kernel = &entry;
   plan.block_threads = config.threads();
-  if (reorders) plan.smem_bytes = std::max(plan.smem_bytes, i32(kAlignment) + plan.block_threads / 32 * kReorderBytes);
   return plan;
 }
 

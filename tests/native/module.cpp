@@ -443,6 +443,10 @@ Products halo_products(const ConvProblem& problem, const KernelEntry& kernel, co
   const HaloLaunch launch = halo_launch(plan, problem);
   const HaloParams& params = launch.params;
   const bool folds = kernel.halo.staging == HaloStaging::kFolded;
+  const int32_t stages = params.a_stages * params.a_stage_bytes +
+                         params.b_stages * kernel.halo.n() * kernel.halo.channels * 2 +
+                         params.raw.stages * params.raw.stage_bytes;
+  if (stages % 128 != 0) throw py::index_error("the epilogue's buffers are not aligned");
   const Strides& w = problem.w_strides;
   const int64_t filter_c = problem.pass == Pass::kDgrad ? w.n : w.c;
   const int32_t channels = kernel.halo.channels, pixel_bytes = 2 * channels;

@@ -140,7 +140,8 @@ __device__ __forceinline__ void consume_runs(const HaloParams& params, TileWalk<
   }
 }
 
-// Writes anew what the copy engine cannot read as it is. All blocks together; the filter's copies come in meanwhile.
+// Writes anew what the copy engine cannot read as it is. All blocks together; the first warps pack the filter, the
+// others begin with the tensor.
 template <HaloStaging kStaging, bool kLines>
 __device__ __forceinline__ void prepare_operands(const HaloParams& params, const HaloMaps<kStaging>& maps,
                                                  uint32_t smem, int warp, int lane) {
@@ -185,10 +186,6 @@ __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
                         ~(kHaloAlignment - 1u);  // swizzling goes by absolute address
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
   const bool reorder_out = reorders(kStaging) && params.out_order.units > 0;
-  if (params.in_order.units > 0 || params.pack.pieces > 0) {
-    prepare_operands<kStaging, kLines>(params, in_maps, smem, warp, lane);
-  }
-
   Ring halo, filter, raw;
   halo.data = smem, halo.stage_bytes = params.a_stage_bytes, halo.stages = params.a_stages;
   filter.data = halo.data + params.a_stages * params.a_stage_bytes;
@@ -196,7 +193,7 @@ __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
   raw.data = filter.data + params.b_stages * kFilterBytes;
   raw.stage_bytes = params.raw.stage_bytes, raw.stages = params.raw.stages;
   const uint32_t epilogue = raw.data + raw.stages * raw.stage_bytes;
-  halo.barriers = epilogue + Threads::kConsumerWarpgroups * kEpilogue;
+  halo.barriers = smem + params.data_bytes;
   filter.barriers = halo.barriers + 16 * params.a_stages;
   raw.barriers = filter.barriers + 16 * params.b_stages;
   const uint32_t waste = raw.barriers + 16 * params.raw.stages;
@@ -210,7 +207,11 @@ __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
     if constexpr (!Threads::kByWarps) ptx::tma_prefetch(&in_maps);
     if (params.filter_direct) ptx::tma_prefetch(&filter_map);
   }
-  __syncthreads();
+  if (params.in_order.units > 0 || params.pack.pieces > 0) {
+    prepare_operands<kStaging, kLines>(params, in_maps, smem, warp, lane);
+  } else {
+    __syncthreads();
+  }
   ptx::allow_next_kernel();  // a weight gradient begins early
 
   if (warp < 4 * Threads::kProducerWarpgroups) {
@@ -218,7 +219,7 @@ __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
     constexpr int kStagers = Threads::kStagingWarps;
     auto produce = [&](int pipeline, int staging_warp) {
       produce_halos<kChannels, kStaging, kStagers>(params, walk_of(pipeline), in_maps, raw.part(pipeline, kPipelines),
-                                                 halo.part(pipeline, kPipelines), waste, staging_warp, lane);
+                                                   halo.part(pipeline, kPipelines), waste, staging_warp, lane);
     };
     if (warp == 0) {
       if (lane == 0) produce_filter<kBlockK, kChannels, kNMajor, kColumns>(params, walk_of(0), &filter_map, filter);

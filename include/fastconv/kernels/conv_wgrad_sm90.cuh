@@ -64,6 +64,20 @@ __global__ __launch_bounds__((WgradConfig{kChannels, kBlocks, kUnits, kWarpgroup
   const uint32_t y_barriers = ring.barriers + 16 * params.stages;
 
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
+  const bool margins = kStaging == WgradStaging::kTmaRows && params.rows.shifted;
+  ring.init(warp, Threads::kWarps, lane, Threads::kFullArrivals + margins, 4 * kWarpgroups);
+  for (int i = warp; margins && lane == 0 && i < params.stages; i += Threads::kWarps) {
+    ptx::mbarrier_init(y_barriers + 8 * i, 1);
+  }
+  ptx::mbarrier_init_fence();
+  if (warp == 0) {
+    if (lane == 0 && params.x_copied) ptx::tma_prefetch(&x_map);
+    if constexpr (kStaging == WgradStaging::kTmaRows) {
+      if (lane < 1 << (params.rows.row_log2 + params.rows.filter_log2)) ptx::tma_prefetch(&y_maps.map[lane]);
+    } else {
+      if (lane == 0 && params.y_copied) ptx::tma_prefetch(&y_maps);
+    }
+  }
   if constexpr (kStaging == WgradStaging::kTma || kStaging == WgradStaging::kTmaRows) {
     const bool reorder_x = params.x_order.units > 0, reorder_y = params.y_order.units > 0;
     const bool fold_x = params.x_fold.pixels > 0;
@@ -79,20 +93,6 @@ __global__ __launch_bounds__((WgradConfig{kChannels, kBlocks, kUnits, kWarpgroup
                         static_cast<int>(gridDim.x * blockDim.x));
     }
     if (reorder_x || reorder_y || fold_x) sync_grid();
-  }
-  const bool margins = kStaging == WgradStaging::kTmaRows && params.rows.shifted;
-  ring.init(warp, Threads::kWarps, lane, Threads::kFullArrivals + margins, 4 * kWarpgroups);
-  for (int i = warp; margins && lane == 0 && i < params.stages; i += Threads::kWarps) {
-    ptx::mbarrier_init(y_barriers + 8 * i, 1);
-  }
-  ptx::mbarrier_init_fence();
-  if (warp == 0) {
-    if (lane == 0 && params.x_copied) ptx::tma_prefetch(&x_map);
-    if constexpr (kStaging == WgradStaging::kTmaRows) {
-      if (lane < 1 << (params.rows.row_log2 + params.rows.filter_log2)) ptx::tma_prefetch(&y_maps.map[lane]);
-    } else {
-      if (lane == 0 && params.y_copied) ptx::tma_prefetch(&y_maps);
-    }
   }
   const WgradShare share(params, params.first_block + static_cast<int32_t>(blockIdx.x));
   clear_wgrad_tails(params, share.job, smem);

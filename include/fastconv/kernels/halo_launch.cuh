@@ -65,21 +65,11 @@ constexpr Launcher halo_launcher_of() {
 template <HaloStaging kStaging, FilterTile kFilter, typename T>
 Launcher halo_launcher(int line) {
   static constexpr Launcher kLaunchers[] = {
-#define HALO_LAUNCHER(block_k, m_blocks, channels, staging, filter, columns, lines)                             \
+#define HALO_KERNEL(name, passes, block_k, m_blocks, channels, staging, filter, columns, lines)                 \
   halo_launcher_of<kStaging, kFilter, T, block_k, m_blocks, channels, HaloStaging::staging, FilterTile::filter, \
                    columns, lines>(),
-#define HALO_KERNEL(name, ...) HALO_LAUNCHER(__VA_ARGS__, 1, false)
-#define HALO_COLUMNS_KERNEL(name, ...) HALO_LAUNCHER(__VA_ARGS__, 3, false)
-#define HALO_FPROP_KERNEL HALO_KERNEL
-#define HALO_DGRAD_KERNEL HALO_KERNEL
-#define HALO_LINES_KERNEL(name, ...) HALO_LAUNCHER(__VA_ARGS__, 1, true)
 #include "../../../src/launch/configs/halo.def"
-#undef HALO_LINES_KERNEL
-#undef HALO_COLUMNS_KERNEL
-#undef HALO_DGRAD_KERNEL
-#undef HALO_FPROP_KERNEL
 #undef HALO_KERNEL
-#undef HALO_LAUNCHER
   };
   return kLaunchers[line];
 }

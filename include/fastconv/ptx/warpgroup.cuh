@@ -33,6 +33,7 @@ __device__ __forceinline__ float shuffle(float value, int lane) {
 }
 
 // Programmatic dependent launch: the wait returns when the kernels before this one have finished and flushed.
+// NOTES: what that kernel may write is not read through the cache of what never changes (__ldg).
 __device__ __forceinline__ void wait_for_previous_kernel() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 __device__ __forceinline__ void allow_next_kernel() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 

@@ -56,7 +56,7 @@ struct Epilogue {
   const HaloParams& params;
   const Tile& tile;
   int warp, lane;           // warp of the warpgroup
-  uint32_t smem;            // kEpilogueBytes
+  uint32_t smem;            // kEpilogueBytes, from a multiple of 128
   int barrier;              // named barrier of the warpgroup
   int32_t k_base, k_limit;  // first channel of the tile in the tensor; channels that exist
 

@@ -50,7 +50,7 @@ struct FoldedBox {
     for_each<kVector>(row, col, [&](int i, const uint16_t* from) {
       value[i / kVector] = 0;
       if (from == nullptr) return;
-      value[i / kVector] = kVector == 2 ? __ldg(reinterpret_cast<const uint32_t*>(from)) : uint32_t{__ldg(from)};
+      value[i / kVector] = kVector == 2 ? *reinterpret_cast<const uint32_t*>(from) : uint32_t{*from};
     });
 #pragma unroll
     for (int i = 0; i < kChannels / 8; ++i) {

@@ -27,6 +27,9 @@ FASTCONV_HOST_DEVICE constexpr bool reorders(HaloStaging staging) { return stagi
 // A filter tile of one step in shared memory: [filters][channels], or [channels][filters] as dgrad finds it in KRSC.
 enum class FilterTile : int8_t { kKMajor, kNMajor };
 
+// That a compiled kernel is used for.
+enum class HaloPasses : int8_t { kBothPasses, kFpropOnly, kDgradOnly };
+
 struct HaloConfig {
   int32_t block_k;   // filters a tile
   int32_t m_blocks;  // blocks of 64 pixels a consumer warpgroup

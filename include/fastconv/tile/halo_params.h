@@ -46,15 +46,17 @@ inline constexpr int kLineBytes = 128;  // of memory
 constexpr int line_pitch(int m_blocks) { return m_blocks * 128 + kLineBytes + 16; }
 
 // Shared memory: stages of the halo, of the filter and of raw rows, then the epilogue's buffer for each consumer
-// warpgroup, the barriers and 16 bytes that take what nobody wants; all from an address that swizzling needs.
+// warpgroup, or before all that what prepares operands; then the barriers and 16 bytes that take what nobody wants; all
+// from an address that swizzling needs.
 inline constexpr int kHaloAlignment = 1024;
 inline constexpr int kMaxHaloStages = 79;    // of all three: two barriers of 8 bytes each
 inline constexpr int kEpilogueBytes = 8192;  // of one warpgroup, unless it stores lines
 constexpr int epilogue_bytes(bool lines, int block_k, int m_blocks) {
   return lines ? block_k * line_pitch(m_blocks) : kEpilogueBytes;
 }
+inline constexpr int kHaloBarrierBytes = 16 * (kMaxHaloStages + 1);
 constexpr int halo_fixed_bytes(const HaloConfig& config) {
-  return kHaloAlignment + 2 * epilogue_bytes(config.lines, config.block_k, config.m_blocks) + 16 * (kMaxHaloStages + 1);
+  return kHaloAlignment + 2 * epilogue_bytes(config.lines, config.block_k, config.m_blocks) + kHaloBarrierBytes;
 }
 
 // How a warp's results reach memory.
@@ -97,6 +99,7 @@ struct HaloParams {
   RawPlanes raw;               // HaloStaging::kTransposed
   FastDivmod stage_row_units;  // staging by threads: pixels, or loads of pairs, that cover a halo row
 
+  int32_t data_bytes;  // of shared memory, before the barriers
   int32_t a_stages, a_stage_bytes, b_stages, steps_per_filter_tile;
   bool filter_resident;
   bool filter_direct;  // filter tiles come from the filter itself, by its own tensor map; nothing is packed

@@ -83,7 +83,7 @@ struct Reorderer {
         const Access of(lane, first + b);
         v[b] = {};
         if (of.channel < unit.channels && of.pixel < unit.pixels) {
-          v[b] = __ldg(reinterpret_cast<const Value*>(planes + of.channel * order.plane_c + of.pixel));
+          v[b] = *reinterpret_cast<const Value*>(planes + of.channel * order.plane_c + of.pixel);
         }
       }
 #pragma unroll

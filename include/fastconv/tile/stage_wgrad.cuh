@@ -108,15 +108,15 @@ struct BoxStager {
 
   static __device__ __forceinline__ void load(const uint16_t* source, uint32_t (&value)[kWords]) {
     if constexpr (kVector == 8) {
-      const uint4 v = __ldg(reinterpret_cast<const uint4*>(source));
+      const uint4 v = *reinterpret_cast<const uint4*>(source);
       value[0] = v.x, value[1] = v.y, value[2] = v.z, value[3] = v.w;
     } else if constexpr (kVector == 4) {
-      const uint2 v = __ldg(reinterpret_cast<const uint2*>(source));
+      const uint2 v = *reinterpret_cast<const uint2*>(source);
       value[0] = v.x, value[1] = v.y;
     } else if constexpr (kVector == 2) {
-      value[0] = __ldg(reinterpret_cast<const uint32_t*>(source));
+      value[0] = *reinterpret_cast<const uint32_t*>(source);
     } else {
-      value[0] = __ldg(source);
+      value[0] = *source;
     }
   }
 
