@@ -1,0 +1,72 @@
+// What a tiling of the halo engine comes to for a problem: tiles, stages, stores, workspace. Private to the engine's
+// planner.
+#pragma once
+
+#include <limits>
+
+#include "fastconv/core/integers.h"
+#include "fastconv/planner/halo_work.h"
+
+namespace fastconv::halo {
+
+inline constexpr int64_t kInt32Max = std::numeric_limits<int32_t>::max();
+
+struct Store {
+  StoreMode mode;
+  int pixel_vector;
+};
+
+Store store_mode(const Work& work, const HaloConfig& config, bool linear);
+// Whether rows of pixels do not begin with a sector: they then share one with the row's next tile, or the next row.
+bool stores_pieces(const Work& work, Store store);
+// Rows of whole, aligned pairs of pixels that follow each other without a gap. A row's first tile is whole: it ends the
+// line in which it begins.
+bool lines_can_store(const Work& work, const HaloConfig& config);
+
+// A tiling's consequences for a problem.
+struct Tiles {
+  int64_t pixels;      // of a tile
+  int64_t per_filter;  // tiles of one phase, group and filter tile
+  int64_t filters;     // filter tiles of a group
+  int64_t count;
+  int64_t linear_h, linear_w;
+  int64_t halo_rows, halo_pitch;
+  int64_t c_blocks;
+  int64_t steps;  // of all phases: a step is one tap, or a row of them on N, of one channel block
+  int64_t pixel_bytes, step_bytes, halo_bytes, halo_stage_bytes;
+  RawPlanes raw;
+
+  int64_t raw_bytes() const { return int64_t{raw.stages} * raw.stage_bytes; }
+};
+
+// False if something is too large for the kernel's counters or the copy engine.
+bool make_tiles(const Work& work, const HaloConfig& config, const HaloTiling& tiling, const Reaches& reaches,
+                Tiles& out);
+// False if no stages fit.
+bool choose_stages(const Work& work, const HaloConfig& config, const Tiles& tiles, int64_t smem_bytes,
+                   HaloTiling& tiling);
+// Of all images, when runs of `run_rows` are handed out to the consumer warpgroups of all blocks.
+int64_t rows_of_busiest(const Work& work, int64_t run_rows, int sm_count);
+// Even shares, few lines that runs share.
+int16_t choose_run_rows(const Work& work, int sm_count);
+// Loads of a staging thread that cover a halo row.
+int64_t stage_row_units(HaloStaging staging, int64_t halo_pitch);
+// Whether the ring of filter stages is too short to cover the latency of L2 at all times.
+bool short_of_filters(const HaloTiling& tiling, const Tiles& tiles);
+
+// The workspace: the packed filter, then tensors as rows of pixels.
+struct Workspace {
+  int64_t packed, in, out;  // bytes
+
+  int64_t in_offset() const { return round_up(packed, 128); }
+  int64_t out_offset() const { return in_offset() + in; }
+  int64_t bytes() const { return out_offset() + out; }
+};
+
+// Of all filter tiles.
+int64_t pack_rows(const Work& work, const HaloConfig& config, const Tiles& tiles);
+// As it is, and so with channels in their order.
+bool reads_filter_directly(const Work& work, const HaloConfig& config, const ConvProblem& problem);
+Workspace workspace_of(const Work& work, const HaloConfig& config, const ConvProblem& problem, const Tiles& tiles);
+
+}  // namespace fastconv::halo

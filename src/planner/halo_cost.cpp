@@ -1,0 +1,120 @@
+#include "fastconv/planner/halo_cost.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "fastconv/core/integers.h"
+#include "fastconv/planner/cost_model.h"
+#include "fastconv/planner/reorder.h"
+
+namespace fastconv::halo {
+namespace {
+
+// Bytes a clock of a multiprocessor. Rows of pixels: what matters is how many bytes a warpgroup writes to a row at
+// once, and that pieces of a sector are written together, or at least while L2 still has the rest.
+double store_rate(const Work& work, const HaloConfig& config, const HaloTiling& tiling, Store store) {
+  if (config.lines) return 12;
+  if (store.mode == StoreMode::kElements) return 5;
+  if (work.out_step.w > 1 && store.mode == StoreMode::kPixels) return 3;
+  if (store.mode == StoreMode::kChannels) return 40;
+  const bool narrow = tiling.block_w_log2 == 3;
+  const int across = tiling.linear ? config.m_blocks : std::min(config.m_blocks, 1 << tiling.across_log2);
+  const double run = 2. * across * (narrow ? 8 : 64);
+  double rate = std::min(40., run / 2);
+  if (stores_pieces(work, store)) {
+    constexpr double kSmallOutput = 2e7;  // elements
+    const bool small =
+        static_cast<double>(work.out.n * work.out.h * work.out.w) * static_cast<double>(work.out.c * work.groups) <
+        kSmallOutput;
+    rate = narrow ? run / (small ? 10 : 25) : std::min(16., run / (small ? 11 : 16));
+  }
+  if (store.pixel_vector == 1 || tiling.linear) rate = std::min(store.pixel_vector == 1 ? 10. : 16., rate);
+  return tiling.turns && stores_pieces(work, store) ? rate / 2 : rate;
+}
+
+// Copies of raw planes that an average halo takes.
+double raw_copies(const Work& work, const HaloTiling& tiling, const Tiles& tiles) {
+  const auto rows = static_cast<double>(tiles.halo_rows);
+  const auto row =
+      static_cast<double>(tiling.linear ? work.in.w : std::min((tiles.halo_pitch - 1) * work.in_step.w + 1, work.in.w));
+  if (!tiles.raw.shared) return rows * std::ceil(row / tiles.raw.advance);
+  const double images = 1 + rows / static_cast<double>(tiles.linear_h);
+  return tiles.raw.whole ? images : rows * row / tiles.raw.advance + images / 2;
+}
+
+// Clocks that staging takes of the warps and the copy engine, a halo.
+double staging_clocks(const Work& work, const HaloConfig& config, const HaloTiling& tiling, const Tiles& tiles) {
+  constexpr double kBytesPerClock[] = {40, 0, 40, 4.6, 4, 3};  // by HaloStaging
+  if (config.staging != HaloStaging::kTransposed) {
+    return static_cast<double>(tiles.halo_bytes) / kBytesPerClock[static_cast<int>(config.staging)];
+  }
+  // A row that one warp turns waits for its copy; columns that a stride leaves out are only loaded. What all warps
+  // share makes them wait for each other and look up where pixels go.
+  const double bytes = tiles.raw.stage_bytes, left_out = tiles.raw.step_log2 == 0 || tiling.linear ? 1 : .7;
+  const double copy = tiles.raw.shared ? 900 + bytes / 60 : std::max(330., left_out * (230 + bytes / 21));
+  return (work.taps == 1 ? 1.4 : 1) * copy * raw_copies(work, tiling, tiles);
+}
+
+}  // namespace
+
+double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& tiling, const Tiles& tiles,
+               const Reaches& reaches, Store store, int64_t packed_bytes, double bytes, int sm_count) {
+  constexpr double kClocksPerUs = 1755;
+  constexpr double kLoadBytesPerClock = 40;
+  constexpr double kFixedClocks = 6000;  // launch, first loads, last store
+  constexpr double kPackUs = .8, kWaitUs = 1.8, kPackBytesPerUs = 1.4e6;
+  const double phases = work.phases();
+  const double steps = static_cast<double>(tiles.steps) / phases;
+  const double halos = static_cast<double>(reaches.groups()) / phases * static_cast<double>(tiles.c_blocks);
+  const double wgmmas = steps * (config.channels / 16) * config.m_blocks * (tiling.turns ? 1 : 2);
+  const double halo_load = halos * static_cast<double>(tiles.halo_bytes);
+  const double filter_load = tiling.filter_resident ? 0. : steps * static_cast<double>(tiles.step_bytes);
+  const double out_bytes = 2. * static_cast<double>(tiles.pixels * config.block_k);
+  const double mma = wgmmas * config.n() / 2. / .95;
+  const double raw_load =
+      config.staging == HaloStaging::kTransposed ? halos * raw_copies(work, tiling, tiles) * tiles.raw.stage_bytes : 0;
+  const double smem = (wgmmas * (64 + config.n()) * 32 + halo_load + filter_load + 2 * raw_load + 2 * out_bytes) / 128;
+  const double staging = halos * staging_clocks(work, config, tiling, tiles);
+  const double load = std::max((halo_load + filter_load + raw_load) / kLoadBytesPerClock, staging);
+  const double epilogue = out_bytes / store_rate(work, config, tiling, store) + 300;
+  // Warps that stage and products compete for shared memory.
+  const bool by_warps = staged_by_warps(config.staging);
+  const double body =
+      std::max({mma, smem, load}) + (by_warps ? .15 * std::min(mma, staging) : 0) + (tiles.raw.whole ? 900 * halos : 0);
+  const double tile = tiling.turns ? std::max({body + 100, epilogue, (body + epilogue + 500) / 2}) : body + epilogue;
+  const auto waves = static_cast<double>(config.lines ? 2 * rows_of_busiest(work, tiling.run_rows, sm_count) *
+                                                            ceil_div(work.cols, tiling.tile_q)
+                                                      : ceil_div(tiles.count, sm_count));
+  // What the model does not see, measured: short rings, linear tiles and long runs of pixels each lose a little,
+  // filters that do not exist as well; staging warps lose more where they cannot run ahead.
+  const double idle = 1 - static_cast<double>(work.out.c) / static_cast<double>(tiles.filters * config.block_k);
+  const bool by_threads = config.staging == HaloStaging::kPairs || config.staging == HaloStaging::kPixels;
+  const double rough = !by_threads ? 1 +
+                                         (config.staging != HaloStaging::kTransposed ? .02
+                                          : tiling.linear                            ? .06
+                                                                                     : .08) *
+                                             (tiling.halo_stages == 2) +
+                                         .02 * short_of_filters(tiling, tiles) + .01 * tiling.linear +
+                                         .05 * ((tiling.linear || config.columns > 1) && tiling.turns) +
+                                         .03 * (config.staging == HaloStaging::kTransposed && tiling.turns) +
+                                         .01 * (!tiling.linear && tiling.block_w_log2 == 6) + .02 * idle +
+                                         .1 * (by_warps && tiling.linear && config.channels < 64 && work.in.c > 32)
+                                   : 1 + .06 * (4 - tiling.halo_stages) + .1 * idle;
+  const bool reorders = work.reordering.in || work.reordering.out;  // they wait anyway
+  const double pack =
+      packed_bytes > 0 ? kPackUs + (reorders ? 0 : kWaitUs) + static_cast<double>(packed_bytes) / kPackBytesPerUs : 0;
+  const double share = static_cast<double>(std::min<int64_t>(tiles.count, sm_count)) / sm_count;
+  constexpr double kLastUs = 4;  // until all have stored, and with nothing else to do
+  const double reorder = (work.reordering.in ? reorder_us(work.in_planes, work.groups, share) : 0) +
+                         (work.reordering.out ? reorder_us(work.out_planes, work.groups, share) + kLastUs : 0);
+  // What is moved twice takes power: it is short where a kernel runs long.
+  constexpr double kLongClocks = 200000;
+  const bool hungry = tiling.turns && config.block_k > 64 && !tiling.filter_resident && waves * tile > kLongClocks;
+  const double clocks =
+      waves * tile * (rough + 2. / config.channels * hungry) + kFixedClocks + (tiling.turns ? epilogue : 0);
+  const double compute_us = clocks / kClocksPerUs, memory_us = bytes / (kBytesPerUsPerSm * sm_count);
+  return pack + reorder + std::max(compute_us, memory_us) +
+         .1 * std::min(compute_us, memory_us);  // they overlap, not entirely
+}
+
+}  // namespace fastconv::halo

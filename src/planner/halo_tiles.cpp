@@ -1,0 +1,211 @@
+#include "fastconv/planner/halo_tiles.h"
+
+#include <algorithm>
+#include <bit>
+#include <initializer_list>
+
+#include "fastconv/core/integers.h"
+#include "fastconv/planner/copies.h"
+#include "fastconv/planner/reorder.h"
+
+namespace fastconv::halo {
+namespace {
+
+constexpr int64_t kMaxHaloPixels = 1 << 20;
+constexpr int64_t kMaxTiles = 1 << 29;
+
+// Enough stages for the latency of memory, no more than six warps can take part in.
+RawPlanes raw_planes(const Work& work, const HaloConfig& config, const HaloTiling& tiling, const Reaches& reaches,
+                     const Tiles& tiles) {
+  constexpr int64_t kLinearBox = 104;  // short enough that the last of an image wastes little
+  RawPlanes raw{};
+  if (config.staging != HaloStaging::kTransposed) return raw;
+  const Side& in = work.in;
+  const int64_t phases = plane_phases(in, work.groups), step = work.in_step.w;
+  raw.phases_log2 = std::countr_zero(static_cast<uint64_t>(phases));
+  raw.step_log2 = std::countr_zero(static_cast<uint64_t>(step));
+  raw.width = FastDivmod(in.w);
+  raw.shared = tiling.linear && work.in_step.h == 1;
+  const bool aligned =
+      phases == 1 && in.w % 8 == 0 && (tiling.linear || (reaches.aligned && tiling.tile_q * step % 8 == 0));
+  const int64_t run = raw.shared      ? std::min(tiles.halo_rows, in.h) * in.w
+                      : tiling.linear ? in.w
+                                      : std::min((tiles.halo_pitch - 1) * step + 1, in.w);
+  // Small images whole. Channels that do not exist would be left as they are; a phase's planes lie an odd number of
+  // 16-byte chunks apart, so that the eight channels that a block is read from lie in different banks.
+  constexpr int64_t kWholeBytes = 26624;
+  const int64_t whole_bytes = in.h * in.w * tiles.pixel_bytes;
+  const bool spread = in.stride.c == in.h * in.w && in.stride.c * phases / 8 % 2 != 0;
+  if (raw.shared && in.c % config.channels == 0 && whole_bytes <= kWholeBytes && spread) {
+    raw.whole = true;
+    raw.box_w = raw.advance = static_cast<int32_t>(round_up(in.h * in.w + 7, 8));
+    raw.stage_bytes = static_cast<int32_t>(round_up(whole_bytes, 128));
+    raw.stages = static_cast<int32_t>(std::clamp<int64_t>(ceil_div(24576, raw.stage_bytes), 2, 6));
+    return raw;
+  }
+  const int64_t most = raw.shared ? kLinearBox : kMaxBox - 8, lead = aligned ? 0 : 7;
+  // An odd number of chunks here too.
+  const int64_t each = std::max<int64_t>(ceil_div(run, ceil_div(run, most - lead)), 2);  // more than the lead takes
+  const int64_t box_w = (ceil_div(each + lead, 8) | 1) * 8;
+  raw.box_w = static_cast<int32_t>(box_w), raw.advance = static_cast<int32_t>(aligned ? box_w : box_w - 8);
+  raw.stage_bytes = static_cast<int32_t>(box_w * tiles.pixel_bytes);
+  // A warp has one or two stages of its own. Few filters leave room for them.
+  const int32_t room = config.columns > 1 ? 90112 : 43008;
+  raw.stages = raw.stage_bytes <= 3072 ? 12 : std::clamp(room / raw.stage_bytes, 3, 6);
+  raw.stages -= raw.stages % halo_pipelines(config.lines);
+  return raw;
+}
+
+int64_t packed_filter_bytes(const Work& work, const ConvProblem& problem, const HaloConfig& config,
+                            const Tiles& tiles) {
+  constexpr int64_t kNoWorkspace = int64_t{1} << 50;
+  if (config.staging != HaloStaging::kFolded && problem.r * problem.s > kMaxPackTaps) return kNoWorkspace;
+  const int64_t pieces = pack_rows(work, config, tiles) * tiles.c_blocks;  // at most
+  return pieces > kInt32Max ? kNoWorkspace : work.groups * tiles.filters * tiles.steps * tiles.step_bytes;
+}
+
+}  // namespace
+
+Store store_mode(const Work& work, const HaloConfig& config, bool linear) {
+  const Side& out = work.out;
+  if (out.stride.c == 1 && out.align >= 16 && out.c % 8 == 0 && pixels_divisible(out, 8))
+    return {StoreMode::kChannels, 1};
+  if (out.stride.w != 1) return {StoreMode::kElements, 1};
+  for (const int vector : {8, 2}) {
+    // A strip of columns is an even number of pixels.
+    const bool long_runs = !linear && config.columns == 1;
+    if ((long_runs || vector == 2) && work.out_step.w == 1 && out.w % vector == 0 && out.align >= 2 * vector &&
+        planes_divisible(out, work.groups, vector)) {
+      return {StoreMode::kPixels, vector};
+    }
+  }
+  return {StoreMode::kPixels, 1};
+}
+
+bool stores_pieces(const Work& work, Store store) {
+  return store.mode == StoreMode::kPixels && (work.out.h > 1 ? work.out.stride.h : work.out.stride.c) % 16 != 0;
+}
+
+bool lines_can_store(const Work& work, const HaloConfig& config) {
+  const Side& out = work.out;
+  return out.stride.w == 1 && (out.h == 1 || out.stride.h == out.w) && out.w % 2 == 0 && out.align >= 4 &&
+         out.w >= kBlock * config.m_blocks && planes_divisible(out, work.groups, 2) && work.phases() == 1 &&
+         work.out_step == kUnitStep && work.groups == 1 && out.c <= config.block_k && work.in.c <= config.channels;
+}
+
+bool make_tiles(const Work& work, const HaloConfig& config, const HaloTiling& tiling, const Reaches& reaches,
+                Tiles& out) {
+  if (reaches.groups() > kMaxTapGroups) return false;
+  const Side& in = work.in;
+  out.pixel_bytes = config.channels * 2;
+  out.pixels = kBlock * config.m_blocks * (tiling.turns ? 1 : 2);
+  out.linear_h = out.linear_w = 1;
+  if (tiling.linear) {
+    out.linear_h = reaches.h.linear;
+    // Rows start at multiples of 128 bytes, and no pair of pixels that is stored together straddles them.
+    out.linear_w = round_up(reaches.w.linear,
+                            std::max<int64_t>(128 / out.pixel_bytes, store_mode(work, config, true).pixel_vector));
+    const double positions =
+        static_cast<double>(in.n) * static_cast<double>(out.linear_h) * static_cast<double>(out.linear_w);
+    if (positions + static_cast<double>(out.pixels) > kInt32Max) return false;
+    out.per_filter =
+        in.n == 0 ? 0 : ceil_div(((in.n - 1) * out.linear_h + work.rows - 1) * out.linear_w + work.cols, out.pixels);
+    out.halo_pitch = out.linear_w;
+    out.halo_rows =
+        (out.linear_w - 1 + out.pixels - 1 + reaches.h.extent * out.linear_w + reaches.w.extent) / out.linear_w + 1;
+  } else {
+    out.per_filter = in.n * ceil_div(work.rows, tiling.tile_p) * ceil_div(work.cols, tiling.tile_q);
+    out.halo_pitch = tiling.tile_q + reaches.w.extent;
+    out.halo_rows = tiling.tile_p + reaches.h.extent;
+  }
+  if (out.halo_rows * out.halo_pitch > kMaxHaloPixels) return false;
+  if (config.staging == HaloStaging::kTma) {
+    const int64_t load_rows = tiling.linear ? 1 : out.halo_rows;
+    if ((out.halo_pitch - 1) * work.in_step.w >= kMaxBox || (load_rows - 1) * work.in_step.h >= kMaxBox) return false;
+  }
+  out.filters = ceil_div(work.out.c, config.block_k);
+  out.count = out.per_filter;
+  for (const int64_t factor : {out.filters, int64_t{work.phases()}, work.groups}) {
+    if (out.count > kMaxTiles) return false;
+    out.count *= factor;
+  }
+  out.c_blocks = ceil_div(in.c, config.channels);
+  out.steps = work.taps / config.columns * out.c_blocks;
+  if (out.count > kMaxTiles || out.steps > kInt32Max) return false;
+  out.step_bytes = config.n() * out.pixel_bytes;
+  out.halo_bytes = out.halo_rows * out.halo_pitch * out.pixel_bytes;
+  out.halo_stage_bytes = round_up(out.halo_bytes, kHaloAlignment);
+  out.raw = raw_planes(work, config, tiling, reaches, out);
+  return true;
+}
+
+bool choose_stages(const Work& work, const HaloConfig& config, const Tiles& tiles, int64_t smem_bytes,
+                   HaloTiling& tiling) {
+  const int64_t room = smem_bytes - halo_fixed_bytes(config) - tiles.raw_bytes();
+  const int64_t halo = tiles.halo_stage_bytes, step = tiles.step_bytes;
+  // A folded halo is given away when the next one is on its way, and free again when the next one is in use.
+  const int64_t least = config.staging == HaloStaging::kFolded ? 3 : 2;
+  tiling.filter_resident = tiles.filters == 1 && work.groups == 1 && tiles.steps > 0 &&
+                           tiles.steps + 4 + tiles.raw.stages <= kMaxHaloStages &&
+                           tiles.steps * step + least * halo <= room;
+  int64_t halo_stages, filter_stages;
+  if (tiling.filter_resident) {
+    filter_stages = tiles.steps;
+    halo_stages = std::min<int64_t>(4, (room - tiles.steps * step) / halo);
+    halo_stages -= halo_stages % halo_pipelines(config.lines);
+  } else {
+    // Enough filter stages to cover the latency of L2 come first, a third halo stage after that.
+    const int64_t want = std::max<int64_t>(4, ceil_div(49152, step));
+    halo_stages = std::clamp<int64_t>((room - want * step) / halo, least, 4);
+    filter_stages = std::min<int64_t>(24, (room - halo_stages * halo) / step);
+    if (filter_stages < 3) return false;
+  }
+  tiling.halo_stages = static_cast<int16_t>(halo_stages), tiling.filter_stages = static_cast<int16_t>(filter_stages);
+  if (config.lines) return tiling.filter_resident;
+  // In turns, filters come from L2 twice as often.
+  return !tiling.turns || tiling.filter_resident || config.block_k <= 128;
+}
+
+int64_t rows_of_busiest(const Work& work, int64_t run_rows, int sm_count) {
+  return ceil_div(ceil_div(work.in.n * work.rows, run_rows), 2 * sm_count) * run_rows;
+}
+
+int16_t choose_run_rows(const Work& work, int sm_count) {
+  constexpr int kMost = 64;
+  constexpr double kSharedLines = .1;  // rows that storing the ends of a run takes
+  int best = 1;
+  auto cost = [&](int rows) {
+    return static_cast<double>(rows_of_busiest(work, rows, sm_count)) * (1 + kSharedLines / rows);
+  };
+  for (int rows = 2; rows <= kMost; ++rows) {
+    if (cost(rows) < cost(best)) best = rows;
+  }
+  return static_cast<int16_t>(best);
+}
+
+int64_t pack_rows(const Work& work, const HaloConfig& config, const Tiles& tiles) {
+  return work.groups * tiles.filters * config.block_k;
+}
+
+bool reads_filter_directly(const Work& work, const HaloConfig& config, const ConvProblem& problem) {
+  if (config.columns > 1) return false;
+  if (config.staging == HaloStaging::kTransposed && plane_phases(work.in, work.groups) > 1) return false;
+  if (config.staging == HaloStaging::kFolded) return false;
+  return (config.filter == FilterTile::kNMajor || problem.pass == Pass::kFprop) && tma_can_load_filter(problem);
+}
+
+Workspace workspace_of(const Work& work, const HaloConfig& config, const ConvProblem& problem, const Tiles& tiles) {
+  return {reads_filter_directly(work, config, problem) ? 0 : packed_filter_bytes(work, problem, config, tiles),
+          work.reordering.in ? reordered_bytes(work.in_planes, work.groups) : 0,
+          work.reordering.out ? reordered_bytes(work.out_planes, work.groups) : 0};
+}
+
+int64_t stage_row_units(HaloStaging staging, int64_t halo_pitch) {
+  return staging == HaloStaging::kPairs ? halo_pitch / 2 + 1 : halo_pitch;
+}
+
+bool short_of_filters(const HaloTiling& tiling, const Tiles& tiles) {
+  return !tiling.filter_resident && tiling.filter_stages * tiles.step_bytes <= 65536;
+}
+
+}  // namespace fastconv::halo

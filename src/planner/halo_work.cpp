@@ -1,0 +1,179 @@
+#include "fastconv/planner/halo_work.h"
+
+#include <algorithm>
+#include <bit>
+#include <numeric>
+
+#include "fastconv/core/integers.h"
+#include "fastconv/planner/copies.h"
+#include "fastconv/planner/fold.h"
+#include "fastconv/planner/reorder.h"
+
+namespace fastconv::halo {
+namespace {
+
+bool fprop_axis(int64_t taps, int64_t pad, int64_t dilation, int64_t stride, Axis& axis) {
+  const int64_t runs = std::min(tap_period(dilation, stride), taps);
+  if (runs > kMaxTapGroups) return false;
+  for (int64_t r = 0; r < runs; ++r) axis.run[r] = forward_run(r, taps, pad, dilation, stride);
+  axis.phases = 1;
+  axis.end[0] = static_cast<int>(runs);
+  return true;
+}
+
+// Output row stride * i + phase of dx receives dy row i + (phase + pad - r * dilation) / stride where that is whole.
+bool dgrad_axis(int64_t taps, int64_t pad, int64_t dilation, int64_t stride, int64_t outputs, Axis& axis) {
+  const int64_t common = std::gcd(dilation, stride), period = stride / common;
+  const int64_t phases = std::min(stride, outputs);
+  if (phases > kMaxPhases) return false;
+  int runs = 0;
+  for (int64_t phase = 0; phase < phases; ++phase) {
+    for (int64_t r = 0; r < std::min(period, taps); ++r) {
+      if ((phase + pad - r * dilation) % stride != 0) continue;
+      const int64_t count = ceil_div(taps - r, period), last = r + (count - 1) * period;
+      axis.run[runs++] = {(phase + pad - last * dilation) / stride, count, dilation / common, last, -period};
+      break;
+    }
+    axis.end[phase] = runs;
+  }
+  axis.phases = static_cast<int>(phases);
+  return true;
+}
+
+Reach reach(const Axis& axis, bool split, int64_t outputs, int64_t inputs, int64_t in_step) {
+  Reach out{0, 0, outputs};
+  for (int i = 0; i < axis.runs(); ++i) {
+    const Run& run = axis.run[i];
+    out.groups += split ? run.count : 1;
+    if (split) continue;
+    const int64_t extent = (run.count - 1) * run.step;
+    const int64_t lead = run.d >= 0 ? 0 : ceil_div(-run.d, in_step);
+    const int64_t inputs_end = ceil_div(inputs - run.d, in_step);
+    const int64_t linear =
+        run.d >= 0 ? outputs + extent : std::min(outputs + extent, std::max(outputs + extent - lead, inputs_end));
+    out.extent = std::max(out.extent, extent);
+    out.linear = std::max(out.linear, linear);
+  }
+  return out;
+}
+
+bool begins_aligned(const Work& work, TapSplit split) {
+  for (int i = 0; i < work.w.runs(); ++i) {
+    const Run& run = work.w.run[i];
+    if (run.d % 8 != 0 || (split == TapSplit::kTaps && run.count > 1 && run.step * work.in_step.w % 8 != 0)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool tma_can_stage(const Side& in, int64_t groups, Pair in_step) {
+  return in.stride.c == 1 && in.align >= 16 && copies(in.n, in.stride.n) && copies(in.h, in.stride.h) &&
+         copies(in.w, in.stride.w) && (groups == 1 || in.c % 8 == 0) && in_step.h <= 8 && in_step.w <= 8;
+}
+
+// Contiguous images. The copy engine is slow to write the zeros of channels that do not exist.
+bool planes_can_stage(const Side& in, int64_t groups, Pair in_step) {
+  const int64_t phases = plane_phases(in, groups);
+  return in.c > 8 && phases <= (in.c > 16 ? 8 : 4) && in.stride.w == 1 && (in.h == 1 || in.stride.h == in.w) &&
+         in.align >= 16 && in.h * in.w < kMaxExtent && copies(2, in.stride.c * phases) &&
+         copies(groups, in.stride.c * in.c) && copies(in.n, in.stride.n) &&
+         std::has_single_bit(static_cast<uint64_t>(in_step.w));
+}
+
+}  // namespace
+
+void sides(const ConvProblem& p, Side& in, Side& out) {
+  in = input_side(p), out = output_side(p);
+  if (p.pass == Pass::kDgrad) std::swap(in, out);
+}
+
+bool make_work(const ConvProblem& p, HaloStaging staging, Reordering reordering, Work& work) {
+  sides(p, work.in, work.out);
+  work.reordering = reordering, work.in_planes = work.in, work.out_planes = work.out;
+  if (reordering.in) work.in = reordered(work.in, p.groups);
+  if (reordering.out) work.out = reordered(work.out, p.groups);
+  if (is_pointwise(p)) flatten(work.in, work.out);
+  work.groups = p.groups;
+  if (staging == HaloStaging::kFolded) {
+    const Fold& fold = work.fold = make_fold(p);
+    work.in = folded(work.in, fold);
+    work.in_step = work.out_step = kUnitStep;
+    if (!fprop_axis(folded_taps(fold.h), folded_padding(fold.h, p.padding.h), 1, 1, work.h) ||
+        !fprop_axis(folded_taps(fold.w), folded_padding(fold.w, p.padding.w), 1, 1, work.w)) {
+      return false;
+    }
+  } else if (p.pass == Pass::kFprop) {
+    work.in_step = p.stride, work.out_step = {1, 1};
+    if (!fprop_axis(p.r, p.padding.h, p.dilation.h, p.stride.h, work.h) ||
+        !fprop_axis(p.s, p.padding.w, p.dilation.w, p.stride.w, work.w)) {
+      return false;
+    }
+  } else {
+    work.in_step = {1, 1}, work.out_step = p.stride;
+    if (!dgrad_axis(p.r, p.padding.h, p.dilation.h, p.stride.h, p.h, work.h) ||
+        !dgrad_axis(p.s, p.padding.w, p.dilation.w, p.stride.w, p.w, work.w)) {
+      return false;
+    }
+  }
+  work.taps = work.h.taps() * work.w.taps();
+  work.rows = ceil_div(work.out.h, work.out_step.h), work.cols = ceil_div(work.out.w, work.out_step.w);
+  return work.phases() <= kMaxPhases;
+}
+
+bool takes_columns(const Work& work, const HaloConfig& config) {
+  return std::all_of(work.w.run, work.w.run + work.w.runs(), [&](const Run& run) {
+    return run.count % config.columns == 0 && (config.columns - 1) * run.step <= 7;
+  });
+}
+
+bool pixels_divisible(const Side& side, int64_t by) {
+  return (side.n == 1 || side.stride.n % by == 0) && (side.h == 1 || side.stride.h % by == 0) &&
+         (side.w == 1 || side.stride.w % by == 0);
+}
+bool planes_divisible(const Side& side, int64_t groups, int64_t by) {
+  return (side.n == 1 || side.stride.n % by == 0) && (side.h == 1 || side.stride.h % by == 0) &&
+         (side.c * groups == 1 || side.stride.c % by == 0);
+}
+
+bool tma_can_load_filter(const ConvProblem& p) {
+  const Strides& w = p.w_strides;
+  return w.c == 1 && p.w_align >= 16 && copies(p.k, w.n) && copies(p.r, w.h) && copies(p.s, w.w);
+}
+
+int64_t plane_phases(const Side& in, int64_t groups) { return address_phases(in.c * groups, in.stride.c); }
+
+HaloStaging best_staging(const ConvProblem& problem, const Side& in, Pair in_step) {
+  const int64_t groups = problem.groups;
+  if (tma_can_stage(in, groups, in_step)) return HaloStaging::kTma;
+  if (planes_can_stage(in, groups, in_step)) {
+    const bool planes = in.c > 32 && is_pointwise(problem) && in.w >= kBlock && plane_phases(in, groups) == 1;
+    return planes ? HaloStaging::kPlanes : HaloStaging::kTransposed;
+  }
+  // Pairs of pixels that never straddle the end of a row, aligned.
+  const bool pairs =
+      in.stride.w == 1 && in_step.w == 1 && in.w % 2 == 0 && in.align >= 4 && planes_divisible(in, groups, 2);
+  return pairs ? HaloStaging::kPairs : HaloStaging::kPixels;
+}
+
+Pair in_step_of(const ConvProblem& problem) { return problem.pass == Pass::kFprop ? problem.stride : kUnitStep; }
+
+bool reorders_input(const HaloConfig& config, const ConvProblem& problem) {
+  Side in, out;
+  sides(problem, in, out);
+  const Pair step = in_step_of(problem);
+  if (!reorders(config.staging) || !reorderable(in, problem.groups)) return false;
+  return !tma_can_stage(in, problem.groups, step) && tma_can_stage(reordered(in, problem.groups), problem.groups, step);
+}
+bool can_reorder_output(const HaloConfig& config, const ConvProblem& problem) {
+  Side in, out;
+  sides(problem, in, out);
+  return reorders(config.staging) && out.stride.c != 1 && out.c % 8 == 0 && reorderable(out, problem.groups);
+}
+
+Reaches reaches(const Work& work, TapSplit split) {
+  return {reach(work.h, split != TapSplit::kNone, work.rows, work.in.h, work.in_step.h),
+          reach(work.w, split == TapSplit::kTaps, work.cols, work.in.w, work.in_step.w), begins_aligned(work, split)};
+}
+
+}  // namespace fastconv::halo
