@@ -47,12 +47,8 @@ Reach reach(const Axis& axis, bool split, int64_t outputs, int64_t inputs, int64
     out.groups += split ? run.count : 1;
     if (split) continue;
     const int64_t extent = (run.count - 1) * run.step;
-    const int64_t lead = run.d >= 0 ? 0 : ceil_div(-run.d, in_step);
-    const int64_t inputs_end = ceil_div(inputs - run.d, in_step);
-    const int64_t linear =
-        run.d >= 0 ? outputs + extent : std::min(outputs + extent, std::max(outputs + extent - lead, inputs_end));
     out.extent = std::max(out.extent, extent);
-    out.linear = std::max(out.linear, linear);
+    out.linear = std::max(out.linear, linear_size(outputs, inputs, in_step, extent, run.d));
   }
   return out;
 }

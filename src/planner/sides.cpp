@@ -1,5 +1,6 @@
 #include "fastconv/planner/sides.h"
 
+#include <algorithm>
 #include <initializer_list>
 #include <numeric>
 
@@ -12,6 +13,12 @@ int64_t tap_period(int64_t dilation, int64_t stride) { return stride / std::gcd(
 Run forward_run(int64_t r, int64_t taps, int64_t pad, int64_t dilation, int64_t stride) {
   const int64_t period = tap_period(dilation, stride);
   return {r * dilation - pad, ceil_div(taps - r, period), dilation / std::gcd(dilation, stride), r, period};
+}
+
+int64_t linear_size(int64_t outputs, int64_t inputs, int64_t stride, int64_t extent, int64_t d) {
+  if (d >= 0) return outputs + extent;
+  const int64_t lead = ceil_div(-d, stride), inputs_end = ceil_div(inputs - d, stride);
+  return std::min(outputs + extent, std::max(outputs + extent - lead, inputs_end));
 }
 
 bool is_pointwise(const ConvProblem& p) {

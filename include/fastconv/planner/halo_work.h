@@ -70,8 +70,7 @@ bool can_reorder_output(const HaloConfig& config, const ConvProblem& problem);
 struct Reach {
   int64_t groups;  // over all phases
   int64_t extent;  // positions that a halo has beyond the outputs
-  int64_t linear;  // positions a row (or image) must have so that a shift by `extent` off its end meets padding: its
-                   // own, or the zeros that the next row starts with
+  int64_t linear;  // positions a row or image must have, see linear_size
 };
 
 struct Reaches {

@@ -27,6 +27,9 @@ struct Run {
 // The taps r, r + period, ... read the same plane of a strided input: as many runs as periods, and taps.
 int64_t tap_period(int64_t dilation, int64_t stride);
 Run forward_run(int64_t r, int64_t taps, int64_t pad, int64_t dilation, int64_t stride);
+// Positions that a row (or image) of a linear tile must have so that a shift by `extent` off its end meets padding: its
+// own, or the zeros that the next row starts with. `d`: as a run's.
+int64_t linear_size(int64_t outputs, int64_t inputs, int64_t stride, int64_t extent, int64_t d);
 
 // 1x1, without stride and padding: a matrix product.
 bool is_pointwise(const ConvProblem& problem);

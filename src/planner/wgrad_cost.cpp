@@ -1,0 +1,79 @@
+#include "fastconv/planner/wgrad_cost.h"
+
+#include <algorithm>
+
+#include "fastconv/core/integers.h"
+#include "fastconv/planner/copies.h"
+
+namespace fastconv::wgrad {
+namespace {
+
+// The model's constants: clocks and bytes, fitted to 10,790 timed plans of 46 problems on an H200 (docs/perf-log.md),
+// 3% from the best plan on average. Rates are those that the formulas below need, not the hardware's.
+constexpr double kMmaEfficiency = .91;
+constexpr double kCopyBytes = 70, kCopyClocks = 125;  // a clock; of one copy, whatever its size
+constexpr double kCopyLatency = 1600, kTileClocks = 40;
+constexpr double kOverlap = .35;                   // of the shorter of arithmetic and device memory, what shows
+constexpr double kSumsToSmem = 21, kSumsOut = 26;  // bytes a clock
+constexpr double kLaunchClocks = 13300, kReduceClocks = 2900;
+// Producer warps go round: loads, then stores, some 500 instructions of one warp a scheduler and a memory latency.
+constexpr double kStagingRoundClocks = 4400;
+
+double staging_clocks(const WgradOperand& from, int channels, int64_t boxes) {
+  const WgradSharing sharing(from.vector, channels / 8);
+  const int64_t lanes = ceil_div(int64_t{from.box_rows} * from.row_units.divisor, sharing.lane_units);
+  const int64_t count = lanes * (sharing.spread ? 1 : channels / 8);
+  return kStagingRoundClocks * static_cast<double>(boxes * ceil_div(count, kWgradStagingWarps * sharing.batch));
+}
+
+}  // namespace
+
+double tile_clocks(const Work& work, const WgradConfig& config, const Reach& reach, const WgradTiling& tiling,
+                   const Tile& tile, Copied copied) {
+  // A wgmma m64 x n x k16 takes n / 2 clocks, or what reading its operands at 128 bytes a clock takes.
+  const double wgmma = std::max(config.n() / 2., (64 + config.n()) / 4.);
+  const double mma = static_cast<double>(tile.steps * config.slots()) * wgmma / kMmaEfficiency;
+  const double bytes = static_cast<double>(reach.most_parts * tile.x_box_bytes + tiling.m_blocks * tile.y_box_bytes);
+  const double copies = static_cast<double>(reach.most_parts + tiling.m_blocks);
+  double load = bytes / kCopyBytes + kCopyClocks * copies;
+  // The copy engine takes as long for a short row of pixels as for one of 128 bytes, and longer where each lies in
+  // another page of memory, or neighbours have maps of their own.
+  if (config.staging == WgradStaging::kTmaRows) {
+    constexpr int64_t kPageBytes = 2 << 20;
+    const double row_clocks = work.y.stride.c * 2 >= kPageBytes / 2 || row_phases(work.y) > 1 ? 13 : 5;
+    const auto rows = static_cast<double>(tiling.m_blocks * kFilters * tiling.tile_p);
+    load += std::max(0., rows * row_clocks - static_cast<double>(tiling.m_blocks * tile.y_box_bytes) / kCopyBytes);
+  }
+  if (!copied.x) load += staging_clocks(x_operand(work, tiling, tile), config.channels, reach.most_parts);
+  if (!copied.y) load += staging_clocks(y_operand(work, tiling, tile), kFilters, tiling.m_blocks);
+  return std::max({mma, load, (mma + load + kCopyLatency) / static_cast<double>(tile.stages)}) + kTileClocks;
+}
+
+Sharing share_pixels(const WgradConfig& config, const DeviceSpec& device, int64_t jobs, int64_t tiles,
+                     double tile_clocks, double dram_clocks, int64_t max_cluster, int64_t room) {
+  Sharing best;
+  const double sums = config.job_bytes();
+  auto consider = [&](int64_t splits, int64_t cluster, int64_t sms) {
+    const int64_t partials = splits / cluster;
+    if (partials > 1 && partials * jobs * config.job_bytes() > room) return;
+    const double block = static_cast<double>(ceil_div(tiles, splits)) * tile_clocks + sums / kSumsToSmem +
+                         sums / static_cast<double>(cluster) / kSumsOut;
+    const double work = static_cast<double>(ceil_div(splits * jobs, sms)) * block;
+    const double clocks = std::max(work, dram_clocks) + kOverlap * std::min(work, dram_clocks) + kLaunchClocks +
+                          (partials > 1 ? kReduceClocks : 0);
+    if (clocks < best.clocks) best = {clocks, splits, cluster};
+  };
+  consider(1, 1, device.sm_count);
+  for (int64_t cluster = 1; cluster <= max_cluster; cluster *= 2) {
+    // A cluster lives in one of the chip's groups of multiprocessors, some of which have few to spare.
+    const int64_t sms = cluster <= 2 ? device.sm_count : device.sm_count * 10 / 11;
+    for (int64_t waves = 1; waves <= 2; ++waves) {
+      const int64_t most = std::max(room / (jobs * config.job_bytes()) * cluster, cluster);
+      const int64_t splits = std::min({waves * sms / jobs, tiles, most}) / cluster * cluster;
+      if (splits > 0) consider(splits, cluster, sms);
+    }
+  }
+  return best;
+}
+
+}  // namespace fastconv::wgrad
