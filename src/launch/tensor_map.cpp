@@ -35,8 +35,8 @@ CUtensorMapSwizzle swizzle_of(int32_t bytes) {
 }
 
 // What L2 fetches at once. More than a box's row would be fetched for nothing where a stride leaves pixels out, or the
-// rest of a pixel is read much later: 10 % of a strided convolution's time (measured). Rows of 32 bytes, mostly whole
-// pixels, have neighbours that are wanted soon.
+// rest of a pixel is read much later (docs/perf-log.md). Rows of 32 bytes, mostly whole pixels, have neighbours that
+// are wanted soon.
 CUtensorMapL2promotion promotion_of(int32_t row_bytes) {
   return row_bytes == 32 ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_L2_128B;
 }

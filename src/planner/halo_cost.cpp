@@ -12,7 +12,8 @@ namespace {
 
 // Bytes a clock of a multiprocessor. Rows of pixels: what matters is how many bytes a warpgroup writes to a row at
 // once, and that pieces of a sector are written together, or at least while L2 still has the rest.
-double store_rate(const Work& work, const HaloConfig& config, const HaloTiling& tiling, Store store) {
+double store_rate(const Work& work, const HaloConfig& config, const HaloTiling& tiling) {
+  const Store store = store_mode(work, config, tiling.linear);
   if (config.lines) return 12;
   if (store.mode == StoreMode::kElements) return 5;
   if (work.out_step.w > 1 && store.mode == StoreMode::kPixels) return 3;
@@ -58,8 +59,7 @@ double staging_clocks(const Work& work, const HaloConfig& config, const HaloTili
 }  // namespace
 
 double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& tiling, const Tiles& tiles,
-               const Reaches& reaches, Store store, int64_t packed_bytes, double bytes, int sm_count) {
-  constexpr double kClocksPerUs = 1755;
+               const Reaches& reaches, int64_t packed_bytes, double bytes, int sm_count) {
   constexpr double kLoadBytesPerClock = 40;
   constexpr double kFixedClocks = 6000;  // launch, first loads, last store
   constexpr double kPackUs = .8, kWaitUs = 1.8, kPackBytesPerUs = 1.4e6;
@@ -76,7 +76,7 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
   const double smem = (wgmmas * (64 + config.n()) * 32 + halo_load + filter_load + 2 * raw_load + 2 * out_bytes) / 128;
   const double staging = halos * staging_clocks(work, config, tiling, tiles);
   const double load = std::max((halo_load + filter_load + raw_load) / kLoadBytesPerClock, staging);
-  const double epilogue = out_bytes / store_rate(work, config, tiling, store) + 300;
+  const double epilogue = out_bytes / store_rate(work, config, tiling) + 300;
   // Warps that stage and products compete for shared memory.
   const bool by_warps = staged_by_warps(config.staging);
   const double body =
@@ -107,12 +107,11 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
   constexpr double kLastUs = 4;  // until all have stored, and with nothing else to do
   const double reorder = (work.reordering.in ? reorder_us(work.in_planes, work.groups, share) : 0) +
                          (work.reordering.out ? reorder_us(work.out_planes, work.groups, share) + kLastUs : 0);
-  // What is moved twice takes power: it is short where a kernel runs long.
-  constexpr double kLongClocks = 200000;
-  const bool hungry = tiling.turns && config.block_k > 64 && !tiling.filter_resident && waves * tile > kLongClocks;
-  const double clocks =
-      waves * tile * (rough + 2. / config.channels * hungry) + kFixedClocks + (tiling.turns ? epilogue : 0);
-  const double compute_us = clocks / kClocksPerUs, memory_us = bytes / (kBytesPerUsPerSm * sm_count);
+  // What is moved twice takes power, and that is short where a kernel runs long; more so in short steps.
+  constexpr double kLongCycles = 200000;
+  const double hungry = loads_filters_twice(config, tiling) && waves * tile > kLongCycles ? 2. / config.channels : 0;
+  const double clocks = waves * tile * (rough + hungry) + kFixedClocks + (tiling.turns ? epilogue : 0);
+  const double compute_us = clocks / kTensorCyclesPerUs, memory_us = bytes / (kBytesPerUsPerSm * sm_count);
   return pack + reorder + std::max(compute_us, memory_us) +
          .1 * std::min(compute_us, memory_us);  // they overlap, not entirely
 }

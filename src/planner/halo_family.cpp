@@ -94,16 +94,15 @@ Best best_tiling(const Work& work, const HaloConfig& config, const ConvProblem& 
   const bool rows_apart = work.h.runs() > work.h.phases || work.h.run[0].step > 1;
   const bool cols_apart = work.w.runs() > work.w.phases || work.w.run[0].step > 1;
   for (const TapSplit split : {TapSplit::kNone, TapSplit::kRows, TapSplit::kTaps}) {
-    if (config.lines && fastconv::reaches(work, split).groups() > 1) continue;
+    if (config.lines && halo::reaches(work, split).groups() > 1) continue;
     // Halos of fewer taps pay where taps lie apart, or where large halos leave too little room for stages.
     const bool pays = split == TapSplit::kNone || (work.h.taps() > work.h.runs() && rows_apart) ||
                       (work.w.taps() > work.w.runs() && cols_apart);
     const bool roomy = best.cost_us < std::numeric_limits<double>::infinity() && best.tiling.halo_stages > 2 &&
                        !short_of_filters(best.tiling, best.tiles);
     // Smaller halos may also make room for tiles that both warpgroups share.
-    const bool shared = !best.tiling.turns || best.tiling.filter_resident || config.block_k <= 64;
-    if (!pays && roomy && shared) continue;
-    const Reaches reaches = fastconv::reaches(work, split);
+    if (!pays && roomy && !loads_filters_twice(config, best.tiling)) continue;
+    const Reaches reaches = halo::reaches(work, split);
     for_each_tiling(work, config, split, [&](HaloTiling& tiling) {
       Tiles tiles;
       if (!make_tiles(work, config, tiling, reaches, tiles)) return false;
@@ -111,9 +110,8 @@ Best best_tiling(const Work& work, const HaloConfig& config, const ConvProblem& 
       if (config.lines) tiling.run_rows = choose_run_rows(work, device.sm_count);
       const Workspace workspace = workspace_of(work, config, problem, tiles);
       if (workspace.bytes() > max_workspace) return false;
-      const double cost = any ? 0
-                              : cost_us(work, config, tiling, tiles, reaches, store_mode(work, config, tiling.linear),
-                                        workspace.packed, bytes, device.sm_count);
+      const double cost =
+          any ? 0 : cost_us(work, config, tiling, tiles, reaches, workspace.packed, bytes, device.sm_count);
       if (cost < best.cost_us) best = {tiling, tiles, workspace, cost};
       return any;
     });
@@ -386,7 +384,7 @@ HaloLaunch halo_launch(const Plan& plan, const ConvProblem& problem) {
   const HaloTiling& tiling = plan.halo;
   Work work;
   make_work(problem, config.staging, {tiling.reorder_in, tiling.reorder_out}, work);
-  const Reaches reaches = fastconv::reaches(work, tiling.split);
+  const Reaches reaches = halo::reaches(work, tiling.split);
   Tiles tiles;
   make_tiles(work, config, tiling, reaches, tiles);
 

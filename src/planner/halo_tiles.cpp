@@ -162,8 +162,7 @@ bool choose_stages(const Work& work, const HaloConfig& config, const Tiles& tile
   }
   tiling.halo_stages = static_cast<int16_t>(halo_stages), tiling.filter_stages = static_cast<int16_t>(filter_stages);
   if (config.lines) return tiling.filter_resident;
-  // In turns, filters come from L2 twice as often.
-  return !tiling.turns || tiling.filter_resident || config.block_k <= 128;
+  return !loads_filters_twice(config, tiling) || config.block_k <= 128;
 }
 
 int64_t rows_of_busiest(const Work& work, int64_t run_rows, int sm_count) {
@@ -202,6 +201,10 @@ Workspace workspace_of(const Work& work, const HaloConfig& config, const ConvPro
 
 int64_t stage_row_units(HaloStaging staging, int64_t halo_pitch) {
   return staging == HaloStaging::kPairs ? halo_pitch / 2 + 1 : halo_pitch;
+}
+
+bool loads_filters_twice(const HaloConfig& config, const HaloTiling& tiling) {
+  return tiling.turns && !tiling.filter_resident && config.block_k > 64;
 }
 
 bool short_of_filters(const HaloTiling& tiling, const Tiles& tiles) {

@@ -48,6 +48,7 @@ std::vector<KernelEntry> build_table() {
 #undef FASTCONV_KERNEL
   line = 0;
   auto add_halo = [&](const char* name, Pass pass, HaloConfig config) {
+    if (!config.computes(pass)) return;
     table.push_back({name,
                      pass,
                      true,
@@ -62,12 +63,12 @@ std::vector<KernelEntry> build_table() {
                      line,
                      config});
   };
-#define HALO_KERNEL(name, passes, k, m, c, staging, filter, columns, lines)                                \
-  {                                                                                                        \
-    const HaloConfig config{k, m, c, HaloStaging::staging, FilterTile::filter, columns, lines};            \
-    if (HaloPasses::passes != HaloPasses::kDgradOnly) add_halo("halo_fprop_" #name, Pass::kFprop, config); \
-    if (HaloPasses::passes != HaloPasses::kFpropOnly) add_halo("halo_dgrad_" #name, Pass::kDgrad, config); \
-    ++line;                                                                                                \
+#define HALO_KERNEL(name, k, m, c, staging, filter, columns, lines)                             \
+  {                                                                                             \
+    const HaloConfig config{k, m, c, HaloStaging::staging, FilterTile::filter, columns, lines}; \
+    add_halo("halo_fprop_" #name, Pass::kFprop, config);                                        \
+    add_halo("halo_dgrad_" #name, Pass::kDgrad, config);                                        \
+    ++line;                                                                                     \
   }
 #include "../launch/configs/halo.def"
 #undef HALO_KERNEL

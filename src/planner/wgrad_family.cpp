@@ -8,6 +8,7 @@
 
 #include "fastconv/core/integers.h"
 #include "fastconv/planner/copies.h"
+#include "fastconv/planner/cost_model.h"
 #include "fastconv/planner/fold.h"
 #include "fastconv/planner/reorder.h"
 #include "fastconv/planner/wgrad_cost.h"
@@ -187,7 +188,7 @@ Plan plan_as(const KernelEntry& entry, const ConvProblem& problem, const DeviceS
                                            reorders ? kMaxCooperativeCluster : kMaxWgradCluster, room);
       const double share = std::min(1., static_cast<double>(sharing.splits * jobs) / device.sm_count);
       const double cost_us =
-          sharing.clocks / kClocksPerUs + (work.reorder_x ? reorder_us(work.x_planes, work.groups, share) : 0) +
+          sharing.clocks / kTensorCyclesPerUs + (work.reorder_x ? reorder_us(work.x_planes, work.groups, share) : 0) +
           (work.reorder_y ? reorder_us(work.y_planes, work.groups, share) : 0) +
           (fold ? reorder_us(work.x, work.groups, share) : 0) - kBothUs * (work.reorder_x && work.reorder_y);
       if (cost_us >= plan.cost_us) continue;

@@ -65,7 +65,7 @@ constexpr Launcher halo_launcher_of() {
 template <HaloStaging kStaging, FilterTile kFilter, typename T>
 Launcher halo_launcher(int line) {
   static constexpr Launcher kLaunchers[] = {
-#define HALO_KERNEL(name, passes, block_k, m_blocks, channels, staging, filter, columns, lines)                 \
+#define HALO_KERNEL(name, block_k, m_blocks, channels, staging, filter, columns, lines)                         \
   halo_launcher_of<kStaging, kFilter, T, block_k, m_blocks, channels, HaloStaging::staging, FilterTile::filter, \
                    columns, lines>(),
 #include "../../../src/launch/configs/halo.def"

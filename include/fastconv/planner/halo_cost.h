@@ -7,6 +7,6 @@ namespace fastconv::halo {
 
 // Clocks of an average tile, times tiles of the busiest multiprocessor. Rates measured on an H200.
 double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& tiling, const Tiles& tiles,
-               const Reaches& reaches, Store store, int64_t packed_bytes, double bytes, int sm_count);
+               const Reaches& reaches, int64_t packed_bytes, double bytes, int sm_count);
 
 }  // namespace fastconv::halo

@@ -51,6 +51,8 @@ int64_t rows_of_busiest(const Work& work, int64_t run_rows, int sm_count);
 int16_t choose_run_rows(const Work& work, int sm_count);
 // Loads of a staging thread that cover a halo row.
 int64_t stage_row_units(HaloStaging staging, int64_t halo_pitch);
+// Whether many filters come from L2 for each of the tiles that two warpgroups take in turns.
+bool loads_filters_twice(const HaloConfig& config, const HaloTiling& tiling);
 // Whether the ring of filter stages is too short to cover the latency of L2 at all times.
 bool short_of_filters(const HaloTiling& tiling, const Tiles& tiles);
 

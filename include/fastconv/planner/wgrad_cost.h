@@ -8,7 +8,6 @@
 
 namespace fastconv::wgrad {
 
-inline constexpr double kClocksPerUs = 1755;
 inline constexpr double kDramBytes = 2711;  // a clock
 
 double tile_clocks(const Work& work, const WgradConfig& config, const Reach& reach, const WgradTiling& tiling,

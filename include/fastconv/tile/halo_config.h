@@ -27,9 +27,6 @@ FASTCONV_HOST_DEVICE constexpr bool reorders(HaloStaging staging) { return stagi
 // A filter tile of one step in shared memory: [filters][channels], or [channels][filters] as dgrad finds it in KRSC.
 enum class FilterTile : int8_t { kKMajor, kNMajor };
 
-// That a compiled kernel is used for.
-enum class HaloPasses : int8_t { kBothPasses, kFpropOnly, kDgradOnly };
-
 struct HaloConfig {
   int32_t block_k;   // filters a tile
   int32_t m_blocks;  // blocks of 64 pixels a consumer warpgroup
@@ -40,6 +37,10 @@ struct HaloConfig {
   bool lines;       // whole lines of memory are stored, see epilogue_lines.cuh
 
   constexpr int32_t n() const { return block_k * columns; }
+  // Strides are folded forward alone; a filter is N-major where dgrad finds it in KRSC.
+  constexpr bool computes(Pass pass) const {
+    return pass == Pass::kFprop ? filter == FilterTile::kKMajor : staging != HaloStaging::kFolded;
+  }
 };
 
 // Columns of the filter side by side on N are for problems of few filters, whose products would read shared memory
