@@ -7,6 +7,7 @@
 
 #include "fastconv/ptx/mbarrier.cuh"
 #include "fastconv/ptx/warpgroup.cuh"
+#include "fastconv/tile/pixel_rows.h"
 #include "fastconv/tile/pixels.cuh"
 #include "fastconv/tile/scheduler.cuh"
 
@@ -170,53 +171,42 @@ struct Epilogue {
   __device__ __forceinline__ void store_pixels(const float (&acc)[kMBlocks][kAccumulators], int m0,
                                                int first_block) const {
     using Value = typename Pixels<kVector>::Value;
-    constexpr int kPixels = 64 * kTogether, kRowBytes = kPixels * 2;
-    // Channels that pass through shared memory together.
-    constexpr int kPass = kEpilogueBytes / kRowBytes < kBlockK ? kEpilogueBytes / kRowBytes : kBlockK;
-    static_assert(kBlockK % kPass == 0 && kPass % 16 == 0);
-    constexpr int kLanes = kPixels / kVector < 32 ? kPixels / kVector : 32;  // that share a channel
-    constexpr int kParts = kPixels / (kLanes * kVector), kStep = 4 * 32 / kLanes;
-    constexpr int kBatch = kParts >= 8 ? 1 : (kVector == 8 ? 2 : 8) / kParts;  // channels
-    static_assert(kPass % (kStep * kBatch) == 0 && kStep * kBatch % 8 == 0);
-    // Rows of shared memory hold groups of 8 pixels in the order of the output's rows.
-    const int across_log2 = params.block_q > 8 ? 0 : min(params.blocks_q_log2, kTogether / 2);
-    auto position = [&](int m, int group) {
-      return (((m >> across_log2) * 8 + group) << across_log2) + (m & ((1 << across_log2) - 1));
-    };
-    const int k0 = warp * (32 / kLanes) + lane / kLanes;  // this lane's first channel, less than kStep
+    using Rows = PixelRows<kVector, kTogether, kBlockK>;
+    constexpr int kParts = Rows::kParts, kPass = Rows::kPass, kStep = Rows::kStep, kBatch = Rows::kBatch;
+    const Rows rows(params);
+    const int k0 = Rows::first_channel(warp, lane);
     auto* out = static_cast<uint16_t*>(params.out) + (k_base + k0) * params.out_k;
     uint16_t* to[kParts];  // null: outside
     uint32_t from[kParts];
 #pragma unroll
     for (int i = 0; i < kParts; ++i) {
-      const int pixel = (i * kLanes + lane % kLanes) * kVector, row = pixel >> (3 + across_log2);
-      const int m = ((row >> 3) << across_log2) + ((pixel >> 3) & ((1 << across_log2) - 1));
-      const int64_t at = offset(first_block + m0 + m, (row & 7) * 8 + (pixel & 7));
+      const auto pixel = rows.pixel(i, lane, k0);
+      const int64_t at = offset(first_block + m0 + pixel.m, pixel.pixel);
       to[i] = at == kOutside ? nullptr : out + at;
-      from[i] = smem + k0 * kRowBytes + (((pixel >> 3) ^ (k0 & 7)) << 4) + (pixel & 7) * 2;
+      from[i] = smem + pixel.from;
     }
 #pragma unroll
     for (int first = 0; first < kBlockK; first += kPass) {
       ptx::barrier_sync<128>(barrier);
 #pragma unroll
       for (int m = 0; m < kTogether; ++m) {
-        const int place = position(m, warp * 2 + lane / 8 % 2) ^ (lane & 7);
+        const uint32_t matrix_row = smem + rows.matrix_row(m, warp, lane);
 #pragma unroll
         for (int c = 0; c < kPass; c += 16) {
           uint32_t v[4];
           fragment(acc[m0 + m], first + c, v);
-          ptx::stmatrix4<true>(smem + (c + lane / 16 * 8 + lane % 8) * kRowBytes + (place << 4), v);
+          ptx::stmatrix4<true>(matrix_row + c * Rows::kRowBytes, v);
         }
       }
       ptx::barrier_sync<128>(barrier);
 #pragma unroll 1
-      for (int k = 0; k < kPass; k += kStep * kBatch) {
+      for (int k = 0; k < kPass && first + k < k_limit; k += kStep * kBatch) {
         Value v[kBatch][kParts];
 #pragma unroll
         for (int b = 0; b < kBatch; ++b) {
 #pragma unroll
           for (int i = 0; i < kParts; ++i) {
-            v[b][i] = Pixels<kVector>::load((from[i] ^ ((b * kStep & 7) << 4)) + (k + b * kStep) * kRowBytes);
+            v[b][i] = Pixels<kVector>::load(Rows::further(from[i], b * kStep) + k * Rows::kRowBytes);
           }
         }
 #pragma unroll
