@@ -238,23 +238,41 @@ def test_halo_engine_packs_the_filter_as_it_is_used(pass_: str, channels_last: b
     assert packed == expected
 
 
+@pytest.mark.parametrize("narrow", [False, True])
+@pytest.mark.parametrize("across_log2", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("vector", "together", "block_k"),
+    [(8, 4, 64), (8, 2, 128), (8, 1, 256), (2, 4, 32), (2, 2, 16), (1, 2, 128), (1, 1, 256)],
+)
+def test_sums_become_rows_of_pixels(vector: int, together: int, block_k: int, across_log2: int, narrow: bool) -> None:
+    """Of every channel that passes through shared memory at once, each pixel is stored once and is that sum."""
+    stored = native.pixel_rows(vector, together, block_k, narrow, across_log2)
+    assert all(should == does for should, does in stored)
+    channels = min(block_k, 8192 // (128 * together))
+    pixels = range(64 * together)
+    assert sorted(does for _, does in stored) == [i * block_k + c for i in pixels for c in range(channels)]
+
+
 @pytest.mark.parametrize("to_planes", [False, True])
 @pytest.mark.parametrize(
-    ("size", "align", "vector", "copied"),
+    ("size", "align", "vector", "copy"),
     [
-        ((2, 40, 7, 7), 16, 1, True),
-        ((2, 72, 14, 14), 16, 2, True),
-        ((1, 32, 33, 33), 16, 1, True),
-        ((2, 40, 7, 7), 2, 1, False),
-        ((2, 37, 14, 14), 4, 2, False),
-        ((2, 70, 16, 17), 16, 8, False),
+        ((2, 40, 7, 7), 16, 1, "runs"),
+        ((2, 72, 14, 14), 16, 2, "runs"),
+        ((1, 32, 33, 33), 16, 1, "runs"),
+        ((2, 40, 16, 17), 16, 8, "boxes"),
+        ((1, 64, 8, 25), 16, 8, "boxes"),
+        ((3, 8, 12, 12), 16, 8, "boxes"),
+        ((2, 40, 7, 7), 2, 1, "values"),
+        ((2, 37, 14, 14), 4, 2, "values"),
+        ((2, 70, 16, 17), 16, 8, "values"),
     ],
 )
 def test_planes_become_rows_of_pixels_and_back(
-    size: tuple[int, int, int, int], align: int, vector: int, copied: bool, to_planes: bool
+    size: tuple[int, int, int, int], align: int, vector: int, copy: str, to_planes: bool
 ) -> None:
     moved, expected, *how = native.reorder(size, align, to_planes)
-    assert how == [vector, copied]
+    assert how == [vector, copy]
     assert moved == expected
 
 

@@ -115,6 +115,29 @@ def test_any_address_of_rows_and_planes(name: str) -> None:
             assert sorted(native.wgrad_products(problem, kernel, HOPPER, k)) == expected
 
 
+@pytest.mark.parametrize(
+    ("name", "x", "w", "stride", "padding"),
+    [
+        ("sm90_wgrad_64x3_1x3_rows", (3, 40, 33, 32), (40, 40, 3, 5), 2, (2, 0)),
+        ("sm90_wgrad_64x1_2x2_rows", (3, 40, 33, 32), (40, 40, 3, 5), 2, (2, 0)),
+        ("sm90_wgrad_64x1_2x2_rows", (2, 40, 64, 40), (40, 40, 3, 1), 1, (0, 0)),
+    ],
+)
+def test_tiles_wait_for_what_is_streamed_of_their_pixels(
+    name: str, x: tuple[int, ...], w: tuple[int, ...], stride: int, padding: tuple[int, int]
+) -> None:
+    """On one multiprocessor, so that small tensors are more than all warps write at once."""
+    alone = native.DeviceSpec.cuda(90, 1, 227 << 10)
+    conv = Convolution(x, w, (stride, stride), padding, (1, 1), groups=1)
+    problem = native.ConvProblem(*conv, pass_="wgrad", dtype="float16")
+    assert "streams input" in str(native.make_plan(problem, alone, name))
+    kernel = next(kernel for kernel in KERNELS if kernel.name == name)
+    # Raises if a tile may be staged before the last unit of its pixels.
+    assert sorted(native.wgrad_products(problem, kernel, alone, 1)) == sorted(
+        products_by_definition(conv, problem, "wgrad")
+    )
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("name", [name for name, problem in PUBLIC.items() if problem.c >= 16 * problem.groups])
 def test_hopper_sums_wide_gradients_on_tensor_cores(name: str, dtype: str) -> None:

@@ -440,7 +440,10 @@ HaloLaunch halo_launch(const Plan& plan, const ConvProblem& problem) {
   fill_taps(work, tiling.split, tiles, params);
   const Workspace workspace = workspace_of(work, config, problem, tiles);
   launch.in_offset = workspace.in_offset(), launch.out_offset = workspace.out_offset();
-  if (tiling.reorder_in) params.in_order = make_reorder(work.in_planes, work.groups);
+  if (tiling.reorder_in) {
+    params.in_order = make_reorder(work.in_planes, work.groups);
+    launch.planes = reorder_boxes(work.in_planes, work.groups);
+  }
   if (tiling.reorder_out) params.out_order = make_reorder(work.out_planes, work.groups);
   params.raw = tiles.raw;
   switch (config.staging) {

@@ -77,7 +77,8 @@ std::ostream& operator<<(std::ostream& out, const WgradTiling& tiling) {
   if (tiling.tile_n > 1) out << tiling.tile_n << " images of ";
   return out << tiling.tile_p << "x" << tiling.tile_q << " pixels, taps in "
              << kBoxes[static_cast<int>(tiling.box_taps)] << ", filters " << 64 * tiling.m_blocks << ", cluster "
-             << static_cast<int>(tiling.cluster) << (tiling.fold ? ", folds input" : "");
+             << static_cast<int>(tiling.cluster) << (tiling.fold ? ", folds input" : "")
+             << (tiling.streams ? ", streams input" : "");
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <initializer_list>
 
 #include "fastconv/core/integers.h"
+#include "fastconv/planner/copies.h"
 
 namespace fastconv {
 namespace {
@@ -41,20 +42,45 @@ int64_t reordered_bytes(const Side& side, int64_t groups) {
 
 Reorder make_reorder(const Side& side, int64_t groups) {
   const int64_t row = row_of(side, groups), pixels = side.h * side.w;
-  const int64_t channel_blocks = ceil_div(row, kReorderChannels), pixel_blocks = ceil_div(pixels, kReorderPixels);
   Reorder out{};
   out.plane_n = side.stride.n, out.plane_c = side.stride.c;
   out.channels = static_cast<int32_t>(side.c * groups), out.row = static_cast<int32_t>(row);
-  out.pixels = static_cast<int32_t>(pixels);
   out.vector = vector_of(side, groups);
-  // Copies begin and end up to 14 bytes beyond the pixels that they are for, never beyond an image.
-  out.copied = out.vector < 8 && side.align >= 16 && side.stride.c == pixels && out.channels == row &&
-               (side.n == 1 || side.stride.n % 8 == 0);
+  // Runs begin and end up to 14 bytes beyond the pixels that they are for, never beyond an image.
+  const bool runs = side.align >= 16 && side.stride.c == pixels && (side.n == 1 || side.stride.n % 8 == 0);
+  const bool whole = out.channels == row;
+  out.copy = whole && out.vector == 8 ? ReorderCopy::kBoxes : whole && runs ? ReorderCopy::kRuns : ReorderCopy::kValues;
+  const int64_t channel_blocks = ceil_div(row, kReorderChannels), pixel_blocks = ceil_div(pixels, kReorderPixels);
   const int64_t even = round_up(ceil_div(pixels, pixel_blocks), 8);
-  out.block_pixels = out.copied ? static_cast<int32_t>(even) : kReorderPixels;
-  out.units = static_cast<int32_t>(side.n * channel_blocks * pixel_blocks);
+  out.pixels = FastDivmod(pixels);
+  out.block_pixels = FastDivmod(out.copy == ReorderCopy::kRuns ? even : kReorderPixels);
   out.channel_blocks = FastDivmod(channel_blocks), out.pixel_blocks = FastDivmod(pixel_blocks);
+  out.units = out.early = static_cast<int32_t>(side.n * channel_blocks * pixel_blocks);
   return out;
+}
+
+TensorMapSpec reorder_boxes(const Side& side, int64_t groups) {
+  if (make_reorder(side, groups).copy != ReorderCopy::kBoxes) return {};
+  const int64_t c = side.c * groups;
+  auto u64 = [](int64_t v) { return static_cast<uint64_t>(v); };
+  return {
+      {u64(side.h * side.w), u64(c / 8), 8, u64(side.n), 1},
+      {stride_bytes(c / 8, 8 * side.stride.c), stride_bytes(8, side.stride.c), stride_bytes(side.n, side.stride.n), 16},
+      {kReorderBoxPixels, kReorderChannels / 8, 8, 1, 1},
+      {1, 1, 1, 1, 1},
+      kReorderBoxPixels * 2};
+}
+
+bool can_stream(const Side& side, int64_t groups, int64_t grid, int64_t warps) {
+  const Reorder order = make_reorder(side, groups);
+  return order.copy == ReorderCopy::kBoxes && order.units > grid * warps && side.n * side.h * side.w < INT32_MAX;
+}
+
+void stream(Reorder& order, int64_t grid, int64_t warps) {
+  const int64_t round = kReorderStreamers * grid;
+  order.early = static_cast<int32_t>(std::min<int64_t>(order.units, grid * warps));
+  order.rounds = static_cast<int32_t>(ceil_div(order.units - order.early, round));
+  order.round = FastDivmod(round);
 }
 
 double reorder_us(const Side& side, int64_t groups, double share) {
@@ -62,8 +88,16 @@ double reorder_us(const Side& side, int64_t groups, double share) {
   constexpr double kBytesPerUs = 3.9e6, kL2Bytes = 4e7;
   const auto bytes = static_cast<double>(reordered_bytes(side, groups));
   // A few multiprocessors do not use up the memory.
-  const double fixed_us = make_reorder(side, groups).copied ? 1.5 : 3;
+  const double fixed_us = make_reorder(side, groups).copy == ReorderCopy::kValues ? 3 : 1.5;
   return fixed_us + (2 * bytes + .6 * std::max(0., bytes - kL2Bytes)) / (kBytesPerUs * std::min(1., 2 * share));
+}
+
+double stream_us(const Side& side, int64_t groups, int64_t grid, int64_t warps) {
+  constexpr double kSeen = .5;  // of what is streamed
+  Reorder order = make_reorder(side, groups);
+  stream(order, grid, warps);
+  const double early = static_cast<double>(order.early) / order.units;
+  return reorder_us(side, groups, 1) * (early + kSeen * (1 - early));
 }
 
 }  // namespace fastconv

@@ -40,7 +40,8 @@ double tile_clocks(const Work& work, const WgradConfig& config, const Reach& rea
   // another page of memory, or neighbours have maps of their own.
   if (config.staging == WgradStaging::kTmaRows) {
     constexpr int64_t kPageBytes = 2 << 20;
-    const double row_clocks = work.y.stride.c * 2 >= kPageBytes / 2 || row_phases(work.y) > 1 ? 13 : 5;
+    const int64_t phases = row_phases(work.y);
+    const double row_clocks = work.y.stride.c * 2 >= kPageBytes / 2 ? 13 : phases > 2 ? 11 : phases > 1 ? 8 : 5;
     const auto rows = static_cast<double>(tiling.m_blocks * kFilters * tiling.tile_p);
     load += std::max(0., rows * row_clocks - static_cast<double>(tiling.m_blocks * tile.y_box_bytes) / kCopyBytes);
   }

@@ -68,7 +68,8 @@ void make_row_maps(const Work& work, const WgradTiling& tiling, WgradLaunch& lau
 constexpr int64_t kMaxCooperativeCluster = 2;
 
 constexpr WgradTiling shape(bool linear, int64_t n, int64_t rows, int64_t cols) {
-  return {{}, linear, 1, 1, static_cast<int16_t>(n), static_cast<int16_t>(rows), static_cast<int16_t>(cols), false};
+  return {{},    linear, 1, 1, static_cast<int16_t>(n), static_cast<int16_t>(rows), static_cast<int16_t>(cols),
+          false, false};
 }
 
 // The smallest, which every configuration has room for.
@@ -134,10 +135,26 @@ Store store_of(const ConvProblem& problem, const WgradConfig& config, const Unit
   return {WgradStore::kTaps, wgrad_store_pitch(units.c_blocks * config.channels * i32(taps))};
 }
 
-int64_t smem_of(const WgradConfig& config, const Tile& tile, const Store& store, bool reorders) {
+int64_t stream_offset(const WgradConfig& config, const Tile& tile, const Store& store) {
+  return round_up(std::max(tile.stages * tile.stage_bytes, config.job_bytes() + store.bytes()), kAlignment);
+}
+
+int64_t smem_of(const WgradConfig& config, const WgradTiling& tiling, const Tile& tile, const Store& store,
+                bool reorders) {
   const int64_t reordering = reorders ? config.threads() / 32 * kReorderBytes : 0;
-  return kAlignment + kBarrierBytes +
-         std::max({tile.stages * tile.stage_bytes, config.job_bytes() + store.bytes(), reordering});
+  return kAlignment + kBarrierBytes + std::max(stream_offset(config, tile, store) + stream_bytes(tiling), reordering);
+}
+
+// x in NCHW, without addresses.
+Reorder make_x_order(const Work& work, const WgradConfig& config, const WgradTiling& tiling, int64_t grid) {
+  Reorder order = make_reorder(work.x_planes, work.groups);
+  if (tiling.streams) stream(order, grid, config.threads() / 32);
+  return order;
+}
+
+// Counters for what of x is streamed.
+int64_t done_bytes(const Work& work, const WgradConfig& config, const WgradTiling& tiling, int64_t grid) {
+  return tiling.streams ? round_up(4 * int64_t{make_x_order(work, config, tiling, grid).rounds}, 128) : 0;
 }
 
 constexpr const char* kNoRoom = "finds no tile that fits shared memory and the workspace";
@@ -151,6 +168,8 @@ Plan plan_as(const KernelEntry& entry, const ConvProblem& problem, const DeviceS
   constexpr double kBothUs = 3;  // that two reorderings share
   const Workspace workspace = workspace_of(work);
   const int64_t room = max_workspace_bytes(problem) - workspace.bytes();
+  const bool can_stream_x = streams_x(config.staging) && work.reorder_x &&
+                            can_stream(work.x_planes, work.groups, device.sm_count, config.threads() / 32);
   Plan plan;
   if (room < 0) return plan;
   plan.cost_us = std::numeric_limits<double>::max();
@@ -168,40 +187,52 @@ Plan plan_as(const KernelEntry& entry, const ConvProblem& problem, const DeviceS
       if (reach.all_parts > kMaxWgradParts) continue;
       const int64_t jobs = job_count(work, config, units, m_blocks);
       const auto about_splits = static_cast<double>(std::max<int64_t>(1, device.sm_count / jobs));
-      // The best tile first, by the arithmetic of a block; then the ways to share out its pixels.
-      double least = std::numeric_limits<double>::max(), clocks_of_best = 0;
-      WgradTiling tiling{};
-      Tile tile{};
-      auto consider = [&](WgradTiling shape) {
-        shape.box_taps = box_taps, shape.fold = fold, shape.m_blocks = static_cast<int8_t>(m_blocks);
-        Tile one;
-        if (!make_tile(work, config, reach, shape, device.smem_optin_bytes, one)) return;
-        const double clocks = tile_clocks(work, config, reach, shape, one, copied);
-        const double block = std::ceil(static_cast<double>(one.count) / about_splits) * clocks;
-        if (block >= least || !spare_blocks_stay_inside(work, config, box_taps, units, one)) return;
-        least = block, clocks_of_best = clocks, tiling = shape, tile = one;
-      };
-      for_each_shape(work, config.staging, consider);
-      if (tile.count == 0) consider(y_has_pixel_rows(config.staging) ? last_pixel_rows(work) : kLastResort);
-      if (tile.count == 0) continue;
-      const Sharing sharing = share_pixels(config, device, jobs, tile.count, clocks_of_best, dram_clocks,
-                                           reorders ? kMaxCooperativeCluster : kMaxWgradCluster, room);
-      const double share = std::min(1., static_cast<double>(sharing.splits * jobs) / device.sm_count);
-      const double cost_us =
-          sharing.clocks / kTensorCyclesPerUs + (work.reorder_x ? reorder_us(work.x_planes, work.groups, share) : 0) +
-          (work.reorder_y ? reorder_us(work.y_planes, work.groups, share) : 0) +
-          (fold ? reorder_us(work.x, work.groups, share) : 0) - kBothUs * (work.reorder_x && work.reorder_y);
-      if (cost_us >= plan.cost_us) continue;
-      tiling.cluster = static_cast<int8_t>(sharing.cluster);
-      const int64_t partials = sharing.splits / sharing.cluster;
-      plan.wgrad = tiling;
-      plan.split = sharing.splits;
-      plan.grid = sharing.splits * jobs;
-      if (reorders) plan.first_grid = std::min(plan.grid, device.sm_count / sharing.cluster * sharing.cluster);
-      const Store store = partials == 1 ? store_of(problem, config, units, partials, fold) : Store{};
-      plan.smem_bytes = i32(smem_of(config, tile, store, reorders));
-      plan.workspace_bytes = workspace.bytes() + (partials > 1 ? partials * jobs * config.job_bytes() : 0);
-      plan.cost_us = cost_us;
+      for (const bool streams : {false, true}) {
+        if (streams && !can_stream_x) continue;
+        // The best tile first, by the arithmetic of a block; then the ways to share out its pixels.
+        double least = std::numeric_limits<double>::max(), clocks_of_best = 0;
+        WgradTiling tiling{};
+        Tile tile{};
+        auto consider = [&](WgradTiling shape) {
+          shape.box_taps = box_taps, shape.fold = fold, shape.streams = streams;
+          shape.m_blocks = static_cast<int8_t>(m_blocks);
+          Tile one;
+          if (!make_tile(work, config, reach, shape, device.smem_optin_bytes, one)) return;
+          const double clocks = tile_clocks(work, config, reach, shape, one, copied);
+          const double block = std::ceil(static_cast<double>(one.count) / about_splits) * clocks;
+          if (block >= least || !spare_blocks_stay_inside(work, config, box_taps, units, one)) return;
+          least = block, clocks_of_best = clocks, tiling = shape, tile = one;
+        };
+        for_each_shape(work, config.staging, consider);
+        if (tile.count == 0) consider(y_has_pixel_rows(config.staging) ? last_pixel_rows(work) : kLastResort);
+        if (tile.count == 0) continue;
+        const Sharing sharing = share_pixels(config, device, jobs, tile.count, clocks_of_best, dram_clocks,
+                                             reorders ? kMaxCooperativeCluster : kMaxWgradCluster, room);
+        const int64_t grid = sharing.splits * jobs, partials = sharing.splits / sharing.cluster;
+        const int64_t first_grid =
+            reorders ? std::min(grid, device.sm_count / sharing.cluster * sharing.cluster) : int64_t{0};
+        const double share = std::min(1., static_cast<double>(grid) / device.sm_count);
+        double cost_us = sharing.clocks / kTensorCyclesPerUs - kBothUs * (work.reorder_x && work.reorder_y);
+        if (work.reorder_x) {
+          cost_us += streams ? stream_us(work.x_planes, work.groups, first_grid, config.threads() / 32)
+                             : reorder_us(work.x_planes, work.groups, share);
+        }
+        if (work.reorder_y) cost_us += reorder_us(work.y_planes, work.groups, share);
+        if (fold) cost_us += reorder_us(work.x, work.groups, share);
+        if (cost_us >= plan.cost_us) continue;
+        tiling.cluster = static_cast<int8_t>(sharing.cluster);
+        const int64_t workspace_bytes = workspace.bytes() + done_bytes(work, config, tiling, first_grid) +
+                                        (partials > 1 ? partials * jobs * config.job_bytes() : 0);
+        const Store store = partials == 1 ? store_of(problem, config, units, partials, fold) : Store{};
+        const int64_t smem_bytes = smem_of(config, tiling, tile, store, reorders);
+        if (workspace_bytes > max_workspace_bytes(problem) || smem_bytes > device.smem_optin_bytes) continue;
+        plan.wgrad = tiling;
+        plan.split = sharing.splits;
+        plan.grid = grid, plan.first_grid = first_grid;
+        plan.smem_bytes = i32(smem_bytes);
+        plan.workspace_bytes = workspace_bytes;
+        plan.cost_us = cost_us;
+      }
     }
   }
   plan.kernel = &entry;
@@ -306,9 +337,16 @@ WgradLaunch wgrad_launch(const Plan& plan, const ConvProblem& problem) {
   WgradLaunch launch{};
   WgradParams& out = launch.params;
   const Workspace workspace = workspace_of(work);
-  launch.y_offset = workspace.y_offset(), launch.partial_offset = workspace.bytes();
-  if (work.reorder_x) out.x_order = make_reorder(work.x_planes, work.groups);
-  if (work.reorder_y) out.y_order = make_reorder(work.y_planes, work.groups);
+  launch.y_offset = workspace.y_offset(), launch.done_offset = workspace.bytes();
+  launch.partial_offset = launch.done_offset + done_bytes(work, config, tiling, plan.first_grid);
+  if (work.reorder_x) {
+    out.x_order = make_x_order(work, config, tiling, plan.first_grid);
+    launch.x_planes = reorder_boxes(work.x_planes, work.groups);
+  }
+  if (work.reorder_y) {
+    out.y_order = make_reorder(work.y_planes, work.groups);
+    launch.y_planes = reorder_boxes(work.y_planes, work.groups);
+  }
   out.x_fold = work.fold;
   const int64_t row_bytes = config.channels * 2;
   const Copied copied = copied_operands(work, config.staging);
@@ -389,6 +427,10 @@ WgradLaunch wgrad_launch(const Plan& plan, const ConvProblem& problem) {
         to.c_block[b] = tap.c_block;
       }
     }
+    group.last_dh = out.part[group.part_begin].dh, group.last_dw = out.part[group.part_begin].dw;
+    for (int i = group.part_begin; i < part_count; ++i) {
+      group.last_dh = std::max(group.last_dh, out.part[i].dh), group.last_dw = std::max(group.last_dw, out.part[i].dw);
+    }
     group.part_end = static_cast<int16_t>(part_count), group.unit_end = static_cast<int16_t>(units.end(g));
   }
 
@@ -397,6 +439,7 @@ WgradLaunch wgrad_launch(const Plan& plan, const ConvProblem& problem) {
   out.c = i32(work.x.c), out.k = i32(work.y.c);
   out.w_k = w.n, out.w_c = w.c, out.w_r = w.h, out.w_s = w.w, out.w_group = problem.k_per_group() * w.n;
   const Store store = store_of(problem, config, units, out.partials, tiling.fold);
+  out.stream_offset = i32(stream_offset(config, tile, store));
   out.store = store.mode, out.store_pitch = store.pitch;
   out.taps = i32(problem.r * problem.s), out.filter_w = i32(problem.s);
   out.w_pairs = !tiling.fold && w.c == 1 && work.x.c % 2 == 0 && problem.w_align >= 4 && even(problem.k, w.n) &&

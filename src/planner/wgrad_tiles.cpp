@@ -171,7 +171,8 @@ bool make_tile(const Work& work, const WgradConfig& config, const Reach& reach, 
   tile.x_box_bytes = x_boxes * row_bytes, tile.x_part_bytes = round_up(x_positions * row_bytes, kAlignment);
   tile.y_box_bytes = y_boxes * kYRowBytes, tile.y_block_bytes = round_up(y_positions * kYRowBytes, kAlignment);
   tile.stage_bytes = reach.most_parts * tile.x_part_bytes + tiling.m_blocks * tile.y_block_bytes;
-  tile.stages = std::min<int64_t>(kMaxWgradStages, (smem_bytes - kAlignment - kBarrierBytes) / tile.stage_bytes);
+  tile.stages = std::min<int64_t>(kMaxWgradStages,
+                                  (smem_bytes - kAlignment - kBarrierBytes - stream_bytes(tiling)) / tile.stage_bytes);
   tile.count = ceil_div(work.y.n, n) * ceil_div(work.y.h, tiling.tile_p) *
                (tiling.linear ? 1 : ceil_div(work.y.w + lead, tiling.tile_q));
   return tile.stages >= 2;

@@ -22,6 +22,7 @@
 #include "fastconv/tile/conv_coords.cuh"
 #include "fastconv/tile/folded_filter.cuh"
 #include "fastconv/tile/halo_walk.cuh"
+#include "fastconv/tile/pixel_rows.h"
 #include "fastconv/tile/wgrad_walk.cuh"
 
 namespace py = pybind11;
@@ -248,12 +249,18 @@ Products im2col_products(const ConvProblem& problem) {
 int64_t in_planes(const Reorder& order, int64_t offset) {
   if (order.units == 0) return offset;
   const int64_t pixel = offset / order.row;
-  return pixel / order.pixels * order.plane_n + offset % order.row * order.plane_c + pixel % order.pixels;
+  return pixel / order.pixels.divisor * order.plane_n + offset % order.row * order.plane_c +
+         pixel % order.pixels.divisor;
 }
 
 // The workspace's rows of pixels as elements of the tensor, kZero or kNothing, by the same steps as the kernels; beside
 // it what they should be. With `to_planes` the tensor as elements of the rows.
 constexpr int64_t kZero = -1, kNothing = -2;
+
+void once(int64_t& to, int64_t value) {
+  if (to != kNothing) throw py::index_error("written twice");
+  to = value;
+}
 
 template <int kVector>
 void reorder_by_matrices(const Reorder& order, const ReorderUnit& unit, bool to_planes, std::vector<int64_t>& rows,
@@ -284,10 +291,6 @@ void reorder_by_matrices(const Reorder& order, const ReorderUnit& unit, bool to_
       }
     }
   };
-  auto once = [](int64_t& to, int64_t value) {
-    if (to != kNothing) throw py::index_error("written twice");
-    to = value;
-  };
   if (to_planes) {
     for_rows([&](int32_t place, int64_t row) { once(smem.at(place), row); });
     for_planes([&](int32_t place, int64_t plane) {
@@ -299,24 +302,52 @@ void reorder_by_matrices(const Reorder& order, const ReorderUnit& unit, bool to_
   }
 }
 
-void reorder_by_copies(const Reorder& order, const ReorderUnit& unit, std::vector<int64_t>& rows, int64_t elements) {
+void reorder_by_runs(const Reorder& order, const ReorderUnit& unit, std::vector<int64_t>& rows, int64_t elements) {
   std::vector<int64_t> smem(kReorderBarrier / 2, kNothing);
   for (int32_t channel = 0; channel < std::min(kReorderChannels, unit.channels); ++channel) {
     const int32_t lead = reorder_lead(order, unit, channel), count = (lead + unit.pixels + 7) / 8 * 8;
     const int64_t from = unit.plane + channel * order.plane_c - lead;
-    if (from % 8 != 0 || reorder_copy(channel) % 16 != 0) throw py::index_error("cannot be copied");
+    if (from % 8 != 0 || reorder_run(channel) % 16 != 0) throw py::index_error("cannot be copied");
     if (from < 0 || from + count > elements) throw py::index_error("beyond the tensor");
-    for (int32_t i = 0; i < count; ++i) {
-      int64_t& to = smem.at(reorder_copy(channel) / 2 + i);
-      if (to != kNothing) throw py::index_error("written twice");
-      to = from + i;
-    }
+    for (int32_t i = 0; i < count; ++i) once(smem.at(reorder_run(channel) / 2 + i), from + i);
   }
   for (int32_t pixel = 0; pixel < unit.pixels; ++pixel) {
     for (int32_t channel = 0; channel < std::min(kReorderChannels, 8 * unit.chunks); ++channel) {
-      int64_t& to = rows.at(unit.row + pixel * int64_t{order.row} + channel);
-      if (to != kNothing) throw py::index_error("written twice");
-      to = smem.at(reorder_copy(channel) / 2 + reorder_lead(order, unit, channel) + pixel);
+      once(rows.at(unit.row + pixel * int64_t{order.row} + channel),
+           smem.at(reorder_run(channel) / 2 + reorder_lead(order, unit, channel) + pixel));
+    }
+  }
+}
+
+// The copy engine's boxes, swizzled as it does.
+void reorder_by_boxes(const Reorder& order, const TensorMapSpec& map, const ReorderUnit& unit,
+                      std::vector<int64_t>& rows) {
+  std::vector<int64_t> smem(kReorderBarrier / 2, kNothing);
+  if (map.box[0] * 2 != 128 || map.swizzle_bytes != 128) throw py::index_error("another swizzle");
+  for (int half = 0; half < 2; ++half) {
+    const uint64_t first = unit.pixel + half * kReorderBoxPixels, channel = unit.channel / 8, image = unit.image;
+    int32_t row = 0;
+    for (uint32_t j = 0; j < map.box[2]; ++j) {
+      for (uint32_t i = 0; i < map.box[1]; ++i, ++row) {
+        for (uint32_t pixel = 0; pixel < map.box[0]; ++pixel) {
+          const uint64_t at[] = {first + pixel, channel + i, j, image};
+          bool inside = true;
+          uint64_t element = at[0];
+          for (int d = 0; d < 4; ++d) inside = inside && at[d] < map.size[d];
+          for (int d = 1; d < 4; ++d) element += at[d] * map.stride[d - 1] / 2;
+          const int64_t place = half * kReorderBoxBytes + row * 128 + (((pixel / 8) ^ (row % 8)) * 8 + pixel % 8) * 2;
+          once(smem.at(place / 2), inside ? static_cast<int64_t>(element) : kZero);
+        }
+      }
+    }
+  }
+  for (int32_t lane = 0; lane < 32; ++lane) {
+    for (int32_t pixel = lane / 4; pixel < unit.pixels; pixel += 8) {
+      for (int32_t i = 0; i < 8 && lane % 4 < unit.chunks; ++i) {  // as reorder_by_matrices
+        const int32_t channel = reorder_matrix_row(i / 2 * 8 + lane % 4 * 2 + i % 2);
+        const int32_t place = reorder_box_place(reorder_box_row(channel), pixel / 8) / 2 + lane / 4;
+        once(rows.at(unit.row + pixel * int64_t{order.row} + lane % 4 * 8 + i), smem.at(place));
+      }
     }
   }
 }
@@ -330,11 +361,13 @@ std::tuple<std::vector<int64_t>, std::vector<int64_t>, Reorder> reorder(std::arr
   std::vector<int64_t> rows(n * pixels * row, kNothing), planes(n * c * pixels, kNothing);
   for (int32_t index = 0; index < order.units; ++index) {
     const ReorderUnit unit(order, index);
-    if (order.copied && !to_planes) {
-      reorder_by_copies(order, unit, rows, n * c * pixels);
-    } else if (order.vector == 8) {
+    if (order.copy == ReorderCopy::kRuns && !to_planes) {
+      reorder_by_runs(order, unit, rows, n * c * pixels);
+    } else if (order.copy == ReorderCopy::kBoxes && !to_planes) {
+      reorder_by_boxes(order, reorder_boxes(side, 1), unit, rows);
+    } else if (order.vector == 8 && to_planes) {
       reorder_by_matrices<8>(order, unit, to_planes, rows, planes);
-    } else if (order.vector == 2) {
+    } else if (order.vector != 1) {
       reorder_by_matrices<2>(order, unit, to_planes, rows, planes);
     } else {
       reorder_by_matrices<1>(order, unit, to_planes, rows, planes);
@@ -352,6 +385,59 @@ std::tuple<std::vector<int64_t>, std::vector<int64_t>, Reorder> reorder(std::arr
     expected.push_back(channel < c ? (pixel / pixels * c + channel) * pixels + pixel % pixels : kZero);
   }
   return {rows, expected, order};
+}
+
+// Accumulators on their way through rows of pixels: for each that a lane stores, which it should be, and which it is.
+// Numbered (M-block * 64 + pixel) * channels + channel.
+template <int kVector, int kTogether, int kBlockK>
+std::vector<std::pair<int64_t, int64_t>> pixel_rows(const HaloParams& params) {
+  using Rows = PixelRows<kVector, kTogether, kBlockK>;
+  const Rows rows(params);
+  auto number = [](int m, int pixel, int channel) { return int64_t{m * 64 + pixel} * kBlockK + channel; };
+  std::vector<int64_t> smem(kEpilogueBytes / 2, kNothing);
+  for (int m = 0; m < kTogether; ++m) {
+    for (int warp = 0; warp < 4; ++warp) {
+      for (int lane = 0; lane < 32; ++lane) {  // names row lane % 8 of matrix lane / 8: a channel of eight pixels
+        for (int c = 0; c < Rows::kPass; c += 16) {
+          const int at = rows.matrix_row(m, warp, lane) + c * Rows::kRowBytes;
+          if (at % 16 != 0) throw py::index_error("not aligned");
+          for (int i = 0; i < 8; ++i) {
+            once(smem.at(at / 2 + i), number(m, warp * 16 + lane / 8 % 2 * 8 + i, c + lane / 16 * 8 + lane % 8));
+          }
+        }
+      }
+    }
+  }
+  std::vector<std::pair<int64_t, int64_t>> stored;
+  for (int thread = 0; thread < 128; ++thread) {
+    const int first = Rows::first_channel(thread / 32, thread % 32);
+    for (int i = 0; i < Rows::kParts; ++i) {
+      const auto pixel = rows.pixel(i, thread % 32, first);
+      for (int k = 0; k < Rows::kPass; k += Rows::kStep) {
+        const int ahead = k % (Rows::kStep * Rows::kBatch);
+        const int at = static_cast<int>(Rows::further(pixel.from, ahead)) + (k - ahead) * Rows::kRowBytes;
+        for (int v = 0; v < kVector; ++v) {
+          stored.emplace_back(number(pixel.m, pixel.pixel + v, first + k), smem.at(at / 2 + v));
+        }
+      }
+    }
+  }
+  return stored;
+}
+
+std::vector<std::pair<int64_t, int64_t>> pixel_rows(int vector, int together, int block_k, bool narrow,
+                                                    int across_log2) {
+  HaloParams params{};
+  params.block_q = narrow ? 8 : 64, params.blocks_q_log2 = across_log2;
+  auto is = [&](int v, int t, int k) { return vector == v && together == t && block_k == k; };
+  if (is(8, 4, 64)) return pixel_rows<8, 4, 64>(params);
+  if (is(8, 2, 128)) return pixel_rows<8, 2, 128>(params);
+  if (is(8, 1, 256)) return pixel_rows<8, 1, 256>(params);
+  if (is(2, 4, 32)) return pixel_rows<2, 4, 32>(params);
+  if (is(2, 2, 16)) return pixel_rows<2, 2, 16>(params);
+  if (is(1, 2, 128)) return pixel_rows<1, 2, 128>(params);
+  if (is(1, 1, 256)) return pixel_rows<1, 1, 256>(params);
+  throw py::value_error("not compiled");
 }
 
 // What a staged halo holds: for each pixel its offset in the input, of channel 0, or kZero. By the same steps as the
@@ -741,6 +827,17 @@ struct BlockFilter {
   }
 };
 
+// The last unit that writes channels of the pixel at an offset in the rows, by looking at all.
+int32_t unit_of(const Reorder& order, int64_t offset) {
+  int32_t last = -1;
+  for (int32_t index = 0; index < order.units; ++index) {
+    const ReorderUnit unit(order, index);
+    const int64_t pixel = offset / order.row - unit.row / order.row;
+    if (pixel >= 0 && pixel < unit.pixels) last = index;
+  }
+  return last;
+}
+
 // As the sm_90a weight gradient forms them: both operands' pixels by their place in a stage.
 Products wgrad_products(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device,
                         int32_t filter) {
@@ -797,6 +894,9 @@ Products wgrad_products(const ConvProblem& problem, const KernelEntry& kernel, c
         const int64_t w = q * params.stride_w + part.dw + in.column * x.step_w;
         if (n + x_image >= x.n || h < 0 || h >= x.h || w < 0 || w >= x.w) continue;
         const int64_t source = (n + x_image) * x.n_stride + h * x.h_stride + w * x.w_stride;
+        if (params.x_order.rounds > 0 && unit_of(params.x_order, source) > last_x_unit(params, group, tile)) {
+          throw py::index_error("not waited for");
+        }
         const int64_t begin = first_c + unit.c_block[b] * channels, end = std::min<int64_t>(begin + channels, params.c);
         if (folds) {
           auto filter = [&](int32_t c) { return weight_element(params, 0, unit.r[b], unit.s[b], c); };
@@ -853,9 +953,12 @@ void bind_index_maths(py::module_& m) {
       "reorder",
       [](std::array<int64_t, 4> size, int32_t align, bool to_planes) {
         const auto [moved, expected, order] = reorder(size, align, to_planes);
-        return std::tuple{moved, expected, order.vector, order.copied};
+        const char* const copies[] = {"boxes", "runs", "values"};
+        return std::tuple{moved, expected, order.vector, copies[static_cast<int>(order.copy)]};
       },
       "size"_a, "align"_a, "to_planes"_a);
+  m.def("pixel_rows", py::overload_cast<int, int, int, bool, int>(&pixel_rows), "vector"_a, "together"_a, "block_k"_a,
+        "narrow"_a, "across_log2"_a);
   m.def("halo_packed_filter", unless_refused(halo_packed_filter), "problem"_a, "kernel"_a, "device"_a);
   m.def("check_copies", &check_copies, "problem"_a, "kernel"_a, "device"_a);
   m.def(

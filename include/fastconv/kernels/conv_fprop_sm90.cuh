@@ -41,10 +41,18 @@ struct HaloThreads {
   static constexpr int kConsumerRegisters = !kByWarps ? 232 : kFewRegisters ? 184 : 176;
 };
 
+struct ReorderedMaps {
+  CUtensorMap in, planes;  // planes: what it was before, if it is reordered
+};
+
 // Tensor maps of the input, or how it is folded.
 template <HaloStaging kStaging>
 struct HaloMapsOf {
   using Type = CUtensorMap;
+};
+template <>
+struct HaloMapsOf<HaloStaging::kTma> {
+  using Type = ReorderedMaps;
 };
 template <>
 struct HaloMapsOf<HaloStaging::kTransposed> {
@@ -109,7 +117,7 @@ __device__ __forceinline__ void produce_halos(const HaloParams& params, TileWalk
     for (; walk.more(); walk.next()) {
       const Tile tile(params, walk.index);
       if constexpr (kStaging == HaloStaging::kTma) {
-        stage_halo_tma<kChannels>(params, tile, &maps, halo, lane);
+        stage_halo_tma<kChannels>(params, tile, &maps.in, halo, lane);
       } else if constexpr (kStaging == HaloStaging::kPlanes) {
         stage_planes<kChannels>(params, tile, &maps, halo, lane);
       } else if constexpr (kStaging == HaloStaging::kTransposed) {
@@ -157,9 +165,9 @@ __device__ __forceinline__ void prepare_operands(const HaloParams& params, const
       FilterPacker(params, smem + (kReorders ? kWarps * kReorderBytes : 0), threadIdx.x, 32 * packers, kPackBarrier)
           .run();
     }
-    if (kReorders) {  // others first
+    if constexpr (kReorders) {  // others first
       const int turn = warp < packers ? warp + kWarps - packers : warp - packers;
-      reorder_tensor<true>(params.in_order, smem + warp * kReorderBytes, turn, kWarps, lane);
+      reorder_to_rows(params.in_order, maps.planes, smem + warp * kReorderBytes, turn, kWarps, lane);
     }
     sync_grid();
   }
@@ -204,7 +212,8 @@ __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
   raw.init(warp, kWarps, lane, 1, params.raw.shared ? Threads::kStagingWarps : 1);
   ptx::mbarrier_init_fence();
   if (threadIdx.x == 0) {
-    if constexpr (!Threads::kByWarps) ptx::tma_prefetch(&in_maps);
+    if constexpr (kStaging == HaloStaging::kTma) ptx::tma_prefetch(&in_maps.in);
+    if constexpr (kStaging == HaloStaging::kPlanes) ptx::tma_prefetch(&in_maps);
     if (params.filter_direct) ptx::tma_prefetch(&filter_map);
   }
   if (params.in_order.units > 0 || params.pack.pieces > 0) {
@@ -281,7 +290,7 @@ __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
       sync_grid();
       constexpr int kConsumerWarps = 4 * Threads::kConsumerWarpgroups;  // producers have too few registers
       const int mine = warp - 4 * Threads::kProducerWarpgroups;
-      reorder_tensor<false>(params.out_order, smem + mine * kReorderBytes, mine, kConsumerWarps, lane);
+      reorder_to_planes(params.out_order, smem + mine * kReorderBytes, mine, kConsumerWarps, lane);
     }
   }
 #endif

@@ -34,6 +34,10 @@ struct WgradThreads {
                                                   : Registers{104, 136};
 };
 
+struct WgradInMaps {
+  CUtensorMap x, x_planes, y_planes;  // planes: what operands were before, if they are reordered
+};
+
 // Tensor maps of dy.
 template <WgradStaging kStaging>
 struct WgradMapsOf {
@@ -49,7 +53,7 @@ using WgradMaps = typename WgradMapsOf<kStaging>::Type;
 template <typename T, int kChannels, int kBlocks, int kUnits, int kWarpgroups, WgradStaging kStaging>
 __global__ __launch_bounds__((WgradConfig{kChannels, kBlocks, kUnits, kWarpgroups, kStaging}.threads()),
                              1) void conv_wgrad_sm90(const __grid_constant__ WgradParams params,
-                                                     const __grid_constant__ CUtensorMap x_map,
+                                                     const __grid_constant__ WgradInMaps in_maps,
                                                      const __grid_constant__ WgradMaps<kStaging> y_maps) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Threads = WgradThreads<kWarpgroups, kStaging>;
@@ -71,7 +75,7 @@ __global__ __launch_bounds__((WgradConfig{kChannels, kBlocks, kUnits, kWarpgroup
   }
   ptx::mbarrier_init_fence();
   if (warp == 0) {
-    if (lane == 0 && params.x_copied) ptx::tma_prefetch(&x_map);
+    if (lane == 0 && params.x_copied) ptx::tma_prefetch(&in_maps.x);
     if constexpr (kStaging == WgradStaging::kTmaRows) {
       if (lane < 1 << (params.rows.row_log2 + params.rows.filter_log2)) ptx::tma_prefetch(&y_maps.map[lane]);
     } else {
@@ -83,11 +87,11 @@ __global__ __launch_bounds__((WgradConfig{kChannels, kBlocks, kUnits, kWarpgroup
     const bool fold_x = params.x_fold.pixels > 0;
     const uint32_t buffer = smem + warp * kReorderBytes;
     if (reorder_x || reorder_y || fold_x) ptx::wait_for_previous_kernel();
-    if (reorder_x) reorder_tensor<true>(params.x_order, buffer, warp, Threads::kWarps, lane);
+    if (reorder_x) reorder_to_rows(params.x_order, in_maps.x_planes, buffer, warp, Threads::kWarps, lane);
     // Warps that x leaves idle begin with y.
-    const int x_turns = (params.x_order.units + static_cast<int>(gridDim.x) - 1) / static_cast<int>(gridDim.x);
+    const int x_turns = (params.x_order.early + static_cast<int>(gridDim.x) - 1) / static_cast<int>(gridDim.x);
     const int y_turn = (warp + Threads::kWarps - x_turns % Threads::kWarps) % Threads::kWarps;
-    if (reorder_y) reorder_tensor<true>(params.y_order, buffer, y_turn, Threads::kWarps, lane);
+    if (reorder_y) reorder_to_rows(params.y_order, in_maps.y_planes, buffer, y_turn, Threads::kWarps, lane);
     if (fold_x) {
       write_folded_rows(params.x_fold, static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x),
                         static_cast<int>(gridDim.x * blockDim.x));
@@ -103,11 +107,14 @@ __global__ __launch_bounds__((WgradConfig{kChannels, kBlocks, kUnits, kWarpgroup
   if (warp < Threads::kProducers / 32) {
     ptx::release_registers<Threads::kRegisters.producer>();
     if constexpr (!Threads::kTma) {
-      stage_wgrad_warps<kChannels>(params, share, &x_map, &y_maps, ring, warp, lane);
-    } else if (threadIdx.x == 0) {
-      stage_wgrad_tma<kChannels, kStaging>(params, share, &x_map, y_maps, ring, y_barriers);
-    } else if (margins && warp == 1) {
-      clear_wgrad_margins(params, share, ring, y_barriers, lane);
+      stage_wgrad_warps<kChannels>(params, share, &in_maps.x, &y_maps, ring, warp, lane);
+    } else if (warp == 0) {
+      stage_wgrad_tma<kChannels, kStaging>(params, share, &in_maps.x, y_maps, ring, y_barriers, lane);
+    } else if (warp == 1) {
+      if (margins) clear_wgrad_margins(params, share, ring, y_barriers, lane);
+    } else if constexpr (streams_x(kStaging)) {
+      const uint32_t buffers = smem + params.stream_offset + (warp - 2) * 2 * kReorderBytes;
+      ReorderStream{params.x_order, in_maps.x_planes, buffers, warp - 2, lane}.run();
     }
   } else {
     ptx::acquire_registers<Threads::kRegisters.consumer>();

@@ -45,6 +45,10 @@ void launch_halo(const Plan& plan, const ConvProblem& problem, const ConvBuffers
   const auto kernel = conv_fprop_sm90<T, kBlockK, kMBlocks, kChannels, kStaging, kFilter, kColumns, kLines>;
   if constexpr (kStaging == HaloStaging::kTransposed) {
     launch(plan.kernel->name, kernel, shape, stream, params, in_maps, filter_map);
+  } else if constexpr (kStaging == HaloStaging::kTma) {
+    ReorderedMaps maps{in_maps.map[0], {}};
+    if (halo.planes.size[0] > 0) maps.planes = encode_tensor_map(halo.planes, problem.dtype, params.in_order.planes);
+    launch(plan.kernel->name, kernel, shape, stream, params, maps, filter_map);
   } else if constexpr (kStaging == HaloStaging::kFolded) {
     launch(plan.kernel->name, kernel, shape, stream, params, halo.fold, filter_map);
   } else {

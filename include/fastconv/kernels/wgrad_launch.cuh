@@ -29,8 +29,15 @@ void launch_wgrad(const Plan& plan, const ConvProblem& problem, const ConvBuffer
     params.y_order.planes = const_cast<void*>(buffers.y);
     params.y.data = params.y_order.rows = workspace + wgrad.y_offset;
   }
-  CUtensorMap x_map{};
-  if (params.x_copied) x_map = encode_tensor_map(wgrad.x_map, problem.dtype, params.x.data);
+  params.x_order.done = reinterpret_cast<uint32_t*>(workspace + wgrad.done_offset);
+  WgradInMaps in_maps{};
+  if (params.x_copied) in_maps.x = encode_tensor_map(wgrad.x_map, problem.dtype, params.x.data);
+  if (wgrad.x_planes.size[0] > 0) {
+    in_maps.x_planes = encode_tensor_map(wgrad.x_planes, problem.dtype, params.x_order.planes);
+  }
+  if (wgrad.y_planes.size[0] > 0) {
+    in_maps.y_planes = encode_tensor_map(wgrad.y_planes, problem.dtype, params.y_order.planes);
+  }
   TensorMaps y_maps{};
   for (int i = 0; i < wgrad.y_maps; ++i)
     y_maps.map[i] = encode_tensor_map(wgrad.y_map[i], problem.dtype, params.y.data);
@@ -41,16 +48,16 @@ void launch_wgrad(const Plan& plan, const ConvProblem& problem, const ConvBuffer
   auto start = [&] {
     const auto kernel = conv_wgrad_sm90<T, kChannels, kBlocks, kUnits, kWarpgroups, kStaging>;
     if constexpr (kStaging == WgradStaging::kTmaRows) {
-      launch(plan.kernel->name, kernel, shape, stream, params, x_map, y_maps);
+      launch(plan.kernel->name, kernel, shape, stream, params, in_maps, y_maps);
     } else {
-      launch(plan.kernel->name, kernel, shape, stream, params, x_map, y_maps.map[0]);
+      launch(plan.kernel->name, kernel, shape, stream, params, in_maps, y_maps.map[0]);
     }
   };
   if (plan.first_grid > 0) {
     shape.cooperative = true, shape.grid = plan.first_grid;
     start();
     // The rest find their operands in the workspace.
-    params.x_order.units = params.y_order.units = params.x_fold.pixels = 0;
+    params.x_order.units = params.x_order.rounds = params.y_order.units = params.x_fold.pixels = 0;
     params.first_block = static_cast<int32_t>(plan.first_grid);
     shape.cooperative = false, shape.grid = plan.grid - plan.first_grid;
   }

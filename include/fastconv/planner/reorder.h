@@ -5,6 +5,7 @@
 
 #include "fastconv/planner/sides.h"
 #include "fastconv/tile/reorder.h"
+#include "fastconv/tile/tensor_map_spec.h"
 
 namespace fastconv {
 
@@ -14,7 +15,15 @@ bool reorderable(const Side& side, int64_t groups);
 Side reordered(const Side& side, int64_t groups);
 int64_t reordered_bytes(const Side& side, int64_t groups);
 Reorder make_reorder(const Side& side, int64_t groups);  // without addresses
+// What the copy engine brings for ReorderCopy::kBoxes; no sizes if nothing.
+TensorMapSpec reorder_boxes(const Side& side, int64_t groups);
+// Whether so many blocks of so many warps cannot write all of it at once, and can leave the rest to the time of the
+// products.
+bool can_stream(const Side& side, int64_t groups, int64_t grid, int64_t warps);
+void stream(Reorder& order, int64_t grid, int64_t warps);
 // Of a tensor, and of the wait for all blocks, which run on this share of the chip.
 double reorder_us(const Side& side, int64_t groups, double share);
+// The same if a part is streamed.
+double stream_us(const Side& side, int64_t groups, int64_t grid, int64_t warps);
 
 }  // namespace fastconv

@@ -17,7 +17,8 @@ struct WgradLaunch {
   TensorMapSpec x_map;
   int32_t y_maps = 0;  // one, or one for each phase of its rows
   TensorMapSpec y_map[kMaxTensorMaps];
-  int64_t y_offset = 0, partial_offset = 0;  // of the workspace: x, y, partial sums
+  TensorMapSpec x_planes{}, y_planes{};                       // of reordered operands
+  int64_t y_offset = 0, done_offset = 0, partial_offset = 0;  // of the workspace
 };
 WgradLaunch wgrad_launch(const Plan& plan, const ConvProblem& problem);
 

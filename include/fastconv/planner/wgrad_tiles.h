@@ -10,6 +10,8 @@ namespace fastconv::wgrad {
 inline constexpr int64_t kAlignment = 1024;
 // Full, empty, and one of dy's rows.
 inline constexpr int64_t kBarrierBytes = 24 * kMaxWgradStages;
+// Of shared memory, for operands that are written anew while products go on.
+inline int64_t stream_bytes(const WgradTiling& tiling) { return tiling.streams ? kReorderStreamBytes : 0; }
 
 struct Tap {
   int8_t h_run, w_run, i, j, c_block;

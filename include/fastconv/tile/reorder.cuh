@@ -1,11 +1,17 @@
 // Planes of an NCHW tensor to rows of pixels in the workspace, channels side by side as the copy engine wants them, and
-// back; by the blocks of a convolution kernel together, before its products or after them. It pays where each pixel is
-// staged many times, or where planes begin at addresses that the copy engine does not take.
+// back; by the blocks of a convolution kernel together, before its products or after them. Of a large tensor a part may
+// be left to two warps of each block while products go on, which then wait for what they read. It pays where each pixel
+// is staged many times, or where planes begin at addresses that the copy engine does not take.
 #pragma once
 
 #include <cooperative_groups.h>
+#include <cuda.h>
 
+#include <type_traits>
+
+#include "fastconv/ptx/global_memory.cuh"
 #include "fastconv/ptx/mbarrier.cuh"
+#include "fastconv/ptx/shared_memory.cuh"
 #include "fastconv/ptx/tma.cuh"
 #include "fastconv/tile/pixels.cuh"
 #include "fastconv/tile/reorder.h"
@@ -24,6 +30,7 @@ __device__ __forceinline__ void sync_grid() {
 // One warp and its buffer.
 struct Reorderer {
   const Reorder& order;
+  const CUtensorMap* boxes;  // of planes, for ReorderCopy::kBoxes
   uint32_t buffer;
   int lane;
 
@@ -40,31 +47,64 @@ struct Reorderer {
                                     int64_t{group * 8 + lane / 4} * order.row + lane % 4 * 8);
   }
 
-  // NOTES: a short loop, since instructions come from memory too and each runs a few times.
-  __device__ __forceinline__ void copy_to_rows(const ReorderUnit& unit, uint32_t parity) const {
-    const uint32_t barrier = buffer + kReorderBarrier;
+  __device__ __forceinline__ uint32_t barrier() const { return buffer + kReorderBarrier; }
+  __device__ __forceinline__ void init_barrier() const {
+    if (lane == 0) ptx::mbarrier_init(barrier(), 32);
+    ptx::mbarrier_init_fence();
+    __syncwarp();
+  }
+
+  // A unit's pixels on their way to shared memory, a phase of the barrier.
+  __device__ __forceinline__ void copy_boxes(const ReorderUnit& unit) const {
+    ptx::mbarrier_arrive_expect(barrier(), lane < 2 ? kReorderBoxBytes : 0);
+    if (lane >= 2) return;
+    ptx::tma_load(buffer + lane * kReorderBoxBytes, boxes, unit.pixel + lane * kReorderBoxPixels, unit.channel / 8, 0,
+                  unit.image, 0, barrier());
+  }
+  __device__ __forceinline__ void copy_runs(const ReorderUnit& unit) const {
     uint32_t bytes = 0;
     const int lead = reorder_lead(order, unit, lane);
     if (lane < unit.channels) bytes = (lead + unit.pixels + 7) / 8 * 16;
-    ptx::mbarrier_arrive_expect(barrier, bytes);
-    if (bytes > 0) {
-      const auto* from = static_cast<const uint16_t*>(order.planes) + unit.plane + lane * order.plane_c - lead;
-      ptx::bulk_load(buffer + reorder_copy(lane), from, bytes, barrier);
+    ptx::mbarrier_arrive_expect(barrier(), bytes);
+    if (bytes == 0) return;
+    const auto* from = static_cast<const uint16_t*>(order.planes) + unit.plane + lane * order.plane_c - lead;
+    ptx::bulk_load(buffer + reorder_run(lane), from, bytes, barrier());
+  }
+
+  // Once they are there.
+  __device__ __forceinline__ void write_boxes(const ReorderUnit& unit) const {
+    constexpr int kAhead = 4, kGroups = kReorderPixels / 8;
+    auto* to = static_cast<uint16_t*>(order.rows) + unit.row + lane / 4 * order.row + lane % 4 * 8;
+    const int mine = lane % 4 < unit.chunks ? unit.pixels - lane / 4 : 0;  // from this lane's first pixel on
+    const int row = reorder_box_row(reorder_matrix_row(lane));
+#pragma unroll
+    for (int first = 0; first < kGroups; first += kAhead) {
+      if (first * 8 >= unit.pixels) break;
+      uint32_t v[kAhead][4];
+#pragma unroll
+      for (int g = 0; g < kAhead; ++g) ptx::ldmatrix4<true>(buffer + reorder_box_place(row, first + g), v[g]);
+#pragma unroll
+      for (int g = 0; g < kAhead; ++g, to += 8 * order.row) {
+        if ((first + g) * 8 < mine) ptx::store_global16(to, v[g]);
+      }
     }
+    __syncwarp();
+  }
+  // NOTES: a short loop, since instructions come from memory too and each runs a few times.
+  __device__ __forceinline__ void write_runs(const ReorderUnit& unit) const {
     uint32_t from[8];
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       const int channel = lane % 4 * 8 + i;
-      from[i] = buffer + reorder_copy(channel) + 2 * (reorder_lead(order, unit, channel) + lane / 4);
+      from[i] = buffer + reorder_run(channel) + 2 * (reorder_lead(order, unit, channel) + lane / 4);
     }
-    ptx::mbarrier_wait(barrier, parity);
 #pragma unroll 2
     for (int group = 0; group * 8 < unit.pixels; ++group) {
       uint32_t v[8];
 #pragma unroll
       for (int i = 0; i < 8; ++i) v[i] = ptx::load_shared2(from[i] + group * 16);
-      auto pair = [&](int i) { return v[i] | v[i + 1] << 16; };
-      if (has(unit, group)) *at(unit, group) = {pair(0), pair(2), pair(4), pair(6)};
+      const uint32_t pairs[4] = {v[0] | v[1] << 16, v[2] | v[3] << 16, v[4] | v[5] << 16, v[6] | v[7] << 16};
+      if (has(unit, group)) ptx::store_global16(at(unit, group), pairs);
     }
     __syncwarp();
   }
@@ -73,7 +113,7 @@ struct Reorderer {
   __device__ __forceinline__ void to_rows(const ReorderUnit& unit) const {
     using Access = ReorderAccess<kVector>;
     using Value = typename Pixels<kVector>::Value;
-    constexpr int kBatch = kVector == 8 ? 16 : 32, kAhead = 4;
+    constexpr int kBatch = 32, kAhead = 4;
     const auto* planes = static_cast<const uint16_t*>(order.planes) + unit.plane;
 #pragma unroll(1)
     for (int first = 0; first < Access::kCount; first += kBatch) {
@@ -101,7 +141,7 @@ struct Reorderer {
       for (int g = 0; g < kAhead; ++g) ptx::ldmatrix4<true>(matrix_row(first + g), v[g]);
 #pragma unroll
       for (int g = 0; g < kAhead; ++g) {
-        if (has(unit, first + g)) *at(unit, first + g) = {v[g][0], v[g][1], v[g][2], v[g][3]};
+        if (has(unit, first + g)) ptx::store_global16(at(unit, first + g), v[g]);
       }
     }
     __syncwarp();
@@ -144,43 +184,105 @@ struct Reorderer {
     __syncwarp();
   }
 
-  // Units of one of `warps` warps of this block.
+  // Those of the first `units` that one of `warps` warps of this block has.
   template <typename F>
-  __device__ __forceinline__ void for_units(int warp, int warps, F f) const {
+  __device__ __forceinline__ void for_units(int units, int warp, int warps, F f) const {
     const int blocks = static_cast<int>(gridDim.x);
-    for (int unit = warp * blocks + static_cast<int>(blockIdx.x); unit < order.units; unit += blocks * warps) {
+    for (int unit = warp * blocks + static_cast<int>(blockIdx.x); unit < units; unit += blocks * warps) {
       f(ReorderUnit(order, unit));
     }
   }
-  template <int kVector, bool kToRows>
-  __device__ __forceinline__ void move(int warp, int warps) const {
-    for_units(warp, warps,
-              [&](const ReorderUnit& unit) { kToRows ? to_rows<kVector>(unit) : to_planes<kVector>(unit); });
+};
+
+// A warp's share of what is written before the products; of `warps` of this block. buffer: kReorderBytes of its own.
+__device__ __forceinline__ void reorder_to_rows(const Reorder& order, const CUtensorMap& boxes, uint32_t buffer,
+                                                int warp, int warps, int lane) {
+  const Reorderer reorderer{order, &boxes, buffer, lane};
+  for (int i = warp * 32 + lane; blockIdx.x == 0 && i < order.rounds; i += warps * 32) order.done[i] = 0;
+  if (order.copy != ReorderCopy::kValues) {
+    uint32_t parity = 0;
+    const bool in_boxes = order.copy == ReorderCopy::kBoxes;
+    reorderer.init_barrier();
+    reorderer.for_units(order.early, warp, warps, [&](const ReorderUnit& unit) {
+      in_boxes ? reorderer.copy_boxes(unit) : reorderer.copy_runs(unit);
+      ptx::mbarrier_wait(reorderer.barrier(), parity);
+      in_boxes ? reorderer.write_boxes(unit) : reorderer.write_runs(unit);
+      parity ^= 1;
+    });
+    if (lane == 0) ptx::mbarrier_invalidate(reorderer.barrier());
+    return;
+  }
+  auto move = [&]<int kVector>(std::integral_constant<int, kVector>) {
+    reorderer.for_units(order.early, warp, warps,
+                        [&](const ReorderUnit& unit) { reorderer.template to_rows<kVector>(unit); });
+  };
+  order.vector == 1 ? move(std::integral_constant<int, 1>()) : move(std::integral_constant<int, 2>());
+}
+
+// The way back.
+__device__ __forceinline__ void reorder_to_planes(const Reorder& order, uint32_t buffer, int warp, int warps,
+                                                  int lane) {
+  const Reorderer reorderer{order, nullptr, buffer, lane};
+  auto move = [&]<int kVector>(std::integral_constant<int, kVector>) {
+    reorderer.for_units(order.units, warp, warps,
+                        [&](const ReorderUnit& unit) { reorderer.template to_planes<kVector>(unit); });
+  };
+  switch (order.vector) {
+    case 8: return move(std::integral_constant<int, 8>());
+    case 2: return move(std::integral_constant<int, 2>());
+    default: return move(std::integral_constant<int, 1>());
+  }
+}
+
+// What is left of a tensor when products begin, by kReorderStreamers warps of each block, round by round.
+struct ReorderStream {
+  const Reorder& order;
+  const CUtensorMap& boxes;
+  uint32_t buffers;  // this warp's two
+  int warp, lane;
+
+  __device__ __forceinline__ Reorderer reorderer(int round) const {
+    return {order, &boxes, buffers + (round & 1) * kReorderBytes, lane};
+  }
+  __device__ __forceinline__ int unit(int round) const {
+    return order.early + (round * kReorderStreamers + warp) * static_cast<int>(gridDim.x) +
+           static_cast<int>(blockIdx.x);
+  }
+
+  __device__ __forceinline__ void run() const {
+    for (int i = 0; order.rounds > 0 && i < 2; ++i) reorderer(i).init_barrier();
+    for (int round = -1; round < order.rounds; ++round) {
+      if (unit(round + 1) < order.units) reorderer(round + 1).copy_boxes({order, unit(round + 1)});
+      if (round < 0) continue;
+      if (unit(round) < order.units) {
+        ptx::mbarrier_wait(reorderer(round).barrier(), round >> 1 & 1);
+        reorderer(round).write_boxes({order, unit(round)});
+      }
+      if (lane == 0) ptx::add_release(order.done + round);
+    }
   }
 };
 
-// The share of one of `warps` warps of this block; buffer: kReorderBytes of its own.
-template <bool kToRows>
-__device__ __forceinline__ void reorder_tensor(const Reorder& order, uint32_t buffer, int warp, int warps, int lane) {
-  const Reorderer reorderer{order, buffer, lane};
-  if (kToRows && order.copied) {
-    const uint32_t barrier = buffer + kReorderBarrier;
-    uint32_t parity = 0;
-    if (lane == 0) ptx::mbarrier_init(barrier, 32);
-    ptx::mbarrier_init_fence();
-    __syncwarp();
-    reorderer.for_units(warp, warps, [&](const ReorderUnit& unit) {
-      reorderer.copy_to_rows(unit, parity);
-      parity ^= 1;
-    });
-    if (lane == 0) ptx::mbarrier_invalidate(barrier);
-    return;
+// Waits for what is streamed, before the copy engine reads it. One warp.
+struct ReorderArrivals {
+  const Reorder& order;
+  int lane;
+  int rounds = 0;  // known to be done
+
+  // All units up to this one.
+  __device__ __forceinline__ void wait(int32_t unit) {
+    if (unit < order.early) return;
+    const int needed = order.round.div(unit - order.early) + 1;
+    if (needed <= rounds) return;
+    const uint32_t all = order.round.divisor;
+    while (rounds < needed) {
+      const int mine = rounds + lane;
+      const bool done = mine < order.rounds && ptx::load_acquire(order.done + mine) == all;
+      const uint32_t missing = ~__ballot_sync(~0u, done);
+      rounds += missing == 0 ? 32 : __ffs(missing) - 1;
+    }
+    ptx::async_proxy_fence_all();
   }
-  switch (order.vector) {
-    case 8: return reorderer.move<8, kToRows>(warp, warps);
-    case 2: return reorderer.move<2, kToRows>(warp, warps);
-    default: return reorderer.move<1, kToRows>(warp, warps);
-  }
-}
+};
 
 }  // namespace fastconv

@@ -9,42 +9,77 @@
 
 namespace fastconv {
 
-// A warp moves up to so many channels of so many pixels at a time, through so much shared memory.
+// A warp moves up to so many channels of so many pixels at a time, through so much shared memory, from an address that
+// swizzling needs.
 inline constexpr int kReorderChannels = 32;
 inline constexpr int kReorderPixels = 128;
-inline constexpr int kReorderPitch = kReorderPixels * 2 + 16;  // of copied rows, which begin up to 7 pixels early
-inline constexpr int kReorderBarrier = kReorderChannels * (kReorderPitch + 2);  // behind them
-inline constexpr int kReorderBytes = (kReorderBarrier + 127) / 128 * 128;
+inline constexpr int kReorderBoxPixels = 64;
+inline constexpr int kReorderBoxBytes = kReorderChannels * kReorderBoxPixels * 2;
+inline constexpr int kReorderPitch = kReorderPixels * 2 + 16;                   // of runs
+inline constexpr int kReorderBarrier = kReorderChannels * (kReorderPitch + 4);  // behind the pixels
+inline constexpr int kReorderBytes = (kReorderBarrier + 8 + 1023) / 1024 * 1024;
+
+// How planes reach shared memory.
+enum class ReorderCopy : int8_t {
+  kBoxes,   // of pixels and channels, by the copy engine
+  kRuns,    // of a channel's pixels, likewise; from multiples of 16 bytes on, which may lie up to 7 pixels earlier
+  kValues,  // through registers, `vector` pixels a load
+};
+
+// Warps of a block that go on while products are computed, and the shared memory for that: the next unit is on its way
+// while one is written.
+inline constexpr int kReorderStreamers = 2;
+inline constexpr int kReorderStreamBytes = kReorderStreamers * 2 * kReorderBytes;
 
 struct Reorder {
   void *planes, *rows;
+  uint32_t* done;            // of each round, warps that have done their unit
   int64_t plane_n, plane_c;  // strides of the tensor's images and channels, elements
   int32_t channels;          // of all groups
   int32_t row;               // elements of a pixel in the workspace: the channels, rounded up to 8
-  int32_t pixels;            // of a plane, which has no gaps
-  int32_t block_pixels;      // of a unit
   int32_t vector;            // pixels that the tensor's alignment lets a thread load or store at once: 8, 2 or 1
-  bool copied;               // on the way to rows the copy engine brings them, from 16 bytes' multiples on
+  ReorderCopy copy;          // on the way to rows
   int32_t units;             // 0: nothing to reorder
-  FastDivmod pixel_blocks,
-      channel_blocks;  // unit = (image * channel_blocks + channel block) * pixel_blocks + pixel block
+  int32_t early;             // of them, before the products and by all warps
+  int32_t rounds;            // of the others, while products go on: one for each streaming warp of the grid
+  FastDivmod round;          // units of one
+  FastDivmod pixels;         // of a plane, which has no gaps
+  FastDivmod block_pixels;   // of a unit
+  // Boxes: unit = (image * pixel blocks + pixel block) * channel blocks + channel block. Otherwise pixel blocks run
+  // fastest: planes are short then, and follow each other.
+  FastDivmod pixel_blocks, channel_blocks;
 };
 
 struct ReorderUnit {
-  int64_t plane, row;                // elements of its first channel and pixel, in the planes and in the rows
+  int32_t image, channel, pixel;     // its first
+  int64_t plane, row;                // elements of them, in the planes and in the rows
   int32_t channels, pixels, chunks;  // that exist from there on; chunks of 8 channels of a pixel
 
   FASTCONV_HOST_DEVICE ReorderUnit(const Reorder& order, int32_t index) {
-    int32_t rest, pixel_block, image, channel_block;
-    order.pixel_blocks.divmod(index, rest, pixel_block);
-    order.channel_blocks.divmod(rest, image, channel_block);
-    const int32_t c = channel_block * kReorderChannels, p = pixel_block * order.block_pixels, left = order.pixels - p;
-    plane = image * order.plane_n + c * order.plane_c + p;
-    row = (int64_t{image} * order.pixels + p) * order.row + c;
-    channels = order.channels - c, chunks = (order.row - c) / 8;
-    pixels = left < order.block_pixels ? left : order.block_pixels;
+    if (order.copy == ReorderCopy::kBoxes) {
+      order.channel_blocks.divmod(index, image, channel);
+      order.pixel_blocks.divmod(image, image, pixel);
+    } else {
+      order.pixel_blocks.divmod(index, image, pixel);
+      order.channel_blocks.divmod(image, image, channel);
+    }
+    const auto most = static_cast<int32_t>(order.block_pixels.divisor);
+    channel *= kReorderChannels, pixel *= most;
+    plane = image * order.plane_n + channel * order.plane_c + pixel;
+    row = (int64_t{image} * order.pixels.divisor + pixel) * order.row + channel;
+    channels = order.channels - channel, chunks = (order.row - channel) / 8;
+    pixels = static_cast<int32_t>(order.pixels.divisor) - pixel;
+    pixels = pixels < most ? pixels : most;
   }
 };
+
+// Of boxes, the last unit that has channels of a pixel, counted over all images.
+FASTCONV_HOST_DEVICE int32_t last_reorder_unit(const Reorder& order, int32_t pixel) {
+  int32_t image;
+  order.pixels.divmod(pixel, image, pixel);
+  const int32_t block = image * static_cast<int32_t>(order.pixel_blocks.divisor) + order.block_pixels.div(pixel);
+  return (block + 1) * static_cast<int32_t>(order.channel_blocks.divisor) - 1;
+}
 
 // Access number `i` of a lane to the planes.
 template <int kVector>
@@ -67,9 +102,16 @@ FASTCONV_HOST_DEVICE int32_t reorder_place(int32_t channel, int32_t pixel) {
 // four matrices.
 FASTCONV_HOST_DEVICE int32_t reorder_matrix_row(int32_t lane) { return lane % 8 / 2 * 8 + lane / 8 * 2 + lane % 2; }
 
-// Shared memory for copied rows: eight of them further apart by 16 bytes, for the banks.
-FASTCONV_HOST_DEVICE int32_t reorder_copy(int32_t channel) { return channel * kReorderPitch + (channel & -8) * 2; }
-// Pixels that the copy has before the unit's first.
+// Boxes hold channel 8 * i + j in row 4 * j + i, so that the rows of a matrix are neighbours.
+FASTCONV_HOST_DEVICE int32_t reorder_box_row(int32_t channel) { return (channel & 7) * 4 + (channel >> 3); }
+// Bytes of a group of 8 pixels in that row.
+FASTCONV_HOST_DEVICE int32_t reorder_box_place(int32_t row, int32_t group) {
+  return (group >> 3) * kReorderBoxBytes + row * 128 + (((group ^ row) & 7) << 4);
+}
+
+// Runs: eight of them lie further apart by 32 bytes, for the banks.
+FASTCONV_HOST_DEVICE int32_t reorder_run(int32_t channel) { return channel * kReorderPitch + (channel & -8) * 4; }
+// Pixels that the run has before the unit's first.
 FASTCONV_HOST_DEVICE int32_t reorder_lead(const Reorder& order, const ReorderUnit& unit, int32_t channel) {
   return static_cast<int32_t>(unit.plane + channel * order.plane_c) & 7;
 }

@@ -5,6 +5,7 @@
 
 #include "fastconv/ptx/shared_memory.cuh"
 #include "fastconv/ptx/tma.cuh"
+#include "fastconv/tile/reorder.cuh"
 #include "fastconv/tile/ring.cuh"
 #include "fastconv/tile/tensor_maps.cuh"
 #include "fastconv/tile/wgrad_walk.cuh"
@@ -31,13 +32,13 @@ __device__ __forceinline__ void copy_wgrad_rows(const WgradParams& params, const
   }
 }
 
-// One thread. The copy engine fills in zeros for padding, for channels beyond C or K and for pixels beyond the image: a
+// One warp. The copy engine fills in zeros for padding, for channels beyond C or K and for pixels beyond the image: a
 // product with such a pixel of dy adds nothing, whatever x holds there. Shifted rows of dy have a barrier a stage of
 // their own, for clear_wgrad_margins().
 template <int kChannels, WgradStaging kStaging, typename YMaps>
 __device__ __forceinline__ void stage_wgrad_tma(const WgradParams& params, const WgradShare& share,
                                                 const CUtensorMap* x_map, const YMaps& y_maps, Ring& ring,
-                                                uint32_t y_barriers) {
+                                                uint32_t y_barriers, int lane) {
   const WgradJob& job = share.job;
   const WgradTapGroup& group = params.tap_group[job.tap_group];
   const int32_t c_block = job.c_job * params.c_blocks_per_job, k_block = job.k_job * params.m_blocks;
@@ -45,9 +46,13 @@ __device__ __forceinline__ void stage_wgrad_tma(const WgradParams& params, const
   const int32_t y_bytes = params.m_blocks * params.y_box_bytes;
   const bool apart = kStaging == WgradStaging::kTmaRows && params.rows.shifted;
 
-  for (int t = share.split; t < params.tiles; t += params.splits) {
+  ReorderArrivals x{params.x_order, lane};
+  for (int t = share.split; t < params.tiles; t += params.splits, ring.next()) {
     const WgradTile tile(params, t);
     ring.wait_empty();
+    if (streams_x(kStaging) && params.x_order.rounds > 0) x.wait(last_x_unit(params, group, tile));
+    __syncwarp();
+    if (lane != 0) continue;
     const uint32_t y_barrier = apart ? y_barriers + 8 * ring.index : ring.full();
     ptx::mbarrier_arrive_expect(ring.full(), apart ? x_bytes : x_bytes + y_bytes);
     if (apart) ptx::mbarrier_arrive_expect(y_barrier, y_bytes);
@@ -67,7 +72,6 @@ __device__ __forceinline__ void stage_wgrad_tma(const WgradParams& params, const
                                              y_barrier);
       }
     }
-    ring.next();
   }
 }
 

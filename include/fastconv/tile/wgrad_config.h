@@ -20,6 +20,8 @@ FASTCONV_HOST_DEVICE constexpr bool x_has_pixel_rows(WgradStaging staging) {
 FASTCONV_HOST_DEVICE constexpr bool y_has_pixel_rows(WgradStaging staging) {
   return staging == WgradStaging::kTmaPixels || staging == WgradStaging::kTmaRows;
 }
+// Where x is streamed, dy is read as it is: its products are long enough for that.
+FASTCONV_HOST_DEVICE constexpr bool streams_x(WgradStaging staging) { return staging == WgradStaging::kTmaRows; }
 
 inline constexpr int32_t kWgradProducers = 128;  // threads
 
@@ -50,7 +52,8 @@ struct WgradTiling {
   int8_t m_blocks;
   int8_t cluster;  // blocks that add up their sums in shared memory
   int16_t tile_n, tile_p, tile_q;
-  bool fold;  // x passes through the workspace with its strides folded into channels, see fold.h
+  bool fold;     // x passes through the workspace with its strides folded into channels, see fold.h
+  bool streams;  // part of x in NCHW passes through it while products go on, see reorder.h
 };
 
 }  // namespace fastconv

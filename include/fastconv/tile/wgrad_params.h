@@ -38,6 +38,7 @@ struct WgradUnit {
 // Jobs of one tap group differ in their channels and filters only.
 struct WgradTapGroup {
   int16_t part_begin, part_end, unit_begin, unit_end;
+  int32_t last_dh, last_dw;  // the largest of its parts
 };
 
 // 16 pixels of a tile: where they start in a part of x and in dy, in units of 16 bytes.
@@ -107,7 +108,7 @@ inline constexpr int kWgradStoreRows = 16;
 constexpr int wgrad_store_pitch(int elements) { return (elements * 2 + 127) / 128 * 128 + 16; }
 
 struct WgradParams {
-  Reorder x_order, y_order;  // of NCHW operands, first of all
+  Reorder x_order, y_order;  // of NCHW operands, first of all, but for what is left of x
   FoldedRows x_fold;         // of x, likewise; without channels if it is not folded
   WgradOperand x, y;
   WgradRows rows;
@@ -135,6 +136,7 @@ struct WgradParams {
   int32_t y_offset;                      // of dy in a stage
   int32_t x_group_pitch, y_group_pitch;  // bytes between the groups of 8 rows of an operand
   int32_t step_pairs;
+  int32_t stream_offset;    // of what ReorderStream needs of shared memory
   bool x_copied, y_copied;  // by the copy engine; otherwise by producer warps
 
   int32_t c, k;                         // of a convolution group

@@ -58,6 +58,17 @@ struct WgradTile {
   }
 };
 
+// What a tile's boxes of x wait for: the last unit of their pixels.
+FASTCONV_HOST_DEVICE int32_t last_x_unit(const WgradParams& params, const WgradTapGroup& group, const WgradTile& tile) {
+  auto inside = [](int32_t i, int32_t size) { return i < 0 ? 0 : i < size ? i : size - 1; };
+  const WgradOperand& x = params.x;
+  const auto rows = static_cast<int32_t>(x.box_h.divisor);
+  const int32_t n = inside(tile.n + params.tile_n - 1, x.n);
+  const int32_t h = inside(tile.p * params.stride_h + group.last_dh + (rows - 1) * x.step_h, x.h);
+  const int32_t w = inside(tile.q * params.stride_w + group.last_dw + (x.pitch - 1) * x.step_w, x.w);
+  return last_reorder_unit(params.x_order, (n * x.h + h) * x.w + w);
+}
+
 // WgradStaging::kTmaRows, the copies of a block of filters of dy. f(map, the copy's first row among those of the
 // map, its first filter likewise, its rows' place in shared memory).
 FASTCONV_HOST_DEVICE_CALLER void for_each_y_copy(const WgradParams& params, const WgradTile& tile, int32_t block, F f) {

@@ -1,0 +1,24 @@
+// Device memory, and what one warp writes there for others of the grid to see (PTX ISA, "memory consistency model").
+#pragma once
+
+#include <cstdint>
+
+namespace fastconv::ptx {
+
+// NOTES: an assignment may become four stores of a word each.
+__device__ __forceinline__ void store_global16(void* pointer, const uint32_t (&v)[4]) {
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(pointer), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3])
+               : "memory");
+}
+
+// Everything that the warp wrote before, if its lanes have met, is visible to whoever acquires the sum.
+__device__ __forceinline__ void add_release(uint32_t* counter) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
+}
+__device__ __forceinline__ uint32_t load_acquire(const uint32_t* counter) {
+  uint32_t v;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(counter) : "memory");
+  return v;
+}
+
+}  // namespace fastconv::ptx
