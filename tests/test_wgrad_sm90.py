@@ -124,7 +124,7 @@ def test_any_address_of_rows_and_planes(name: str) -> None:
     ],
 )
 def test_tiles_wait_for_what_is_streamed_of_their_pixels(
-    name: str, x: tuple[int, ...], w: tuple[int, ...], stride: int, padding: tuple[int, int]
+    name: str, x: tuple[int, int, int, int], w: tuple[int, int, int, int], stride: int, padding: tuple[int, int]
 ) -> None:
     """On one multiprocessor, so that small tensors are more than all warps write at once."""
     alone = native.DeviceSpec.cuda(90, 1, 227 << 10)

@@ -272,13 +272,11 @@ PackParams folded_pack_params(const ConvProblem& problem, const HaloConfig& conf
   return pack;
 }
 
-// All, or those that a tensor leaves idle. If it keeps all of them busy more than once, the first begin late with it.
+// Those that a tensor leaves idle. If it keeps all of them busy more than once, the first begin late with it.
 int32_t pack_warps(const Reorder& order, const Plan& plan) {
-  constexpr int64_t kEnough = 4;
-  const int64_t warps = plan.block_threads / 32;
-  if (order.units == 0) return static_cast<int32_t>(warps);
-  const int64_t idle = warps - ceil_div(order.units, plan.grid);
-  return static_cast<int32_t>(idle > 0 ? std::min(idle, kEnough) : kEnough);
+  constexpr int64_t kLate = 4;
+  const int64_t idle = plan.block_threads / 32 - ceil_div(order.units, plan.grid);
+  return static_cast<int32_t>(idle > 0 ? idle : kLate);
 }
 
 const char* tiles_why_not(const KernelEntry& entry, const ConvProblem& problem, Reordering reordering,

@@ -137,7 +137,10 @@ def halo_products(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> l
 def line_stores(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> list[tuple[int, int]]:
     """First byte and number of bytes of what a kernel that stores lines writes. Raises ValueError if it refuses."""
 
-def reorder(size: tuple[int, int, int, int], align: int, to_planes: bool) -> tuple[list[int], list[int], int, bool]: ...
+def pixel_rows(vector: int, together: int, block_k: int, narrow: bool, across_log2: int) -> list[tuple[int, int]]:
+    """What each sum that is stored should be, and which it is. ValueError if that is not compiled."""
+
+def reorder(size: tuple[int, int, int, int], align: int, to_planes: bool) -> tuple[list[int], list[int], int, str]: ...
 def halo_packed_filter(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> tuple[list[int], list[int]]:
     """Elements of the packed filter as elements of the filter, -1 for zeros: as its kernel packs them, and as used."""
 
