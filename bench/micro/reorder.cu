@@ -1,30 +1,36 @@
 // What it costs a kernel to write an NCHW tensor anew as rows of pixels, and back: tile/reorder.cuh alone, L2 full of
 // other data, with and without the wait for all blocks.
-//   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude bench/micro/reorder.cu -o reorder && ./reorder
+//   nvcc -std=c++20 -O3 -arch=sm_90a -Iinclude bench/micro/reorder.cu src/planner/{reorder,copies}.cpp \
+//     src/launch/tensor_map.cpp -o reorder && ./reorder
 #include <cuda_runtime.h>
 
 #include <algorithm>
 #include <cstdio>
 
-#include "fastconv/ptx/mbarrier.cuh"
+#include "fastconv/launch/tensor_map.h"
+#include "fastconv/planner/reorder.h"
 #include "fastconv/tile/reorder.cuh"
 
 using fastconv::Reorder;
 
 template <bool kToRows, int kWarps>
-__global__ __launch_bounds__(384, 1) void reorder(const __grid_constant__ Reorder order, bool waits) {
-  extern __shared__ __align__(1024) uint8_t smem[];
-  const int warp = threadIdx.x / 32;
-  if (warp < kWarps) {
-    const uint32_t buffer = fastconv::ptx::smem_address(smem) + warp * fastconv::kReorderBytes;
-    fastconv::reorder_tensor<kToRows>(order, buffer, warp, kWarps, threadIdx.x % 32);
+__global__ __launch_bounds__(384, 1) void reorder(const __grid_constant__ Reorder order,
+                                                  const __grid_constant__ CUtensorMap boxes, bool waits) {
+  extern __shared__ uint8_t smem_raw[];
+  const uint32_t smem = (fastconv::ptx::smem_address(smem_raw) + 1023) & ~1023u;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const uint32_t buffer = smem + warp * fastconv::kReorderBytes;
+  if constexpr (kToRows) {
+    fastconv::reorder_to_rows(order, boxes, buffer, warp, kWarps, lane);
+  } else if (warp < kWarps) {
+    fastconv::reorder_to_planes(order, buffer, warp, kWarps, lane);
   }
   if (waits) fastconv::sync_grid();
 }
 
 template <bool kToRows, int kWarps>
-float time_us(const Reorder& order, bool waits, void* other) {
-  constexpr int kBytes = kWarps * fastconv::kReorderBytes;
+float time_us(const Reorder& order, const CUtensorMap& boxes, bool waits, void* other) {
+  constexpr int kBytes = kWarps * fastconv::kReorderBytes + 1024;
   const auto kernel = reorder<kToRows, kWarps>;
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   cudaLaunchAttribute cooperative{};
@@ -38,7 +44,7 @@ float time_us(const Reorder& order, bool waits, void* other) {
   for (float& one : us) {
     cudaMemset(other, 1, 256 << 20);
     cudaEventRecord(begin);
-    cudaLaunchKernelEx(&config, kernel, order, waits);
+    cudaLaunchKernelEx(&config, kernel, order, boxes, waits);
     cudaEventRecord(end);
     cudaDeviceSynchronize();
     cudaEventElapsedTime(&one, begin, end);
@@ -51,30 +57,25 @@ float time_us(const Reorder& order, bool waits, void* other) {
 int main() {
   struct {
     const char* name;
-    int images, channels, pixels;
+    int64_t images, channels, pixels;
   } const tensors[] = {{"nothing", 0, 64, 64},        {"rn50_l4", 64, 512, 49},   {"rn50_l3", 64, 256, 196},
                        {"rn50_l2", 64, 128, 784},     {"deeplab", 8, 2048, 1089}, {"rn50_l2s2", 64, 128, 3136},
                        {"sd_vae", 2, 512, 128 * 128}, {"seed_5x7", 8, 64, 131072}};
   void* other;
   cudaMalloc(&other, 256 << 20);
   for (const auto& t : tensors) {
-    const int channel_blocks = t.channels / fastconv::kReorderChannels;
-    const int pixel_blocks = (t.pixels + fastconv::kReorderPixels - 1) / fastconv::kReorderPixels;
-    Reorder order{};
-    order.plane_n = int64_t{t.channels} * t.pixels, order.plane_c = t.pixels;
-    order.channels = order.row = t.channels, order.pixels = t.pixels;
-    order.copied = t.pixels % 8 != 0;
-    const int even = (t.pixels + pixel_blocks * 8 - 1) / (pixel_blocks * 8) * 8;
-    order.block_pixels = order.copied ? even : fastconv::kReorderPixels;
-    order.vector = t.pixels % 8 == 0 ? 8 : t.pixels % 2 == 0 ? 2 : 1;
-    order.units = t.images * channel_blocks * pixel_blocks;
-    order.channel_blocks = fastconv::FastDivmod(channel_blocks),
-    order.pixel_blocks = fastconv::FastDivmod(pixel_blocks);
+    const fastconv::Side side{t.images, t.channels, 1, t.pixels, {t.channels * t.pixels, t.pixels, t.pixels, 1}, 128};
+    Reorder order = fastconv::make_reorder(side, 1);
     const size_t bytes = size_t{2} * t.images * t.channels * t.pixels + 2;
     cudaMalloc(&order.planes, bytes), cudaMalloc(&order.rows, bytes);
+    const fastconv::TensorMapSpec spec = fastconv::reorder_boxes(side, 1);
+    CUtensorMap boxes{};
+    if (order.units > 0 && spec.size[0] > 0) {
+      boxes = fastconv::encode_tensor_map(spec, fastconv::DType::kFloat16, order.planes);
+    }
     printf("%-10s %6.1f MB: to rows %.1f us, and wait %.1f, to planes and wait %.1f\n", t.name, bytes / 1e6,
-           time_us<true, 12>(order, false, other), time_us<true, 12>(order, true, other),
-           time_us<false, 8>(order, true, other));
+           time_us<true, 12>(order, boxes, false, other), time_us<true, 12>(order, boxes, true, other),
+           time_us<false, 8>(order, boxes, true, other));
     cudaFree(order.planes), cudaFree(order.rows);
   }
   printf("%s\n", cudaGetErrorString(cudaGetLastError()));

@@ -59,10 +59,10 @@ double staging_clocks(const Work& work, const HaloConfig& config, const HaloTili
 }  // namespace
 
 double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& tiling, const Tiles& tiles,
-               const Reaches& reaches, int64_t packed_bytes, double bytes, int sm_count) {
+               const Reaches& reaches, Packing packing, double bytes, int sm_count) {
   constexpr double kLoadBytesPerClock = 40;
   constexpr double kFixedClocks = 6000;  // launch, first loads, last store
-  constexpr double kPackUs = .8, kWaitUs = 1.8, kPackBytesPerUs = 1.4e6;
+  constexpr double kPackUs = .8, kWaitUs = 1.8, kPackBytesPerUs = 1.4e6, kTurnUs = 1;
   const double phases = work.phases();
   const double steps = static_cast<double>(tiles.steps) / phases;
   const double halos = static_cast<double>(reaches.groups()) / phases * static_cast<double>(tiles.c_blocks);
@@ -101,8 +101,10 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
                                          .1 * (by_warps && tiling.linear && config.channels < 64 && work.in.c > 32)
                                    : 1 + .06 * (4 - tiling.halo_stages) + .1 * idle;
   const bool reorders = work.reordering.in || work.reordering.out;  // they wait anyway
-  const double pack =
-      packed_bytes > 0 ? kPackUs + (reorders ? 0 : kWaitUs) + static_cast<double>(packed_bytes) / kPackBytesPerUs : 0;
+  const double pack = packing.bytes == 0
+                          ? 0
+                          : kPackUs + (reorders ? 0 : kWaitUs) + kTurnUs * (packing.turned && config.channels == 64) +
+                                static_cast<double>(packing.bytes) / kPackBytesPerUs;
   const double share = static_cast<double>(std::min<int64_t>(tiles.count, sm_count)) / sm_count;
   constexpr double kLastUs = 4;  // until all have stored, and with nothing else to do
   const double reorder = (work.reordering.in ? reorder_us(work.in_planes, work.groups, share) : 0) +
@@ -110,8 +112,10 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
   // What is moved twice takes power, and that is short where a kernel runs long; more so in short steps.
   constexpr double kLongCycles = 200000;
   const double hungry = loads_filters_twice(config, tiling) && waves * tile > kLongCycles ? 2. / config.channels : 0;
+  // Read once, and lines of memory in two parts.
+  const double lines = work.taps == 1 && config.channels < std::min<int64_t>(work.in.c, 64) ? 1.15 : 1;
   const double clocks = waves * tile * (rough + hungry) + kFixedClocks + (tiling.turns ? epilogue : 0);
-  const double compute_us = clocks / kTensorCyclesPerUs, memory_us = bytes / (kBytesPerUsPerSm * sm_count);
+  const double compute_us = clocks / kTensorCyclesPerUs, memory_us = bytes / (kBytesPerUsPerSm * sm_count) * lines;
   return pack + reorder + std::max(compute_us, memory_us) +
          .1 * std::min(compute_us, memory_us);  // they overlap, not entirely
 }

@@ -91,6 +91,7 @@ Best best_tiling(const Work& work, const HaloConfig& config, const ConvProblem& 
   Best best;
   const double bytes = compulsory_bytes(problem);
   const int64_t max_workspace = max_workspace_bytes(problem);
+  const bool turned = problem.pass == Pass::kDgrad && problem.w_strides.n > problem.w_strides.c;
   const bool rows_apart = work.h.runs() > work.h.phases || work.h.run[0].step > 1;
   const bool cols_apart = work.w.runs() > work.w.phases || work.w.run[0].step > 1;
   for (const TapSplit split : {TapSplit::kNone, TapSplit::kRows, TapSplit::kTaps}) {
@@ -111,7 +112,7 @@ Best best_tiling(const Work& work, const HaloConfig& config, const ConvProblem& 
       const Workspace workspace = workspace_of(work, config, problem, tiles);
       if (workspace.bytes() > max_workspace) return false;
       const double cost =
-          any ? 0 : cost_us(work, config, tiling, tiles, reaches, workspace.packed, bytes, device.sm_count);
+          any ? 0 : cost_us(work, config, tiling, tiles, reaches, {workspace.packed, turned}, bytes, device.sm_count);
       if (cost < best.cost_us) best = {tiling, tiles, workspace, cost};
       return any;
     });
