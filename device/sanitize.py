@@ -17,6 +17,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
+import fastconv
 import reference
 from check import KERNELS, Kernel, expect_pass, run_forced
 from shapes import DTYPES, Problem, operands
@@ -54,6 +55,12 @@ def runs_right(kernel: Kernel, problem: Problem, dtype: torch.dtype, view: str) 
     return True
 
 
+def explain(kernel: Kernel, problem: Problem) -> str:
+    x, w = problem.input_size, problem.weight_size
+    with fastconv.force_kernel(kernel.name):
+        return fastconv.explain(x, w, None, *problem.geometry, pass_=kernel.pass_, dtype=torch.float16, device="cuda")
+
+
 def main() -> int:
     idle = []
     pattern = sys.argv[1] if len(sys.argv) > 1 else "*"
@@ -63,6 +70,7 @@ def main() -> int:
             for dtype, view in itertools.product(DTYPES, VIEWS)
         )
         if kernel.name.endswith("64x3_1x3_rows"):
+            assert "streams input" in explain(kernel, STREAMED)
             runs += runs_right(kernel, STREAMED, torch.float16, "contiguous")
         print(f"{kernel.name}: {runs} runs", flush=True)
         if runs == 0:

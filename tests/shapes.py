@@ -166,6 +166,7 @@ NCHW = {
     "gradients whose rows do": Problem(2, 72, 34, 262, 16, 3, 3, padding=(1, 1)),
     "rows of wide tiles that do": Problem(4, 64, 200, 319, 64, 2, 2),
     "more pixels than all warps write at once": Problem(4, 64, 264, 264, 64, 3, 3, padding=(1, 1)),
+    "the same, and sums of a few clusters each": Problem(1, 256, 192, 192, 128, 3, 3, padding=(1, 1)),
     "small images larger than a box of the copy engine": Problem(64, 32, 18, 18, 32, 3, 3, padding=(1, 1)),
 }
 

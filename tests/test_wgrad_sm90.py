@@ -115,27 +115,35 @@ def test_any_address_of_rows_and_planes(name: str) -> None:
             assert sorted(native.wgrad_products(problem, kernel, HOPPER, k)) == expected
 
 
+# On one multiprocessor small tensors are more than all warps write at once.
 @pytest.mark.parametrize(
-    ("name", "x", "w", "stride", "padding"),
+    ("name", "sms", "x", "w", "stride", "padding"),
     [
-        ("sm90_wgrad_64x3_1x3_rows", (3, 40, 33, 32), (40, 40, 3, 5), 2, (2, 0)),
-        ("sm90_wgrad_64x1_2x2_rows", (3, 40, 33, 32), (40, 40, 3, 5), 2, (2, 0)),
-        ("sm90_wgrad_64x1_2x2_rows", (2, 40, 64, 40), (40, 40, 3, 1), 1, (0, 0)),
+        ("64x3_1x3_rows", 1, (3, 40, 33, 32), (40, 40, 3, 5), 2, (2, 0)),
+        ("64x1_2x2_rows", 1, (3, 40, 33, 32), (40, 40, 3, 5), 2, (2, 0)),
+        ("64x1_2x2_rows", 1, (2, 40, 64, 40), (40, 40, 3, 1), 1, (0, 0)),
+        ("64x3_1x3_rows", 1, (1, 40, 8, 1040), (40, 40, 1, 33), 1, (0, 0)),
+        # Sums of a few clusters, of many, of one.
+        ("64x3_1x3_rows", 132, (1, 256, 192, 192), (128, 256, 3, 3), 1, (1, 1)),
+        ("64x3_1x3_rows", 132, (1, 64, 512, 512), (512, 64, 3, 3), 1, (1, 1)),
+        ("64x3_1x3_rows", 132, (4, 64, 264, 264), (64, 64, 3, 3), 1, (1, 1)),
+        ("64x3_1x3_rows", 132, (2, 512, 128, 128), (512, 512, 3, 3), 1, (1, 1)),
+        ("16x3_3x2_rows", 132, (16, 16, 1024, 1024), (128, 16, 3, 3), 1, (0, 0)),
+        ("32x3_1x3_rows", 132, (8, 32, 512, 512), (64, 32, 5, 9), 1, (2, 4)),
     ],
 )
-def test_tiles_wait_for_what_is_streamed_of_their_pixels(
-    name: str, x: tuple[int, int, int, int], w: tuple[int, int, int, int], stride: int, padding: tuple[int, int]
+def test_tiles_wait_for_what_is_streamed_beside_the_products(
+    name: str,
+    sms: int,
+    x: tuple[int, int, int, int],
+    w: tuple[int, int, int, int],
+    stride: int,
+    padding: tuple[int, int],
 ) -> None:
-    """On one multiprocessor, so that small tensors are more than all warps write at once."""
-    alone = native.DeviceSpec.cuda(90, 1, 227 << 10)
+    kernel = next(kernel for kernel in KERNELS if kernel.name == f"sm90_wgrad_{name}")
     conv = Convolution(x, w, (stride, stride), padding, (1, 1), groups=1)
     problem = native.ConvProblem(*conv, pass_="wgrad", dtype="float16")
-    assert "streams input" in str(native.make_plan(problem, alone, name))
-    kernel = next(kernel for kernel in KERNELS if kernel.name == name)
-    # Raises if a tile may be staged before the last unit of its pixels.
-    assert sorted(native.wgrad_products(problem, kernel, alone, 1)) == sorted(
-        products_by_definition(conv, problem, "wgrad")
-    )
+    native.check_streaming(problem, kernel, native.DeviceSpec.cuda(90, sms, 227 << 10))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

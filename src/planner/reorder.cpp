@@ -49,7 +49,8 @@ Reorder make_reorder(const Side& side, int64_t groups) {
   // Runs begin and end up to 14 bytes beyond the pixels that they are for, never beyond an image.
   const bool runs = side.align >= 16 && side.stride.c == pixels && (side.n == 1 || side.stride.n % 8 == 0);
   const bool whole = out.channels == row;
-  out.copy = whole && out.vector == 8 ? ReorderCopy::kBoxes : whole && runs ? ReorderCopy::kRuns : ReorderCopy::kValues;
+  const bool boxes = out.vector == 8 && copies(side.n, side.stride.n) && copies(out.channels, side.stride.c);
+  out.copy = whole && boxes ? ReorderCopy::kBoxes : whole && runs ? ReorderCopy::kRuns : ReorderCopy::kValues;
   const int64_t channel_blocks = ceil_div(row, kReorderChannels), pixel_blocks = ceil_div(pixels, kReorderPixels);
   const int64_t even = round_up(ceil_div(pixels, pixel_blocks), 8);
   out.pixels = FastDivmod(pixels);
@@ -92,12 +93,12 @@ double reorder_us(const Side& side, int64_t groups, double share) {
   return fixed_us + (2 * bytes + .6 * std::max(0., bytes - kL2Bytes)) / (kBytesPerUs * std::min(1., 2 * share));
 }
 
-double stream_us(const Side& side, int64_t groups, int64_t grid, int64_t warps) {
+double stream_us(const Side& side, int64_t groups, int64_t grid, int64_t warps, double share) {
   constexpr double kSeen = .5;  // of what is streamed
   Reorder order = make_reorder(side, groups);
   stream(order, grid, warps);
   const double early = static_cast<double>(order.early) / order.units;
-  return reorder_us(side, groups, 1) * (early + kSeen * (1 - early));
+  return reorder_us(side, groups, share) * (early + kSeen * (1 - early));
 }
 
 }  // namespace fastconv

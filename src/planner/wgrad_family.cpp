@@ -135,14 +135,11 @@ Store store_of(const ConvProblem& problem, const WgradConfig& config, const Unit
   return {WgradStore::kTaps, wgrad_store_pitch(units.c_blocks * config.channels * i32(taps))};
 }
 
-int64_t stream_offset(const WgradConfig& config, const Tile& tile, const Store& store) {
-  return round_up(std::max(tile.stages * tile.stage_bytes, config.job_bytes() + store.bytes()), kAlignment);
-}
-
 int64_t smem_of(const WgradConfig& config, const WgradTiling& tiling, const Tile& tile, const Store& store,
                 bool reorders) {
   const int64_t reordering = reorders ? config.threads() / 32 * kReorderBytes : 0;
-  return kAlignment + kBarrierBytes + std::max(stream_offset(config, tile, store) + stream_bytes(tiling), reordering);
+  const int64_t products = std::max(tile.stages * tile.stage_bytes, config.job_bytes() + store.bytes());
+  return kAlignment + kBarrierBytes + std::max(round_up(products, kAlignment) + stream_bytes(tiling), reordering);
 }
 
 // x in NCHW, without addresses.
@@ -214,7 +211,7 @@ Plan plan_as(const KernelEntry& entry, const ConvProblem& problem, const DeviceS
         const double share = std::min(1., static_cast<double>(grid) / device.sm_count);
         double cost_us = sharing.clocks / kTensorCyclesPerUs - kBothUs * (work.reorder_x && work.reorder_y);
         if (work.reorder_x) {
-          cost_us += streams ? stream_us(work.x_planes, work.groups, first_grid, config.threads() / 32)
+          cost_us += streams ? stream_us(work.x_planes, work.groups, first_grid, config.threads() / 32, share)
                              : reorder_us(work.x_planes, work.groups, share);
         }
         if (work.reorder_y) cost_us += reorder_us(work.y_planes, work.groups, share);
@@ -378,6 +375,7 @@ WgradLaunch wgrad_launch(const Plan& plan, const ConvProblem& problem) {
   out.m_blocks = tiling.m_blocks, out.units_per_m_block = units.room, out.c_blocks_per_job = units.c_blocks;
   out.stages = i32(tile.stages), out.stage_bytes = i32(tile.stage_bytes);
   out.data_bytes = i32(plan.smem_bytes - kAlignment - kBarrierBytes);
+  out.stream_offset = i32(out.data_bytes - stream_bytes(tiling));
   out.x_part_bytes = i32(tile.x_part_bytes), out.x_box_bytes = i32(tile.x_box_bytes);
   out.y_block_bytes = i32(tile.y_block_bytes), out.y_box_bytes = i32(tile.y_box_bytes);
   out.y_offset = i32(reach.most_parts * tile.x_part_bytes);
@@ -439,7 +437,6 @@ WgradLaunch wgrad_launch(const Plan& plan, const ConvProblem& problem) {
   out.c = i32(work.x.c), out.k = i32(work.y.c);
   out.w_k = w.n, out.w_c = w.c, out.w_r = w.h, out.w_s = w.w, out.w_group = problem.k_per_group() * w.n;
   const Store store = store_of(problem, config, units, out.partials, tiling.fold);
-  out.stream_offset = i32(stream_offset(config, tile, store));
   out.store = store.mode, out.store_pitch = store.pitch;
   out.taps = i32(problem.r * problem.s), out.filter_w = i32(problem.s);
   out.w_pairs = !tiling.fold && w.c == 1 && work.x.c % 2 == 0 && problem.w_align >= 4 && even(problem.k, w.n) &&

@@ -147,6 +147,10 @@ def halo_packed_filter(problem: ConvProblem, kernel: Kernel, device: DeviceSpec)
 def check_copies(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> None:
     """Raises IndexError if the plan has a copy that the copy engine does not make."""
 
+def check_streaming(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> None:
+    """For weight gradients that stream x. Raises IndexError if shared memory has no place for that, if a tile may be
+    staged before its pixels are there, or if all tiles wait for all pixels; ValueError if x is not streamed."""
+
 def wgrad_products(
     problem: ConvProblem, kernel: Kernel, device: DeviceSpec, filter: int = 0
 ) -> list[tuple[int, int, int]]:

@@ -786,7 +786,58 @@ void check_copies(const ConvProblem& problem, const KernelEntry& kernel, const D
     const WgradLaunch launch = wgrad_launch(plan, problem);
     if (launch.params.x_copied) check_copy(launch.x_map, 0);
     for (int i = 0; i < launch.y_maps; ++i) check_copy(launch.y_map[i], 0);
+    if (launch.x_planes.size[0] > 0) check_copy(launch.x_planes, 0);
+    if (launch.y_planes.size[0] > 0) check_copy(launch.y_planes, 0);
   }
+}
+
+// Of every pixel of a reordered x, the last unit that writes channels of it.
+std::vector<int32_t> last_units(const Reorder& order, int64_t images) {
+  std::vector<int32_t> last(images * order.pixels.divisor, -1);
+  for (int32_t index = 0; index < order.units; ++index) {
+    const ReorderUnit unit(order, index);
+    for (int32_t i = 0; i < unit.pixels; ++i) last.at(unit.row / order.row + i) = index;
+  }
+  return last;
+}
+
+// Tiles wait for all that is copied, even for what is multiplied by zero, and some not for the last unit.
+void check_waits(const WgradParams& params, const std::vector<int32_t>& last) {
+  const WgradOperand& x = params.x;
+  bool early = false;
+  for (uint32_t g = 0; g < params.tap_groups.divisor; ++g) {
+    const WgradTapGroup& group = params.tap_group[g];
+    for (int32_t t = 0; t < params.tiles; ++t) {
+      const WgradTile tile(params, t);
+      const int32_t waited = last_x_unit(params, group, tile);
+      early = early || waited + 1 < params.x_order.units;
+      for (int i = group.part_begin; i < group.part_end; ++i) {
+        for (int32_t pixel = 0; pixel < x.box_rows * x.pitch; ++pixel) {
+          int32_t image, row;
+          x.box_h.divmod(pixel / x.pitch, image, row);
+          const int64_t n = tile.n + image, h = tile.p * params.stride_h + params.part[i].dh + row * x.step_h;
+          const int64_t w = tile.q * params.stride_w + params.part[i].dw + pixel % x.pitch * x.step_w;
+          if (n >= x.n || h < 0 || h >= x.h || w < 0 || w >= x.w) continue;
+          if (last.at((n * x.h + h) * x.w + w) > waited) throw py::index_error("not waited for");
+        }
+      }
+    }
+  }
+  if (!early) throw py::index_error("all tiles wait for all units");
+}
+
+// Streaming goes on beside stages, and beside sums and the rows in which a block stores them.
+void check_streaming(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device) {
+  const Plan plan = kernel.plan(kernel, problem, device);
+  const WgradParams params = wgrad_launch(plan, problem).params;
+  if (params.x_order.rounds == 0) throw py::value_error("streams nothing");
+  const int64_t rows = params.partials == 1 ? kWgradStoreRows * int64_t{params.store_pitch} : 0;
+  const int64_t used = std::max(int64_t{params.stages} * params.stage_bytes, kernel.wgrad.job_bytes() + rows);
+  if (params.stream_offset % 1024 != 0) throw py::index_error("not aligned");
+  if (used > params.stream_offset) throw py::index_error("over what products use");
+  if (params.stream_offset + kReorderStreamBytes > params.data_bytes) throw py::index_error("over barriers");
+  if (plan.smem_bytes > device.smem_optin_bytes) throw py::index_error("more than a block has");
+  check_waits(params, last_units(params.x_order, params.x.n));
 }
 
 // A block of dy's rows as copy_wgrad_rows() and clear_wgrad_margins() leave it: for each pixel the offset of filter
@@ -826,17 +877,6 @@ struct BlockFilter {
     if (block < 0) throw py::index_error("no such filter");
   }
 };
-
-// The last unit that writes channels of the pixel at an offset in the rows, by looking at all.
-int32_t unit_of(const Reorder& order, int64_t offset) {
-  int32_t last = -1;
-  for (int32_t index = 0; index < order.units; ++index) {
-    const ReorderUnit unit(order, index);
-    const int64_t pixel = offset / order.row - unit.row / order.row;
-    if (pixel >= 0 && pixel < unit.pixels) last = index;
-  }
-  return last;
-}
 
 // As the sm_90a weight gradient forms them: both operands' pixels by their place in a stage.
 Products wgrad_products(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device,
@@ -894,9 +934,6 @@ Products wgrad_products(const ConvProblem& problem, const KernelEntry& kernel, c
         const int64_t w = q * params.stride_w + part.dw + in.column * x.step_w;
         if (n + x_image >= x.n || h < 0 || h >= x.h || w < 0 || w >= x.w) continue;
         const int64_t source = (n + x_image) * x.n_stride + h * x.h_stride + w * x.w_stride;
-        if (params.x_order.rounds > 0 && unit_of(params.x_order, source) > last_x_unit(params, group, tile)) {
-          throw py::index_error("not waited for");
-        }
         const int64_t begin = first_c + unit.c_block[b] * channels, end = std::min<int64_t>(begin + channels, params.c);
         if (folds) {
           auto filter = [&](int32_t c) { return weight_element(params, 0, unit.r[b], unit.s[b], c); };
@@ -961,6 +998,7 @@ void bind_index_maths(py::module_& m) {
         "narrow"_a, "across_log2"_a);
   m.def("halo_packed_filter", unless_refused(halo_packed_filter), "problem"_a, "kernel"_a, "device"_a);
   m.def("check_copies", &check_copies, "problem"_a, "kernel"_a, "device"_a);
+  m.def("check_streaming", &check_streaming, "problem"_a, "kernel"_a, "device"_a);
   m.def(
       "wgrad_products",
       [](const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device, int32_t filter) {

@@ -124,8 +124,8 @@ __global__ __launch_bounds__((WgradConfig{kChannels, kBlocks, kUnits, kWarpgroup
     auto sync = [] { ptx::barrier_sync<Threads::kConsumers>(1); };
     sync();  // all stages have been read
     Store::put_sums(smem, first_slot, threadIdx.x % 128, acc);
-    // NOTES: the barrier waits for threads that have not exited; the producers are done. All this stays in the
-    // consumers' branch because code after it must do with the producers' registers.
+    // NOTES: the barrier waits for threads that have not exited; the producers are done, or go on streaming till they
+    // are. All this stays in the consumers' branch because code after it must do with the producers' registers.
     ptx::cluster_sync();
     Store::template run<Threads::kConsumers>(params, share, smem, threadIdx.x - Threads::kProducers, sync);
     ptx::cluster_sync();  // nobody leaves while others read its shared memory

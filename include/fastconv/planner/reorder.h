@@ -24,6 +24,6 @@ void stream(Reorder& order, int64_t grid, int64_t warps);
 // Of a tensor, and of the wait for all blocks, which run on this share of the chip.
 double reorder_us(const Side& side, int64_t groups, double share);
 // The same if a part is streamed.
-double stream_us(const Side& side, int64_t groups, int64_t grid, int64_t warps);
+double stream_us(const Side& side, int64_t groups, int64_t grid, int64_t warps, double share);
 
 }  // namespace fastconv

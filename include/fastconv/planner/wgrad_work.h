@@ -56,7 +56,7 @@ int64_t lead_of(const Work& work, WgradStaging staging);
 // Blocks of filters; each is of one phase.
 int64_t filter_blocks(const Work& work, WgradStaging staging);
 
-// The workspace: operands as rows of pixels, then partial sums.
+// The workspace: operands as rows of pixels; counters of what is streamed and partial sums follow.
 struct Workspace {
   int64_t x, y;  // bytes
 

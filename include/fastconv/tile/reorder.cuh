@@ -197,6 +197,7 @@ struct Reorderer {
 // A warp's share of what is written before the products; of `warps` of this block. buffer: kReorderBytes of its own.
 __device__ __forceinline__ void reorder_to_rows(const Reorder& order, const CUtensorMap& boxes, uint32_t buffer,
                                                 int warp, int warps, int lane) {
+  if (order.early == 0) return;
   const Reorderer reorderer{order, &boxes, buffer, lane};
   for (int i = warp * 32 + lane; blockIdx.x == 0 && i < order.rounds; i += warps * 32) order.done[i] = 0;
   if (order.copy != ReorderCopy::kValues) {

@@ -23,7 +23,7 @@ inline constexpr int kReorderBytes = (kReorderBarrier + 8 + 1023) / 1024 * 1024;
 enum class ReorderCopy : int8_t {
   kBoxes,   // of pixels and channels, by the copy engine
   kRuns,    // of a channel's pixels, likewise; from multiples of 16 bytes on, which may lie up to 7 pixels earlier
-  kValues,  // through registers, `vector` pixels a load
+  kValues,  // through registers, a pixel or two a load
 };
 
 // Warps of a block that go on while products are computed, and the shared memory for that: the next unit is on its way

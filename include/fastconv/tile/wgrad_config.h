@@ -20,7 +20,7 @@ FASTCONV_HOST_DEVICE constexpr bool x_has_pixel_rows(WgradStaging staging) {
 FASTCONV_HOST_DEVICE constexpr bool y_has_pixel_rows(WgradStaging staging) {
   return staging == WgradStaging::kTmaPixels || staging == WgradStaging::kTmaRows;
 }
-// Where x is streamed, dy is read as it is: its products are long enough for that.
+// Whether part of x may be written anew while products go on. Where dy is too, nothing was won by it.
 FASTCONV_HOST_DEVICE constexpr bool streams_x(WgradStaging staging) { return staging == WgradStaging::kTmaRows; }
 
 inline constexpr int32_t kWgradProducers = 128;  // threads
