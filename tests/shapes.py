@@ -165,7 +165,7 @@ NCHW = {
     "filters fewer than a tile's, rows that begin within sectors": Problem(3, 16, 61, 264, 100, 3, 3, bias=True),
     "gradients whose rows do": Problem(2, 72, 34, 262, 16, 3, 3, padding=(1, 1)),
     "rows of wide tiles that do": Problem(4, 64, 200, 319, 64, 2, 2),
-    "more pixels than all warps write at once": Problem(4, 64, 264, 264, 64, 3, 3, padding=(1, 1)),
+    "more pixels than all warps write at once": Problem(4, 64, 264, 264, 16, 3, 3, padding=(1, 1)),
     "the same, and sums of a few clusters each": Problem(1, 256, 192, 192, 128, 3, 3, padding=(1, 1)),
     "small images larger than a box of the copy engine": Problem(64, 32, 18, 18, 32, 3, 3, padding=(1, 1)),
 }
