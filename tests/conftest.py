@@ -31,6 +31,11 @@ assert ctypes.CDLL(None).mallopt(_M_PERTURB, 0x80) == 1
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "cuda: needs an NVIDIA GPU")
+    config.addinivalue_line("markers", "alone: sees what other processes do on the GPU")
+    # Workers of pytest-xdist compute references side by side; each with a thread a core, they would take turns.
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    if workers > 1:
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

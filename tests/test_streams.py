@@ -195,6 +195,7 @@ def random_problems(count: int, seed: int) -> list[Problem]:
 
 
 @pytest.mark.cuda
+@pytest.mark.alone
 def test_memory_stays_flat_over_a_thousand_shapes(cuda: str) -> None:
     """Nothing is kept per shape: no workspace, no plan with a tensor in it, no autotuned buffer."""
     training_step(cuda)
