@@ -32,7 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     device = torch.device(args.device)
     timing.use_device(device)
-    opponents.force_kernel(args.kernel)
+    if args.kernel:
+        opponents.force_kernel(args.kernel)
     modes = modes_of(args.dtype, args.precision)
     measured = environment.measure_ceilings(device, modes)
     plan = Plan(

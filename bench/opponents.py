@@ -60,13 +60,20 @@ def display_name(contender: str, device: torch.device) -> str:
 
 
 def force_kernel(names: str | None) -> None:
-    """Restricts fastconv to kernels, by name; read at every call."""
+    """Restricts fastconv to kernels, by name; read at every call. None: no longer."""
     if names:
         os.environ["FASTCONV_KERNEL"] = names
+    else:
+        os.environ.pop("FASTCONV_KERNEL", None)
 
 
 def explain(problem: Problem, pass_: str, mode: Mode, layout: str, device: torch.device) -> str:
     """The planner's choice, as fastconv words it: the kernel's name, then its parameters."""
+    return explain_all(problem, pass_, mode, layout, device)[0].removeprefix("plan: ")
+
+
+def explain_all(problem: Problem, pass_: str, mode: Mode, layout: str, device: torch.device) -> list[str]:
+    """The same, then a line for each other kernel."""
     cuda = device.type == "cuda"
     properties: Any = torch.cuda.get_device_properties(device) if cuda else None
     text: str = torch.ops.fastconv._explain(
@@ -83,7 +90,7 @@ def explain(problem: Problem, pass_: str, mode: Mode, layout: str, device: torch
         sm_count=properties.multi_processor_count if properties else 0,
         smem_optin_bytes=properties.shared_memory_per_block_optin if properties else 0,
     )
-    return text.splitlines()[1].removeprefix("plan: ")  # the first line repeats the problem
+    return text.splitlines()[1:]  # the first line repeats the problem
 
 
 def host_calls(problem: Problem, what: str, device: torch.device) -> dict[str, Callable[[], object]]:

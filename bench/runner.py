@@ -41,7 +41,7 @@ class Plan:
 def measure(problem: Problem, plan: Plan) -> Iterator[Row]:
     for dtype, group in itertools.groupby(plan.modes, key=lambda mode: mode.torch_dtype):
         modes = list(group)
-        base = _input_sets(problem, dtype, plan.device)
+        base = input_sets(problem, dtype, plan.device)
         references = {pass_: reference(problem, pass_, base[0]) for pass_ in plan.passes}
         for layout in plan.layouts:
             sets = [data.to(MEMORY_FORMATS[layout]) for data in base]
@@ -49,7 +49,7 @@ def measure(problem: Problem, plan: Plan) -> Iterator[Row]:
                 yield _measure_row(problem, pass_, mode, layout, sets, references[pass_], plan)
 
 
-def _input_sets(problem: Problem, dtype: torch.dtype, device: torch.device) -> list[Tensors]:
+def input_sets(problem: Problem, dtype: torch.dtype, device: torch.device) -> list[Tensors]:
     generator = torch.Generator(device)
     generator.seed()
     count = timing.set_count(problem.elements * dtype.itemsize, timing.cache_bytes(device))

@@ -5,14 +5,17 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import json
 import math
+import os
 from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from bench import environment, limits, timing
+import fastconv
+from bench import alternatives, environment, limits, timing
 from bench.__main__ import QUICK_FLOPS, parse, quick
 from bench.errors import Reference, random_tensors, reference, verdict
 from bench.floors import H200, Ceilings, floor_of
@@ -287,6 +290,29 @@ CASE seed_5x7 nchw dgrad
 "1","conv","time","2"
 """
     assert limits.parse(output) == [{"time": 1234.5, "share": 7.0}, {"time": 2.0}]
+
+
+def test_expected_times_begin_with_the_planners_kernel() -> None:
+    text = fastconv.explain((64, 64, 56, 56), (64, 64, 3, 3), padding=1, dtype=torch.float16, device="cuda", arch=90)
+    lines = text.splitlines()[1:]
+    expected = alternatives.expected_us(lines)
+    chosen, *others = expected
+    assert f"plan: {chosen} " in text and len(others) > 3
+    assert all(f"  {name}: cost_us " in text for name in others)
+    assert expected[chosen] == min(expected.values())
+    assert [expected[name] for name in others] == sorted(expected[name] for name in others)
+
+
+def test_alternatives_are_timed_beside_the_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FASTCONV_KERNEL", raising=False)
+    options = ["--problem", "b1_l3", "--device", "cpu", "--dtype", "float32", "--layout", "nchw", "--pass", "fprop"]
+    assert alternatives.main([*options, "--seconds", "0.001", "--within", "1000", "--out", str(tmp_path)]) == 0
+    (row,) = json.loads(next(tmp_path.glob("*.json")).read_text())["rows"]
+    assert row["torch_us"] > 0
+    names = [kernel["name"] for kernel in row["kernels"]]
+    assert "cpu_gemm_fprop" in names and all(kernel["us"] > 0 for kernel in row["kernels"])
+    assert all(name in next(tmp_path.glob("*.md")).read_text() for name in names)
+    assert "FASTCONV_KERNEL" not in os.environ
 
 
 def test_limits_are_of_kernels_for_tensor_cores() -> None:
