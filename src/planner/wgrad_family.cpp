@@ -149,9 +149,11 @@ Reorder make_x_order(const Work& work, const WgradConfig& config, const WgradTil
   return order;
 }
 
-// Counters for what of x is streamed.
-int64_t done_bytes(const Work& work, const WgradConfig& config, const WgradTiling& tiling, int64_t grid) {
-  return tiling.streams ? round_up(4 * int64_t{make_x_order(work, config, tiling, grid).rounds}, 128) : 0;
+// With what streaming takes.
+Workspace workspace_of(const Work& work, const WgradConfig& config, const WgradTiling& tiling, int64_t grid) {
+  Workspace workspace = workspace_of(work);
+  if (tiling.streams) workspace.done = round_up(4 * int64_t{make_x_order(work, config, tiling, grid).rounds}, 128);
+  return workspace;
 }
 
 constexpr const char* kNoRoom = "finds no tile that fits shared memory and the workspace";
@@ -163,8 +165,7 @@ Plan plan_as(const KernelEntry& entry, const ConvProblem& problem, const DeviceS
   const double dram_clocks = compulsory_bytes(problem) / kDramBytes;
   const bool reorders = work.reorder_x || work.reorder_y || fold;
   constexpr double kBothUs = 3;  // that two reorderings share
-  const Workspace workspace = workspace_of(work);
-  const int64_t room = max_workspace_bytes(problem) - workspace.bytes();
+  const int64_t room = max_workspace_bytes(problem) - workspace_of(work).partial_offset();
   const bool can_stream_x = streams_x(config.staging) && work.reorder_x &&
                             can_stream(work.x_planes, work.groups, device.sm_count, config.threads() / 32);
   Plan plan;
@@ -218,7 +219,7 @@ Plan plan_as(const KernelEntry& entry, const ConvProblem& problem, const DeviceS
         if (fold) cost_us += reorder_us(work.x, work.groups, share);
         if (cost_us >= plan.cost_us) continue;
         tiling.cluster = static_cast<int8_t>(sharing.cluster);
-        const int64_t workspace_bytes = workspace.bytes() + done_bytes(work, config, tiling, first_grid) +
+        const int64_t workspace_bytes = workspace_of(work, config, tiling, first_grid).partial_offset() +
                                         (partials > 1 ? partials * jobs * config.job_bytes() : 0);
         const Store store = partials == 1 ? store_of(problem, config, units, partials, fold) : Store{};
         const int64_t smem_bytes = smem_of(config, tiling, tile, store, reorders);
@@ -333,9 +334,9 @@ WgradLaunch wgrad_launch(const Plan& plan, const ConvProblem& problem) {
 
   WgradLaunch launch{};
   WgradParams& out = launch.params;
-  const Workspace workspace = workspace_of(work);
-  launch.y_offset = workspace.y_offset(), launch.done_offset = workspace.bytes();
-  launch.partial_offset = launch.done_offset + done_bytes(work, config, tiling, plan.first_grid);
+  const Workspace workspace = workspace_of(work, config, tiling, plan.first_grid);
+  launch.y_offset = workspace.y_offset(), launch.done_offset = workspace.done_offset();
+  launch.partial_offset = workspace.partial_offset();
   if (work.reorder_x) {
     out.x_order = make_x_order(work, config, tiling, plan.first_grid);
     launch.x_planes = reorder_boxes(work.x_planes, work.groups);

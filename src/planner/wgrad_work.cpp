@@ -105,7 +105,7 @@ Copied copied_operands(const Work& work, WgradStaging staging) {
 Workspace workspace_of(const Work& work) {
   const int64_t folded = round_up(int64_t{work.fold.pixels} * work.fold.row * 2, 128);
   return {work.reorder_x ? reordered_bytes(work.x_planes, work.groups) : folded,
-          work.reorder_y ? reordered_bytes(work.y_planes, work.groups) : 0};
+          work.reorder_y ? reordered_bytes(work.y_planes, work.groups) : 0, 0};
 }
 
 }  // namespace fastconv::wgrad

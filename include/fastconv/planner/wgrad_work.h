@@ -56,12 +56,13 @@ int64_t lead_of(const Work& work, WgradStaging staging);
 // Blocks of filters; each is of one phase.
 int64_t filter_blocks(const Work& work, WgradStaging staging);
 
-// The workspace: operands as rows of pixels; counters of what is streamed and partial sums follow.
+// The workspace: operands as rows of pixels, counters of what is streamed, which depend on the plan, then partial sums.
 struct Workspace {
-  int64_t x, y;  // bytes
+  int64_t x, y, done;  // bytes
 
   int64_t y_offset() const { return x; }
-  int64_t bytes() const { return x + y; }
+  int64_t done_offset() const { return x + y; }
+  int64_t partial_offset() const { return x + y + done; }
 };
 Workspace workspace_of(const Work& work);
 
