@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 import re
 import sys
 from collections.abc import Sequence
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import torch
 
-import fastconv
 from bench import environment, opponents, report, timing
+from bench.__main__ import choices
 from bench.errors import Tensors
 from bench.modes import DTYPES, Mode
 from bench.runner import MEMORY_FORMATS, input_sets
@@ -79,9 +77,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     cuda = torch.cuda.is_available()
     add = parser.add_argument
     add("--suite", default="public")
-    add("--problem", default="*", help="shell patterns of names, separated by commas")
-    add("--pass", dest="pass_", default=",".join(PASSES), help="of fprop, dgrad and wgrad, separated by commas")
-    add("--layout", default=",".join(LAYOUTS), help="of nchw and nhwc, separated by commas")
+    add("--problem", type=choices(), default=[], help="names or shell patterns; default: all of the suite")
+    add("--pass", dest="pass_", type=choices(PASSES), default=list(PASSES), help="fprop,dgrad,wgrad")
+    add("--layout", type=choices(LAYOUTS), default=list(LAYOUTS), help="default: nchw,nhwc")
     add("--dtype", default="float16" if cuda else "float32", choices=list(DTYPES))
     add("--device", choices=("cpu", "cuda"), default="cuda" if cuda else "cpu")
     add("--within", type=float, default=1.4, help="times the planner's least: which kernels are timed")
@@ -92,17 +90,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     timing.use_device(device)
     rows = [
         measure(problem, pass_, mode, layout, options.within, device, options.seconds)
-        for problem in select(load_suite(options.suite).problems, options.problem.split(","))
-        for layout in options.layout.split(",")
-        for pass_ in options.pass_.split(",")
+        for problem in select(load_suite(options.suite).problems, options.problem)
+        for layout in options.layout
+        for pass_ in options.pass_
     ]
-    stem = options.out / f"alternatives-{environment.slug(device)}-{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}"
-    run = {"command": sys.argv, "fastconv": fastconv.__version__, "machine": environment.machine(device)}
-    stem.with_suffix(".json").write_text(json.dumps({**run, "dtype": mode.label, "rows": rows}, indent=1) + "\n")
     title = f"Kernels near the planner's choice, {mode.label}, {environment.device_name(device)}"
     table = markdown(rows, opponents.display_name("torch", device))
-    stem.with_suffix(".md").write_text(f"{title}\n\n{table}\n")
-    print(f"{table}\n\nwrote {stem}.json, {stem}.md")
+    path = environment.write_table(options.out, "alternatives", device, title, table, dtype=mode.label, rows=rows)
+    print(f"{table}\n\nwrote {path}.json, {path}.md")
     return 0
 
 

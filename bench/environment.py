@@ -10,6 +10,8 @@ import os
 import platform
 import re
 import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +84,17 @@ def build() -> dict[str, Any]:
     for library in sorted(Path(fastconv.__file__).parent.glob("libfastconv_*.so")):
         facts[library.name] = "sha256=" + hashlib.sha256(library.read_bytes()).hexdigest()
     return facts
+
+
+def write_table(out: Path, name: str, device: torch.device, title: str, table: str, **data: Any) -> Path:
+    """A measurement with a command of its own, as JSON and as a table to read. Their path without the suffix."""
+    import fastconv
+
+    stem = out / f"{name}-{slug(device)}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
+    run = {"command": sys.argv, "fastconv": fastconv.__version__, "machine": machine(device)}
+    stem.with_suffix(".json").write_text(json.dumps({**run, **data}, indent=1) + "\n")
+    stem.with_suffix(".md").write_text(f"{title}\n\n{table}\n")
+    return stem
 
 
 def measure_ceilings(device: torch.device, modes: list[Mode], seconds: float = 0.2) -> Ceilings:

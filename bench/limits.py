@@ -12,21 +12,18 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
 import subprocess
 import sys
 from collections.abc import Sequence
-from datetime import datetime, timezone
 from pathlib import Path
 
 import torch
 
-import fastconv
 from bench import environment, report
 from bench.errors import random_tensors
 from bench.modes import DTYPES, Mode
-from bench.opponents import fastconv_run
-from bench.suites import LAYOUTS, PASSES, Problem, load_suite, select
+from bench.opponents import explain, fastconv_run
+from bench.suites import LAYOUTS, PASSES, load_suite, select
 
 TIME = "gpu__time_duration.sum"
 COUNTERS = {
@@ -42,28 +39,14 @@ KERNELS = "regex:conv_fprop_sm90|conv_wgrad_sm90"
 def cases(suite: str, patterns: Sequence[str]) -> list[tuple[str, str, str]]:
     problems = select(load_suite(suite).problems, patterns)
     wide = [p for p in problems if p.weight[1] > 1 and max(p.weight[0] // p.groups, p.weight[1]) >= 16]
+    mode, device = Mode("float16"), torch.device("cuda")
     return [
         (p.name, layout, pass_)
         for p in wide
         for layout in LAYOUTS
         for pass_ in PASSES
-        if pass_ != "wgrad" or (layout == "nhwc" and not folds(p))
+        if pass_ != "wgrad" or (layout == "nhwc" and "folds input" not in explain(p, pass_, mode, layout, device))
     ]
-
-
-def folds(problem: Problem) -> bool:
-    """Whether the weight gradient writes its input anew in channels_last."""
-    text = fastconv.explain(
-        problem.input,
-        problem.weight,
-        None,
-        *problem.conv_args,
-        pass_="wgrad",
-        dtype=torch.float16,
-        channels_last=True,
-        device="cuda",
-    )
-    return "folds input" in text.splitlines()[1]
 
 
 def run_kernels(suite: str, dtype: str, patterns: Sequence[str]) -> None:
@@ -129,13 +112,9 @@ def main() -> int:
         shares = {what: kernel[metric] for what, metric in COUNTERS.items()}
         rows.append({"problem": name, "layout": layout, "pass": pass_, "us": kernel[TIME] / 1000, **shares})
     device = torch.device("cuda")
-    stem = options.out / f"limits-{environment.slug(device)}-{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}"
-    run = {"command": sys.argv, "fastconv": fastconv.__version__, "machine": environment.machine(device)}
-    text = json.dumps({**run, "metrics": COUNTERS, "rows": rows}, indent=1)
-    stem.with_suffix(".json").write_text(text + "\n")
     title = f"Share of each unit's peak, per cent, {options.dtype}, {environment.device_name(device)}; times of ncu"
-    stem.with_suffix(".md").write_text(f"{title}\n\n{markdown(rows)}\n")
-    print(f"wrote {stem}.json, {stem}.md")
+    path = environment.write_table(options.out, "limits", device, title, markdown(rows), metrics=COUNTERS, rows=rows)
+    print(f"wrote {path}.json, {path}.md")
     return 0
 
 

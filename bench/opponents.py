@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -74,21 +73,18 @@ def explain(problem: Problem, pass_: str, mode: Mode, layout: str, device: torch
 
 def explain_all(problem: Problem, pass_: str, mode: Mode, layout: str, device: torch.device) -> list[str]:
     """The same, then a line for each other kernel."""
-    cuda = device.type == "cuda"
-    properties: Any = torch.cuda.get_device_properties(device) if cuda else None
-    text: str = torch.ops.fastconv._explain(
+    import fastconv
+
+    text = fastconv.explain(
         problem.input,
         problem.weight,
+        None,
         *problem.conv_args,
-        dtype=mode.dtype,
         pass_=pass_,
         precision=mode.precision or "ieee",
+        dtype=mode.torch_dtype,
         channels_last=layout == "nhwc",
-        bias=False,
-        cuda=cuda,
-        arch=properties.major * 10 + properties.minor if properties else 0,
-        sm_count=properties.multi_processor_count if properties else 0,
-        smem_optin_bytes=properties.shared_memory_per_block_optin if properties else 0,
+        device=device,
     )
     return text.splitlines()[1:]  # the first line repeats the problem
 

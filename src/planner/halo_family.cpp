@@ -78,6 +78,16 @@ void for_each_tiling(const Work& work, const HaloConfig& config, TapSplit split,
   }
 }
 
+// Of a packed filter, whose rows are outputs and whose columns are reduced.
+struct FilterStrides {
+  int64_t row, col;
+
+  explicit FilterStrides(const ConvProblem& problem)
+      : row(problem.pass == Pass::kDgrad ? problem.w_strides.c : problem.w_strides.n),
+        col(problem.pass == Pass::kDgrad ? problem.w_strides.n : problem.w_strides.c) {}
+  bool along_cols() const { return col <= row; }
+};
+
 struct Best {
   HaloTiling tiling{};
   Tiles tiles{};
@@ -91,7 +101,7 @@ Best best_tiling(const Work& work, const HaloConfig& config, const ConvProblem& 
   Best best;
   const double bytes = compulsory_bytes(problem);
   const int64_t max_workspace = max_workspace_bytes(problem);
-  const bool turned = problem.pass == Pass::kDgrad && problem.w_strides.n > problem.w_strides.c;
+  const FilterStrides filter(problem);
   const bool rows_apart = work.h.runs() > work.h.phases || work.h.run[0].step > 1;
   const bool cols_apart = work.w.runs() > work.w.phases || work.w.run[0].step > 1;
   for (const TapSplit split : {TapSplit::kNone, TapSplit::kRows, TapSplit::kTaps}) {
@@ -111,8 +121,9 @@ Best best_tiling(const Work& work, const HaloConfig& config, const ConvProblem& 
       if (config.lines) tiling.run_rows = choose_run_rows(work, device.sm_count);
       const Workspace workspace = workspace_of(work, config, problem, tiles);
       if (workspace.bytes() > max_workspace) return false;
-      const double cost =
-          any ? 0 : cost_us(work, config, tiling, tiles, reaches, {workspace.packed, turned}, bytes, device.sm_count);
+      const double cost = any ? 0
+                              : cost_us(work, config, tiling, tiles, reaches, {workspace.packed, !filter.along_cols()},
+                                        bytes, device.sm_count);
       if (cost < best.cost_us) best = {tiling, tiles, workspace, cost};
       return any;
     });
@@ -225,7 +236,8 @@ PackParams pack_params(const Work& work, const ConvProblem& problem, const HaloC
   const Strides& w = problem.w_strides;
   const int64_t taps = problem.r * problem.s, channels = config.channels, groups = problem.groups;
   PackParams pack{};
-  pack.row = problem.pass == Pass::kDgrad ? w.c : w.n, pack.col = problem.pass == Pass::kDgrad ? w.n : w.c;
+  const FilterStrides filter(problem);
+  pack.row = filter.row, pack.col = filter.col;
   pack.r = w.h, pack.s = w.w;
   pack.group = problem.k_per_group() * w.n;
   pack.rows = static_cast<int32_t>(work.out.c), pack.cols = static_cast<int32_t>(work.in.c);
@@ -234,7 +246,7 @@ PackParams pack_params(const Work& work, const ConvProblem& problem, const HaloC
   pack.channel_phases_log2 = raw.phases_log2;
   pack.taps = FastDivmod(taps), pack.filter_w = FastDivmod(problem.s);
   pack.c_blocks = FastDivmod(tiles.c_blocks), pack.k_tiles = FastDivmod(tiles.filters);
-  pack.along_cols = pack.col <= pack.row;
+  pack.along_cols = filter.along_cols();
 
   // Pieces for all multiprocessors; of columns, eight rows make contiguous multiples of 16 bytes.
   constexpr int64_t kEnough = 128;

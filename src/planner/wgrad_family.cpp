@@ -158,7 +158,8 @@ Workspace workspace_of(const Work& work, const WgradConfig& config, const WgradT
 
 constexpr const char* kNoRoom = "finds no tile that fits shared memory and the workspace";
 
-Plan plan_as(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device, bool fold) {
+// Without blocks if nothing fits.
+Plan plan_as(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device, bool fold, bool streams) {
   const WgradConfig& config = entry.wgrad;
   const Work work = make_work(problem, config, fold);
   const Copied copied = copied_operands(work, config.staging);
@@ -166,10 +167,10 @@ Plan plan_as(const KernelEntry& entry, const ConvProblem& problem, const DeviceS
   const bool reorders = work.reorder_x || work.reorder_y || fold;
   constexpr double kBothUs = 3;  // that two reorderings share
   const int64_t room = max_workspace_bytes(problem) - workspace_of(work).partial_offset();
-  const bool can_stream_x = streams_x(config.staging) && work.reorder_x &&
-                            can_stream(work.x_planes, work.groups, device.sm_count, config.threads() / 32);
+  const bool can = !streams || (streams_x(config.staging) && work.reorder_x &&
+                                can_stream(work.x_planes, work.groups, device.sm_count, config.threads() / 32));
   Plan plan;
-  if (room < 0) return plan;
+  if (room < 0 || !can) return plan;
   plan.cost_us = std::numeric_limits<double>::max();
   Units units;
   for (const BoxTaps box_taps : {BoxTaps::kAll, BoxTaps::kRow, BoxTaps::kOne}) {
@@ -185,52 +186,49 @@ Plan plan_as(const KernelEntry& entry, const ConvProblem& problem, const DeviceS
       if (reach.all_parts > kMaxWgradParts) continue;
       const int64_t jobs = job_count(work, config, units, m_blocks);
       const auto about_splits = static_cast<double>(std::max<int64_t>(1, device.sm_count / jobs));
-      for (const bool streams : {false, true}) {
-        if (streams && !can_stream_x) continue;
-        // The best tile first, by the arithmetic of a block; then the ways to share out its pixels.
-        double least = std::numeric_limits<double>::max(), clocks_of_best = 0;
-        WgradTiling tiling{};
-        Tile tile{};
-        auto consider = [&](WgradTiling shape) {
-          shape.box_taps = box_taps, shape.fold = fold, shape.streams = streams;
-          shape.m_blocks = static_cast<int8_t>(m_blocks);
-          Tile one;
-          if (!make_tile(work, config, reach, shape, device.smem_optin_bytes, one)) return;
-          const double clocks = tile_clocks(work, config, reach, shape, one, copied);
-          const double block = std::ceil(static_cast<double>(one.count) / about_splits) * clocks;
-          if (block >= least || !spare_blocks_stay_inside(work, config, box_taps, units, one)) return;
-          least = block, clocks_of_best = clocks, tiling = shape, tile = one;
-        };
-        for_each_shape(work, config.staging, consider);
-        if (tile.count == 0) consider(y_has_pixel_rows(config.staging) ? last_pixel_rows(work) : kLastResort);
-        if (tile.count == 0) continue;
-        const Sharing sharing = share_pixels(config, device, jobs, tile.count, clocks_of_best, dram_clocks,
-                                             reorders ? kMaxCooperativeCluster : kMaxWgradCluster, room);
-        const int64_t grid = sharing.splits * jobs, partials = sharing.splits / sharing.cluster;
-        const int64_t first_grid =
-            reorders ? std::min(grid, device.sm_count / sharing.cluster * sharing.cluster) : int64_t{0};
-        const double share = std::min(1., static_cast<double>(grid) / device.sm_count);
-        double cost_us = sharing.clocks / kTensorCyclesPerUs - kBothUs * (work.reorder_x && work.reorder_y);
-        if (work.reorder_x) {
-          cost_us += streams ? stream_us(work.x_planes, work.groups, first_grid, config.threads() / 32, share)
-                             : reorder_us(work.x_planes, work.groups, share);
-        }
-        if (work.reorder_y) cost_us += reorder_us(work.y_planes, work.groups, share);
-        if (fold) cost_us += reorder_us(work.x, work.groups, share);
-        if (cost_us >= plan.cost_us) continue;
-        tiling.cluster = static_cast<int8_t>(sharing.cluster);
-        const int64_t workspace_bytes = workspace_of(work, config, tiling, first_grid).partial_offset() +
-                                        (partials > 1 ? partials * jobs * config.job_bytes() : 0);
-        const Store store = partials == 1 ? store_of(problem, config, units, partials, fold) : Store{};
-        const int64_t smem_bytes = smem_of(config, tiling, tile, store, reorders);
-        if (workspace_bytes > max_workspace_bytes(problem) || smem_bytes > device.smem_optin_bytes) continue;
-        plan.wgrad = tiling;
-        plan.split = sharing.splits;
-        plan.grid = grid, plan.first_grid = first_grid;
-        plan.smem_bytes = i32(smem_bytes);
-        plan.workspace_bytes = workspace_bytes;
-        plan.cost_us = cost_us;
+      // The best tile first, by the arithmetic of a block; then the ways to share out its pixels.
+      double least = std::numeric_limits<double>::max(), clocks_of_best = 0;
+      WgradTiling tiling{};
+      Tile tile{};
+      auto consider = [&](WgradTiling shape) {
+        shape.box_taps = box_taps, shape.fold = fold, shape.streams = streams;
+        shape.m_blocks = static_cast<int8_t>(m_blocks);
+        Tile one;
+        if (!make_tile(work, config, reach, shape, device.smem_optin_bytes, one)) return;
+        const double clocks = tile_clocks(work, config, reach, shape, one, copied);
+        const double block = std::ceil(static_cast<double>(one.count) / about_splits) * clocks;
+        if (block >= least || !spare_blocks_stay_inside(work, config, box_taps, units, one)) return;
+        least = block, clocks_of_best = clocks, tiling = shape, tile = one;
+      };
+      for_each_shape(work, config.staging, consider);
+      if (tile.count == 0) consider(y_has_pixel_rows(config.staging) ? last_pixel_rows(work) : kLastResort);
+      if (tile.count == 0) continue;
+      const Sharing sharing = share_pixels(config, device, jobs, tile.count, clocks_of_best, dram_clocks,
+                                           reorders ? kMaxCooperativeCluster : kMaxWgradCluster, room);
+      const int64_t grid = sharing.splits * jobs, partials = sharing.splits / sharing.cluster;
+      const int64_t first_grid =
+          reorders ? std::min(grid, device.sm_count / sharing.cluster * sharing.cluster) : int64_t{0};
+      const double share = std::min(1., static_cast<double>(grid) / device.sm_count);
+      double cost_us = sharing.clocks / kTensorCyclesPerUs - kBothUs * (work.reorder_x && work.reorder_y);
+      if (work.reorder_x) {
+        cost_us += streams ? stream_us(work.x_planes, work.groups, first_grid, config.threads() / 32, share)
+                           : reorder_us(work.x_planes, work.groups, share);
       }
+      if (work.reorder_y) cost_us += reorder_us(work.y_planes, work.groups, share);
+      if (fold) cost_us += reorder_us(work.x, work.groups, share);
+      if (cost_us >= plan.cost_us) continue;
+      tiling.cluster = static_cast<int8_t>(sharing.cluster);
+      const int64_t workspace_bytes = workspace_of(work, config, tiling, first_grid).partial_offset() +
+                                      (partials > 1 ? partials * jobs * config.job_bytes() : 0);
+      const Store store = partials == 1 ? store_of(problem, config, units, partials, fold) : Store{};
+      const int64_t smem_bytes = smem_of(config, tiling, tile, store, reorders);
+      if (workspace_bytes > max_workspace_bytes(problem) || smem_bytes > device.smem_optin_bytes) continue;
+      plan.wgrad = tiling;
+      plan.split = sharing.splits;
+      plan.grid = grid, plan.first_grid = first_grid;
+      plan.smem_bytes = i32(smem_bytes);
+      plan.workspace_bytes = workspace_bytes;
+      plan.cost_us = cost_us;
     }
   }
   plan.kernel = &entry;
@@ -275,7 +273,7 @@ const char* why_not_as_it_is(const KernelEntry& entry, const ConvProblem& a, con
       return "copies channels of x and rows of dy's pixels: needs x in channels_last or planes without gaps, dy in "
              "NCHW, images of whole units of 16 bytes, no 1x1 filter";
     }
-    return plan_as(entry, a, device, false).grid > 0 ? nullptr : kNoRoom;
+    return plan_as(entry, a, device, false, false).grid > 0 ? nullptr : kNoRoom;
   }
   const bool copied = copyable(work.x, a.groups) && copyable(work.y, a.groups);
   if (config.staging == WgradStaging::kTma && !copied) {
@@ -283,7 +281,7 @@ const char* why_not_as_it_is(const KernelEntry& entry, const ConvProblem& a, con
            "planes without gaps";
   }
   if (work.reorder_x || work.reorder_y) {
-    return plan_as(entry, a, device, false).grid > 0 ? nullptr : kNoRoom;
+    return plan_as(entry, a, device, false, false).grid > 0 ? nullptr : kNoRoom;
   }
   if (config.staging == WgradStaging::kWarps && copied) return "is for operands that the copy engine cannot read";
   return nullptr;
@@ -302,7 +300,8 @@ bool folds(const KernelEntry& entry, const ConvProblem& a, const DeviceSpec& dev
   return stages_y &&
          static_cast<double>(a.n) * static_cast<double>(a.h + a.stride.h) * static_cast<double>(a.w + a.stride.w) <
              kMaxExtent &&
-         ceil_div(a.r, a.stride.h) * ceil_div(a.s, a.stride.w) <= kMaxTaps && plan_as(entry, a, device, true).grid > 0;
+         ceil_div(a.r, a.stride.h) * ceil_div(a.s, a.stride.w) <= kMaxTaps &&
+         plan_as(entry, a, device, true, false).grid > 0;
 }
 
 }  // namespace
@@ -314,11 +313,16 @@ const char* wgrad_why_not(const KernelEntry& entry, const ConvProblem& problem, 
 }
 
 Plan wgrad_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
-  Plan plan;
-  if (why_not_as_it_is(entry, problem, device) == nullptr) plan = plan_as(entry, problem, device, false);
-  if (!folds(entry, problem, device)) return plan;
-  const Plan folded = plan_as(entry, problem, device, true);
-  return plan.grid == 0 || folded.cost_us < plan.cost_us ? folded : plan;
+  Plan best;
+  auto consider = [&](bool fold, bool streams) {
+    const Plan plan = plan_as(entry, problem, device, fold, streams);
+    if (best.grid == 0 || (plan.grid > 0 && plan.cost_us < best.cost_us)) best = plan;
+  };
+  if (why_not_as_it_is(entry, problem, device) == nullptr) {
+    for (const bool streams : {false, true}) consider(/*fold=*/false, streams);
+  }
+  if (folds(entry, problem, device)) consider(/*fold=*/true, /*streams=*/false);
+  return best;
 }
 
 WgradLaunch wgrad_launch(const Plan& plan, const ConvProblem& problem) {

@@ -10,7 +10,7 @@ namespace fastconv::wgrad {
 inline constexpr int64_t kAlignment = 1024;
 // Full, empty, and one of dy's rows.
 inline constexpr int64_t kBarrierBytes = 24 * kMaxWgradStages;
-// Of shared memory, for operands that are written anew while products go on.
+// Of shared memory, for what of x is written anew while products go on.
 inline int64_t stream_bytes(const WgradTiling& tiling) { return tiling.streams ? kReorderStreamBytes : 0; }
 
 struct Tap {
