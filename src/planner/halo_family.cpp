@@ -455,7 +455,10 @@ HaloLaunch halo_launch(const Plan& plan, const ConvProblem& problem) {
     params.in_order = make_reorder(work.in_planes, work.groups);
     launch.planes = reorder_boxes(work.in_planes, work.groups);
   }
-  if (tiling.reorder_out) params.out_order = make_reorder(work.out_planes, work.groups);
+  if (tiling.reorder_out) {
+    params.out_order = make_reorder(work.out_planes, work.groups);
+    launch.out_planes = reorder_boxes(work.out_planes, work.groups);
+  }
   params.raw = tiles.raw;
   switch (config.staging) {
     case HaloStaging::kTma: launch.in_map[launch.in_maps++] = in_map(work, config, params); break;

@@ -319,36 +319,49 @@ void reorder_by_runs(const Reorder& order, const ReorderUnit& unit, std::vector<
   }
 }
 
-// The copy engine's boxes, swizzled as it does.
-void reorder_by_boxes(const Reorder& order, const TensorMapSpec& map, const ReorderUnit& unit,
-                      std::vector<int64_t>& rows) {
+// The copy engine's boxes, swizzled as it does, on their way to rows or from them.
+void reorder_by_boxes(const Reorder& order, const TensorMapSpec& map, const ReorderUnit& unit, bool to_planes,
+                      std::vector<int64_t>& rows, std::vector<int64_t>& planes) {
   std::vector<int64_t> smem(kReorderBarrier / 2, kNothing);
   if (map.box[0] * 2 != 128 || map.swizzle_bytes != 128) throw py::index_error("another swizzle");
-  for (int half = 0; half < 2; ++half) {
-    const uint64_t first = unit.pixel + half * kReorderBoxPixels, channel = unit.channel / 8, image = unit.image;
-    int32_t row = 0;
-    for (uint32_t j = 0; j < map.box[2]; ++j) {
-      for (uint32_t i = 0; i < map.box[1]; ++i, ++row) {
-        for (uint32_t pixel = 0; pixel < map.box[0]; ++pixel) {
-          const uint64_t at[] = {first + pixel, channel + i, j, image};
-          bool inside = true;
-          uint64_t element = at[0];
-          for (int d = 0; d < 4; ++d) inside = inside && at[d] < map.size[d];
-          for (int d = 1; d < 4; ++d) element += at[d] * map.stride[d - 1] / 2;
-          const int64_t place = half * kReorderBoxBytes + row * 128 + (((pixel / 8) ^ (row % 8)) * 8 + pixel % 8) * 2;
-          once(smem.at(place / 2), inside ? static_cast<int64_t>(element) : kZero);
+  auto for_boxes = [&](auto f) {  // f(place in shared memory, element of the planes or kZero)
+    for (int half = 0; half < 2; ++half) {
+      const uint64_t first = unit.pixel + half * kReorderBoxPixels, channel = unit.channel / 8, image = unit.image;
+      int32_t row = 0;
+      for (uint32_t j = 0; j < map.box[2]; ++j) {
+        for (uint32_t i = 0; i < map.box[1]; ++i, ++row) {
+          for (uint32_t pixel = 0; pixel < map.box[0]; ++pixel) {
+            const uint64_t at[] = {first + pixel, channel + i, j, image};
+            bool inside = true;
+            uint64_t element = at[0];
+            for (int d = 0; d < 4; ++d) inside = inside && at[d] < map.size[d];
+            for (int d = 1; d < 4; ++d) element += at[d] * map.stride[d - 1] / 2;
+            const int64_t place = half * kReorderBoxBytes + row * 128 + (((pixel / 8) ^ (row % 8)) * 8 + pixel % 8) * 2;
+            f(place / 2, inside ? static_cast<int64_t>(element) : kZero);
+          }
         }
       }
     }
-  }
-  for (int32_t lane = 0; lane < 32; ++lane) {
-    for (int32_t pixel = lane / 4; pixel < unit.pixels; pixel += 8) {
-      for (int32_t i = 0; i < 8 && lane % 4 < unit.chunks; ++i) {  // as reorder_by_matrices
-        const int32_t channel = reorder_matrix_row(i / 2 * 8 + lane % 4 * 2 + i % 2);
-        const int32_t place = reorder_box_place(reorder_box_row(channel), pixel / 8) / 2 + lane / 4;
-        once(rows.at(unit.row + pixel * int64_t{order.row} + lane % 4 * 8 + i), smem.at(place));
+  };
+  auto for_rows = [&](auto f) {  // f(place in shared memory, element of the rows)
+    for (int32_t lane = 0; lane < 32; ++lane) {
+      for (int32_t pixel = lane / 4; pixel < unit.pixels; pixel += 8) {
+        for (int32_t i = 0; i < 8 && lane % 4 < unit.chunks; ++i) {  // as reorder_by_matrices
+          const int32_t channel = reorder_matrix_row(i / 2 * 8 + lane % 4 * 2 + i % 2);
+          const int32_t place = reorder_box_place(reorder_box_row(channel), pixel / 8) / 2 + lane / 4;
+          f(place, unit.row + pixel * int64_t{order.row} + lane % 4 * 8 + i);
+        }
       }
     }
+  };
+  if (to_planes) {
+    for_rows([&](int64_t place, int64_t row) { once(smem.at(place), row); });
+    for_boxes([&](int64_t place, int64_t element) {
+      if (element != kZero) once(planes.at(element), smem.at(place));
+    });
+  } else {
+    for_boxes([&](int64_t place, int64_t element) { once(smem.at(place), element); });
+    for_rows([&](int64_t place, int64_t row) { once(rows.at(row), smem.at(place)); });
   }
 }
 
@@ -363,10 +376,8 @@ std::tuple<std::vector<int64_t>, std::vector<int64_t>, Reorder> reorder(std::arr
     const ReorderUnit unit(order, index);
     if (order.copy == ReorderCopy::kRuns && !to_planes) {
       reorder_by_runs(order, unit, rows, n * c * pixels);
-    } else if (order.copy == ReorderCopy::kBoxes && !to_planes) {
-      reorder_by_boxes(order, reorder_boxes(side, 1), unit, rows);
-    } else if (order.vector == 8 && to_planes) {
-      reorder_by_matrices<8>(order, unit, to_planes, rows, planes);
+    } else if (order.copy == ReorderCopy::kBoxes) {
+      reorder_by_boxes(order, reorder_boxes(side, 1), unit, to_planes, rows, planes);
     } else if (order.vector != 1) {
       reorder_by_matrices<2>(order, unit, to_planes, rows, planes);
     } else {

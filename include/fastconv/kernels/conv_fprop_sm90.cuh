@@ -42,7 +42,7 @@ struct HaloThreads {
 };
 
 struct ReorderedMaps {
-  CUtensorMap in, planes;  // planes: what it was before, if it is reordered
+  CUtensorMap in, planes, out_planes;  // planes: what in was, and out becomes, if they are reordered
 };
 
 // Tensor maps of the input, or how it is folded.
@@ -286,11 +286,12 @@ __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
         store(sum, first_block);
       }
     }
-    if (reorder_out) {
+    if constexpr (reorders(kStaging)) {
+      if (!reorder_out) return;
       sync_grid();
       constexpr int kConsumerWarps = 4 * Threads::kConsumerWarpgroups;  // producers have too few registers
       const int mine = warp - 4 * Threads::kProducerWarpgroups;
-      reorder_to_planes(params.out_order, smem + mine * kReorderBytes, mine, kConsumerWarps, lane);
+      reorder_to_planes(params.out_order, in_maps.out_planes, smem + mine * kReorderBytes, mine, kConsumerWarps, lane);
     }
   }
 #endif

@@ -46,8 +46,11 @@ void launch_halo(const Plan& plan, const ConvProblem& problem, const ConvBuffers
   if constexpr (kStaging == HaloStaging::kTransposed) {
     launch(plan.kernel->name, kernel, shape, stream, params, in_maps, filter_map);
   } else if constexpr (kStaging == HaloStaging::kTma) {
-    ReorderedMaps maps{in_maps.map[0], {}};
+    ReorderedMaps maps{in_maps.map[0], {}, {}};
     if (halo.planes.size[0] > 0) maps.planes = encode_tensor_map(halo.planes, problem.dtype, params.in_order.planes);
+    if (halo.out_planes.size[0] > 0) {
+      maps.out_planes = encode_tensor_map(halo.out_planes, problem.dtype, params.out_order.planes);
+    }
     launch(plan.kernel->name, kernel, shape, stream, params, maps, filter_map);
   } else if constexpr (kStaging == HaloStaging::kFolded) {
     launch(plan.kernel->name, kernel, shape, stream, params, halo.fold, filter_map);

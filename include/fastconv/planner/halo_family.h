@@ -21,7 +21,7 @@ struct HaloLaunch {
   Fold fold;                 // kFolded
   // The workspace: packed filter, input and output.
   int64_t in_offset, out_offset;
-  TensorMapSpec planes;  // of a reordered input
+  TensorMapSpec planes, out_planes;  // of a reordered input and output
 };
 HaloLaunch halo_launch(const Plan& plan, const ConvProblem& problem);
 

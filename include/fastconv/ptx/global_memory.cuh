@@ -11,6 +11,13 @@ __device__ __forceinline__ void store_global16(void* pointer, const uint32_t (&v
                : "memory");
 }
 
+__device__ __forceinline__ void load_global16(const void* pointer, uint32_t (&v)[4]) {
+  asm volatile("ld.global.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
+               : "l"(pointer)
+               : "memory");
+}
+
 // Everything that the warp wrote before, if its lanes have met, is visible to whoever acquires the sum.
 __device__ __forceinline__ void add_release(uint32_t* counter) {
   asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");

@@ -147,6 +147,32 @@ struct Reorderer {
     __syncwarp();
   }
 
+  // A unit's rows as boxes on their way to the planes. The loads do not wait for the boxes before them.
+  __device__ __forceinline__ void store_boxes(const ReorderUnit& unit) const {
+    constexpr int kGroups = kReorderPixels / 8;
+    const auto* from = static_cast<const uint16_t*>(order.rows) + unit.row + lane / 4 * order.row + lane % 4 * 8;
+    const int mine = lane % 4 < unit.chunks ? unit.pixels - lane / 4 : 0;  // as in write_boxes
+    const int row = reorder_box_row(reorder_matrix_row(lane));
+    uint32_t v[kGroups][4] = {};
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group, from += 8 * order.row) {
+      if (group * 8 < mine) ptx::load_global16(from, v[group]);
+    }
+    ptx::bulk_wait_read();
+    __syncwarp();
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) {
+      ptx::stmatrix4<true>(buffer + reorder_box_place(row, group), v[group]);
+    }
+    ptx::async_proxy_fence();
+    __syncwarp();
+    if (lane < 2) {
+      ptx::tma_store(boxes, buffer + lane * kReorderBoxBytes, unit.pixel + lane * kReorderBoxPixels, unit.channel / 8,
+                     0, unit.image, 0);
+    }
+    ptx::bulk_commit();
+  }
+
   template <int kVector>
   __device__ __forceinline__ void to_planes(const ReorderUnit& unit) const {
     using Access = ReorderAccess<kVector>;
@@ -221,18 +247,18 @@ __device__ __forceinline__ void reorder_to_rows(const Reorder& order, const CUte
 }
 
 // The way back.
-__device__ __forceinline__ void reorder_to_planes(const Reorder& order, uint32_t buffer, int warp, int warps,
-                                                  int lane) {
-  const Reorderer reorderer{order, nullptr, buffer, lane};
+__device__ __forceinline__ void reorder_to_planes(const Reorder& order, const CUtensorMap& boxes, uint32_t buffer,
+                                                  int warp, int warps, int lane) {
+  const Reorderer reorderer{order, &boxes, buffer, lane};
+  if (order.copy == ReorderCopy::kBoxes) {
+    reorderer.for_units(order.units, warp, warps, [&](const ReorderUnit& unit) { reorderer.store_boxes(unit); });
+    return ptx::bulk_wait_read();
+  }
   auto move = [&]<int kVector>(std::integral_constant<int, kVector>) {
     reorderer.for_units(order.units, warp, warps,
                         [&](const ReorderUnit& unit) { reorderer.template to_planes<kVector>(unit); });
   };
-  switch (order.vector) {
-    case 8: return move(std::integral_constant<int, 8>());
-    case 2: return move(std::integral_constant<int, 2>());
-    default: return move(std::integral_constant<int, 1>());
-  }
+  order.vector == 1 ? move(std::integral_constant<int, 1>()) : move(std::integral_constant<int, 2>());
 }
 
 // What is left of a tensor when products begin, by kReorderStreamers warps of each block, round by round.
