@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import fastconv
 import reference
-from check import KERNELS, Kernel, expect_pass, run_forced
+from check import KERNELS, MODES, Kernel, expect_pass, run_forced
 from shapes import DTYPES, Problem, operands
 
 PROBLEMS = (
@@ -45,13 +45,13 @@ VIEWS = ("contiguous", "channels_last")
 STREAMED = Problem(3, 64, 264, 264, 64, 3, 3, padding=(1, 1))
 
 
-def runs_right(kernel: Kernel, problem: Problem, dtype: torch.dtype, view: str) -> bool:
+def runs_right(kernel: Kernel, problem: Problem, dtype: torch.dtype, view: str, precision: str = "ieee") -> bool:
     """False if the kernel refuses the problem."""
     o = operands(problem, dtype, "cuda", views=(view, view, view))
-    actual = run_forced(kernel, o, problem)
+    actual = run_forced(kernel, o, problem, precision)
     if actual is None:
         return False
-    reference.assert_right(actual, expect_pass(kernel.pass_, o, problem), kernel.name)
+    reference.assert_right(actual, expect_pass(kernel.pass_, o, problem), kernel.name, precision)
     return True
 
 
@@ -66,8 +66,9 @@ def main() -> int:
     pattern = sys.argv[1] if len(sys.argv) > 1 else "*"
     for kernel in (k for k in KERNELS if k.device == "cuda" and fnmatch(k.name, pattern)):
         runs = sum(
-            any(runs_right(kernel, problem, dtype, view) for problem in PROBLEMS)
+            any(runs_right(kernel, problem, dtype, view, precision) for problem in PROBLEMS)
             for dtype, view in itertools.product(DTYPES, VIEWS)
+            for precision in (MODES if dtype == torch.float32 else ["ieee"])
         )
         if kernel.name.endswith("64x3_1x3_rows"):
             assert "streams input" in explain(kernel, STREAMED)

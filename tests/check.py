@@ -13,7 +13,7 @@ import fastconv
 import reference
 from shapes import Operands, Problem, operands
 
-F32_EXACT: dict[str, Any] = {"precision": "ieee"}
+MODES = ["ieee", "bf16x3", "tf32"]
 
 
 @dataclass(frozen=True)
@@ -38,24 +38,25 @@ def poison(device: str, *tensors: Tensor) -> None:
             del blocks
 
 
-def run_pass(pass_: str, o: Operands, problem: Problem, **options: Any) -> Tensor:
+def run_pass(pass_: str, o: Operands, problem: Problem, precision: str = "ieee") -> Tensor:
     """One of the three ops, below autograd's front end."""
     ops = torch.ops.fastconv
+    mode = {"precision": precision}
     if pass_ == "fprop":
         poison(o.input.device.type, o.grad_output)
-        return ops.conv2d(o.input, o.weight, o.bias, *problem.geometry, **F32_EXACT, **options)
+        return ops.conv2d(o.input, o.weight, o.bias, *problem.geometry, **mode)
     if pass_ == "dgrad":
         poison(o.input.device.type, o.input)
-        return ops.conv2d_input(problem.input_size, o.weight, o.grad_output, *problem.geometry, **F32_EXACT, **options)
+        return ops.conv2d_input(problem.input_size, o.weight, o.grad_output, *problem.geometry, **mode)
     poison(o.input.device.type, o.weight)
-    return ops.conv2d_weight(o.input, problem.weight_size, o.grad_output, *problem.geometry, **F32_EXACT, **options)
+    return ops.conv2d_weight(o.input, problem.weight_size, o.grad_output, *problem.geometry, **mode)
 
 
-def run_forced(kernel: Kernel, o: Operands, problem: Problem) -> Tensor | None:
+def run_forced(kernel: Kernel, o: Operands, problem: Problem, precision: str = "ieee") -> Tensor | None:
     """What this kernel computes; None if it refuses the problem, which it has to do by its name."""
     with fastconv.force_kernel(kernel.name):
         try:
-            return run_pass(kernel.pass_, o, problem)
+            return run_pass(kernel.pass_, o, problem, precision)
         except RuntimeError as error:
             if kernel.name not in str(error):
                 raise
@@ -78,7 +79,7 @@ def check_training_step(o: Operands, problem: Problem) -> None:
     x, w = o.input.detach().requires_grad_(), o.weight.detach().requires_grad_()
     b = None if o.bias is None else o.bias.detach().requires_grad_()
     poison(o.input.device.type, o.input, o.weight, o.grad_output)
-    y = fastconv.conv2d(x, w, b, *problem.geometry, **F32_EXACT)
+    y = fastconv.conv2d(x, w, b, *problem.geometry, precision="ieee")
     reference.assert_right(y, reference.output(x, w, b, *problem.geometry))
     y.backward(o.grad_output)
     expected = reference.gradients(x, w, o.grad_output, *problem.geometry)

@@ -9,6 +9,10 @@ wrong, missing or doubled product changes. Where both operands of a gradient rep
 equal products follow each other and r roundings fall the same way: the walk has steps of r, and its end is
 sqrt(r) times as far. Rounding the result to a 16-bit dtype adds half an ulp of the result.
 Each element is held to this, so that a single wrong one cannot hide in a norm.
+
+float32 in the modes below "ieee" adds what its operands lose: "tf32" rounds each to 11 bits, two roundings of 2^-11 a
+product; "bf16x3" leaves out the product of two second parts, 2^-16, and rounds each of them by 2^-17, 2^-15 in all, and
+lets the tensor cores truncate sums of up to 4096 products, 16 at a time: no more than 2^-14 of sum |x||w|.
 """
 
 from __future__ import annotations
@@ -31,18 +35,24 @@ _ACCUMULATOR_EPS = {
 }
 
 
+# Of sum |x||w|, besides accumulation.
+LOST = {"ieee": 0.0, "bf16x3": 2**-14, "tf32": 2**-10}
+
+
 @dataclass(frozen=True)
 class Expected:
     value: Tensor  # float64, on the CPU
     magnitude: Tensor  # the same sum over absolute values
     repeats: int = 1  # equal products in a row
 
-    def bound(self, dtype: torch.dtype) -> Tensor:
+    def bound(self, dtype: torch.dtype, precision: str = "ieee") -> Tensor:
         """The largest error allowed, for each element."""
         info = torch.finfo(dtype)
         # The reference rounds as well, with float64's unit.
         eps = _ACCUMULATOR_EPS[dtype] + torch.finfo(torch.float64).eps
         accumulation = ACCUMULATION * math.sqrt(self.repeats) * 0.5 * eps * self.magnitude
+        if dtype == torch.float32:
+            accumulation = accumulation + LOST[precision] * self.magnitude
         rounding = 0.0 if dtype in (torch.float32, torch.float64) else 0.5 * info.eps
         return accumulation + rounding * (self.value.abs() + accumulation) + info.smallest_normal * info.eps
 
@@ -92,11 +102,11 @@ def _repeats(input: Tensor, grad_output: Tensor) -> int:
     return math.prod(common)
 
 
-def assert_right(actual: Tensor, expected: Expected, what: str = "output") -> None:
+def assert_right(actual: Tensor, expected: Expected, what: str = "output", precision: str = "ieee") -> None:
     assert actual.shape == expected.value.shape, (
         f"{what}: size {tuple(actual.shape)}, not {tuple(expected.value.shape)}"
     )
-    bound = expected.bound(actual.dtype)
+    bound = expected.bound(actual.dtype, precision)
     error = (f64(actual) - expected.value).abs()
     wrong = ~(error <= bound)  # a NaN is wrong
     if wrong.any():

@@ -181,6 +181,10 @@ def test_verdict_follows_the_promised_precision() -> None:
     assert verdict(FP32, 1e-2, 1.0) == "WRONG"
     assert verdict(FP32, math.nan, 1e-6) == "WRONG"
     assert verdict(Mode("float32", "bf16x3"), 3e-5, 1e-6) == "loose"
+    assert verdict(Mode("float32", "tf32"), 3.2e-4, 3e-4) == "ok"
+    assert verdict(Mode("float32", "tf32"), 3.4e-4, 3e-4) == "loose"
+    assert verdict(Mode("float32", "tf32"), 3e-4, 2e-7) == "ok"  # cuDNN did not use TF32
+    assert verdict(Mode("float32", "tf32"), 6e-4, 2e-7) == "loose"
 
 
 def made_up_report() -> Report:

@@ -16,7 +16,18 @@ from torch import Tensor
 
 import fastconv
 import reference
-from check import KERNELS, Kernel, check_pass, check_problem, expect_pass, is_poisoned, poison, run_forced, run_pass
+from check import (
+    KERNELS,
+    MODES,
+    Kernel,
+    check_pass,
+    check_problem,
+    expect_pass,
+    is_poisoned,
+    poison,
+    run_forced,
+    run_pass,
+)
 from shapes import (
     CASES,
     DTYPES,
@@ -101,33 +112,44 @@ class TestKernel:
     ) -> None:
         self.check(kernel, problem, dtype, seed, kinds)
 
-    @given(problem=wide_problems(), dtype=st.sampled_from(HALF), seed=seeds, kinds=st.tuples(*[layouts] * 3))
-    @settings(max_examples=15)
+    @given(
+        problem=wide_problems(),
+        mode=st.sampled_from([(torch.float16, "ieee"), (torch.bfloat16, "ieee"), *((torch.float32, m) for m in MODES)]),
+        seed=seeds,
+        kinds=st.tuples(*[layouts] * 3),
+    )
+    @settings(max_examples=30)
     def test_is_right_where_tensor_cores_work(
-        self, kernel: Kernel, problem: Problem, dtype: torch.dtype, seed: int, kinds: tuple[str, str, str]
+        self, kernel: Kernel, problem: Problem, mode: tuple[torch.dtype, str], seed: int, kinds: tuple[str, str, str]
     ) -> None:
-        self.check(kernel, problem, dtype, seed, kinds)
+        self.check(kernel, problem, mode[0], seed, kinds, mode[1])
 
     def check(
-        self, kernel: Kernel, problem: Problem, dtype: torch.dtype, seed: int, kinds: tuple[str, str, str]
+        self,
+        kernel: Kernel,
+        problem: Problem,
+        dtype: torch.dtype,
+        seed: int,
+        kinds: tuple[str, str, str],
+        precision: str = "ieee",
     ) -> None:
         o = operands(problem, dtype, kernel.device, seed, kinds)
-        actual = run_forced(kernel, o, problem)
+        actual = run_forced(kernel, o, problem, precision)
         if actual is None:
             event("refused")
             return
-        reference.assert_right(actual, expect_pass(kernel.pass_, o, problem), kernel.name)
+        reference.assert_right(actual, expect_pass(kernel.pass_, o, problem), kernel.name, precision)
 
     def test_runs_some_named_problem(self, kernel: Kernel) -> None:
         """A kernel that refuses everything would pass the test above."""
         for dtype, layout in itertools.product(DTYPES, ("contiguous", "channels_last")):
             ran = 0
-            for problem in CASES.values():
+            for problem, precision in itertools.product(CASES.values(), MODES if dtype == torch.float32 else ["ieee"]):
                 o = operands(problem, dtype, kernel.device, views=(layout,) * 3)
-                actual = run_forced(kernel, o, problem)
+                actual = run_forced(kernel, o, problem, precision)
                 if actual is None:
                     continue
-                reference.assert_right(actual, expect_pass(kernel.pass_, o, problem), kernel.name)
+                reference.assert_right(actual, expect_pass(kernel.pass_, o, problem), kernel.name, precision)
                 ran += 1
             if ran:
                 return
@@ -308,18 +330,20 @@ def test_no_input_channels(device: str) -> None:
 
 
 @pytest.mark.cuda
+@pytest.mark.parametrize("mode", ["float16", *MODES])
 @pytest.mark.parametrize("pass_", PASSES)
 @pytest.mark.parametrize("name", NCHW)
-def test_every_way_to_stage_nchw(cuda: str, name: str, pass_: str) -> None:
+def test_every_way_to_stage_nchw(cuda: str, name: str, pass_: str, mode: str) -> None:
     problem = NCHW[name]
-    o = operands(problem, torch.float16, cuda)
+    dtype, precision = (torch.float16, "ieee") if mode == "float16" else (torch.float32, mode)
+    o = operands(problem, dtype, cuda)
     expected = expect_pass(pass_, o, problem)
-    kernels = [k for k in KERNELS if k.pass_ == pass_ and k.name.endswith(("_tma", "_rows", "_transposed", "_lines"))]
-    results = {k.name: run_forced(k, o, problem) for k in kernels}
+    kernels = [k for k in KERNELS if k.pass_ == pass_ and k.name.startswith(("halo_", "sm90_"))]
+    results = {k.name: run_forced(k, o, problem, precision) for k in kernels}
     assert any(result is not None for result in results.values())
     for kernel, result in results.items():
         if result is not None:
-            reference.assert_right(result, expected, kernel)
+            reference.assert_right(result, expected, kernel, precision)
 
 
 @pytest.mark.cuda

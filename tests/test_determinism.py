@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import fastconv
-from check import KERNELS, Kernel, run_forced, run_pass
+from check import KERNELS, MODES, Kernel, run_forced, run_pass
 from shapes import CASES, DTYPES, PASSES, Problem, operands
 
 # Reductions long enough that an implementation would want to split them.
@@ -45,15 +45,14 @@ def test_runs_are_bitwise_equal(device: str, dtype: torch.dtype, name: str) -> N
 )
 def test_each_kernel_is_bitwise_repeatable(kernel: Kernel) -> None:
     repeats = 1000 if kernel.device == "cuda" else 20
-    for problem, dtype, layout in itertools.product(
-        SPLIT.values(), (torch.float32, torch.float16), ("contiguous", "channels_last")
-    ):
+    modes = [*((torch.float32, mode) for mode in MODES), (torch.float16, "ieee")]
+    for problem, (dtype, mode), layout in itertools.product(SPLIT.values(), modes, ("contiguous", "channels_last")):
         o = operands(problem, dtype, kernel.device, views=(layout,) * 3)
-        first = run_forced(kernel, o, problem)
+        first = run_forced(kernel, o, problem, mode)
         if first is None:
             continue
         for _ in range(repeats):
-            again = run_forced(kernel, o, problem)
+            again = run_forced(kernel, o, problem, mode)
             assert again is not None and torch.equal(first, again)
         repeats = 20  # of the other problems
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import HealthCheck, assume, example, given, settings
@@ -101,7 +101,7 @@ def staged_convolutions(draw: st.DrawFn, kernel: native.Kernel) -> Convolution:
     if "folded" in kernel.name:
         return draw(folded_convolutions(filters=kernel.tile[1] // 2))
     dgrad, lines = kernel.pass_ == "dgrad", "lines" in kernel.name
-    staging = next(name for name in STAGINGS if name in kernel.name)
+    staging = next((name for name in STAGINGS if name in kernel.name), "tma")
     whole = staging == "planes"
     side_by_side = "x3_" in kernel.name  # columns of the filter, three at a time, at most three pixels apart
     n = draw(st.integers(1, 2))
@@ -150,6 +150,13 @@ def staged_convolutions(draw: st.DrawFn, kernel: native.Kernel) -> Convolution:
 
 
 STAGINGS = ("tma", "transposed", "planes", "pairs", "pixels", "folded")
+FLOAT32 = {"tf32": "tf32", "parts": "bf16x3", "promoted": "ieee"}  # by the kernel's name: a precision
+
+
+def dtype_of(kernel: native.Kernel) -> dict[str, Any]:
+    """Of a problem that the kernel may compute."""
+    precision = next((p for name, p in FLOAT32.items() if name in kernel.name), None)
+    return {"dtype": "float32", "precision": precision} if precision else {"dtype": "float16"}
 
 
 @pytest.mark.parametrize("kernel", HALO_KERNELS, ids=lambda kernel: kernel.name)
@@ -158,18 +165,44 @@ STAGINGS = ("tma", "transposed", "planes", "pairs", "pixels", "folded")
 def test_halo_engine_forms_every_product_once_and_no_other(kernel: native.Kernel, data: st.DataObject) -> None:
     conv = data.draw(staged_convolutions(kernel))
     # Pixels that lie apart are for the kernel that takes any strides; those for contiguous channels write NCHW anew.
-    either = "tma" in kernel.name or "folded" in kernel.name
+    dtype = dtype_of(kernel)
+    either = "tma" in kernel.name or "folded" in kernel.name or dtype["dtype"] == "float32"
     channels_last = "pixels" in kernel.name or (either and data.draw(st.booleans()))
     problem = native.ConvProblem(
         *conv,
         pass_=kernel.pass_,
-        dtype="float16",
+        **dtype,
         channels_last=channels_last,
         align=2 if "pixels" in kernel.name else 128,
     )
     assume(kernel.why_not(problem, HOPPER) is None)
     expected = sorted(products_by_definition(conv, problem, kernel.pass_))
     assert sorted(native.halo_products(problem, kernel, HOPPER)) == expected
+
+
+@pytest.mark.parametrize("precision", ["tf32", "bf16x3", "ieee"])
+@pytest.mark.parametrize("pass_", ["fprop", "dgrad"])
+@pytest.mark.parametrize(("groups", "c", "k"), [(1, 72, 80), (2, 72, 80), (1, 16, 80), (1, 80, 16), (1, 24, 16)])
+def test_halo_engine_multiplies_the_parts_that_the_precision_needs(
+    groups: int, c: int, k: int, pass_: str, precision: str
+) -> None:
+    """Each pair of parts (i, j), i + j < parts, once for every block of channels; small products first. The filter's
+    part is there, also where it stays in shared memory."""
+    conv = Convolution((1, groups * c, 9, 10), (groups * k, c, 3, 3), (1, 1), (1, 1), (1, 1), groups)
+    problem = native.ConvProblem(*conv, pass_=pass_, precision=precision)
+    ran = 0
+    for kernel in HALO_KERNELS:
+        if kernel.pass_ != pass_ or kernel.why_not(problem, HOPPER) is not None:
+            continue
+        parts = 1 if "tf32" in kernel.name else 3 if precision == "ieee" else 2
+        channels = -(-(k if pass_ == "dgrad" else c) // kernel.tile[2])
+        blocks = native.halo_blocks(problem, kernel, HOPPER)
+        pairs = [(i, j) for i in range(parts) for j in range(parts) if i + j < parts]
+        assert sorted(blocks) == [(c, i, j) for c in range(channels) for i, j in pairs], kernel.name
+        sums = [i + j for _, i, j in blocks]
+        assert sums == sorted(sums, reverse=True), kernel.name
+        ran += 1
+    assert ran
 
 
 @pytest.mark.parametrize("kernel", [k for k in HALO_KERNELS if "lines" in k.name], ids=lambda kernel: kernel.name)
@@ -180,14 +213,16 @@ def test_every_byte_of_the_output_is_stored_once_and_inner_lines_whole(
 ) -> None:
     conv = data.draw(staged_convolutions(kernel))
     conv = conv._replace(input=(images, *conv.input[1:]))
-    problem = native.ConvProblem(*conv, pass_=kernel.pass_, dtype="float16", align=128)
+    dtype = dtype_of(kernel)
+    problem = native.ConvProblem(*conv, pass_=kernel.pass_, **dtype, align=128)
     device = native.DeviceSpec.cuda(90, sm_count, 227 << 10)
     assume(kernel.why_not(problem, device) is None)
     stores = sorted(native.line_stores(problem, kernel, device))
     ends = [first + count for first, count in stores]
     n, c, h, w = conv.input
     size = n * c * h * w if kernel.pass_ == "dgrad" else n * conv.weight[0] * problem.p * problem.q
-    assert [first for first, _ in stores] == [0, *ends[:-1]] and ends[-1] == 2 * size
+    assert [first for first, _ in stores] == [0, *ends[:-1]]
+    assert ends[-1] == (4 if dtype["dtype"] == "float32" else 2) * size
     assert all(first // 128 == (first + count - 1) // 128 for first, count in stores)
     if sm_count == 1:  # two runs, or one: what they share is ends of planes and of runs
         assert sum(count < 128 for _, count in stores) <= 2 * conv.weight[kernel.pass_ == "dgrad"] * (images + 2)
@@ -211,7 +246,10 @@ def test_halo_engine_forms_the_products_of_tiny_nchw_images(pass_: str, size: tu
 @given(data=st.data())
 @settings(max_examples=30, suppress_health_check=list(HealthCheck))
 def test_halo_engine_packs_the_filter_as_it_is_used(pass_: str, channels_last: bool, data: st.DataObject) -> None:
-    kernel = data.draw(st.sampled_from([k for k in HALO_KERNELS if k.pass_ == pass_ and "krsc" not in k.name]))
+    packing = [
+        k for k in HALO_KERNELS if k.pass_ == pass_ and "krsc" not in k.name and dtype_of(k)["dtype"] == "float16"
+    ]
+    kernel = data.draw(st.sampled_from(packing))
     groups, r, s = (
         data.draw(st.sampled_from([1, 1, 2])),
         *data.draw(st.sampled_from([(1, 1), (3, 3), (1, 4), (5, 7), (2, 2), (9, 11), (1, 300)])),
@@ -241,16 +279,39 @@ def test_halo_engine_packs_the_filter_as_it_is_used(pass_: str, channels_last: b
 @pytest.mark.parametrize("narrow", [False, True])
 @pytest.mark.parametrize("across_log2", [0, 1, 2])
 @pytest.mark.parametrize(
-    ("vector", "together", "block_k"),
-    [(8, 4, 64), (8, 2, 128), (8, 1, 256), (2, 4, 32), (2, 2, 16), (1, 2, 128), (1, 1, 256)],
+    ("vector", "together", "block_k", "element_bytes"),
+    [
+        *[(8, 4, 64, 2), (8, 2, 128, 2), (8, 1, 256, 2), (2, 4, 32, 2), (2, 2, 16, 2), (1, 2, 128, 2), (1, 1, 256, 2)],
+        *[(4, 4, 64, 4), (4, 2, 128, 4), (4, 1, 256, 4), (2, 4, 32, 4), (2, 2, 64, 4), (2, 1, 128, 4)],
+        *[(1, 2, 128, 4), (1, 1, 256, 4)],
+    ],
 )
-def test_sums_become_rows_of_pixels(vector: int, together: int, block_k: int, across_log2: int, narrow: bool) -> None:
+def test_sums_become_rows_of_pixels(
+    vector: int, together: int, block_k: int, element_bytes: int, across_log2: int, narrow: bool
+) -> None:
     """Of every channel that passes through shared memory at once, each pixel is stored once and is that sum."""
-    stored = native.pixel_rows(vector, together, block_k, narrow, across_log2)
+    stored, turns = native.pixel_rows(vector, together, block_k, element_bytes, narrow, across_log2)
     assert all(should == does for should, does in stored)
-    channels = min(block_k, 8192 // (128 * together))
+    channels = min(block_k, 8192 // (64 * element_bytes * together))
     pixels = range(64 * together)
     assert sorted(does for _, does in stored) == [i * block_k + c for i in pixels for c in range(channels)]
+    assert turns == 1
+
+
+@pytest.mark.parametrize(("block_k", "element_bytes"), [(64, 2), (256, 2), (32, 4), (128, 4)])
+def test_sums_become_rows_of_channels(block_k: int, element_bytes: int) -> None:
+    stored, turns = native.channel_rows(block_k, element_bytes)
+    assert all(should == does for should, does in stored)
+    channels = range(128 // element_bytes)
+    assert sorted(does for _, does in stored) == [i * block_k + c for i in range(16) for c in channels]
+    assert turns == 1
+
+
+@pytest.mark.parametrize("element_bytes", [2, 4])
+def test_streams_meet_different_banks(element_bytes: int) -> None:
+    """Where the output's planes are multiples of 16 bytes apart."""
+    assert all(native.stream_turns(plane, element_bytes) == 1 for plane in range(0, 1024, 16))
+    assert max(native.stream_turns(plane, element_bytes) for plane in range(0, 128, 4)) <= 4
 
 
 @pytest.mark.parametrize("to_planes", [False, True])

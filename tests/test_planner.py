@@ -89,7 +89,8 @@ def check_plan(problem: native.ConvProblem, pass_: str, device: native.DeviceSpe
     kernel = KERNELS[plan.kernel]
     assert kernel.pass_ == pass_ and kernel.is_cuda == device.is_cuda
     assert kernel.why_not(problem, device) is None
-    assert 0 <= plan.workspace_bytes <= max(256 << 20, int(problem.compulsory_bytes / 4))
+    parts = int(problem.compulsory_bytes * 1.5) if problem.dtype == "float32" else 0
+    assert 0 <= plan.workspace_bytes <= max(256 << 20, int(problem.compulsory_bytes / 4)) + parts
     assert plan.split >= 1 and plan.chunk >= 0 and plan.cost_us >= 0
     native.check_copies(problem, kernel, device)
     if device.is_cuda:
@@ -177,7 +178,21 @@ def test_tensor_cores_take_what_is_wide_enough_on_hopper_alone(name: str, pass_:
             # As many images as give each multiprocessor something to do.
             problem = native_problem(PUBLIC[name].with_(n=64), pass_, dtype=dtype, channels_last=channels_last)
             on_tensor_cores = native.make_plan(problem, gpu).kernel.startswith("halo_")
-            assert on_tensor_cores == (arch == 90 and dtype in ("float16", "bfloat16")), (arch, dtype)
+            # Six products of parts, for so few multiplications, are no cheaper than one by one.
+            cheap = dtype == "float32" and (name, pass_) == ("rn50_l1_1x1", "dgrad")
+            assert on_tensor_cores == (arch == 90 and dtype != "float64" and not cheap), (arch, dtype)
+
+
+@pytest.mark.parametrize("pass_", ["fprop", "dgrad", "wgrad"])
+def test_no_image_has_a_plan_by_every_kernel(pass_: str) -> None:
+    empty = Problem(0, 16, 256, 1024, 128, 3, 3)
+    for dtype, precision in [("float16", "ieee"), *(("float32", p) for p in ("ieee", "bf16x3", "tf32"))]:
+        for channels_last in (False, True):
+            problem = native_problem(empty, pass_, dtype=dtype, precision=precision, channels_last=channels_last)
+            assert native.make_plan(problem, GPUS[90]).kernel
+            for kernel in native.kernel_table():
+                if kernel.is_cuda and kernel.pass_ == pass_:
+                    native.make_plan(problem, GPUS[90], kernel.name)
 
 
 def test_rows_that_begin_within_sectors_are_stored_in_lines() -> None:
@@ -374,9 +389,9 @@ def test_vectors_of_channels_are_not_read_where_columns_lie_closer(
     """As in the gradient of a mean over pixels: the taps are then not ordered with their channels side by side."""
     problem = Problem(8, 64, 64, 64, 64, 3, 3, padding=(1, 1))
     expanded = native_problem(problem, pass_, channels_last=True, x_strides=strides, y_strides=strides)
-    plan = native.make_plan(expanded, GPUS[90])
+    plan = native.make_plan(expanded, GPUS[80])
     assert not plan.kernel.endswith("_nhwc")
-    dense = native.make_plan(native_problem(problem, pass_, channels_last=True), GPUS[90])
+    dense = native.make_plan(native_problem(problem, pass_, channels_last=True), GPUS[80])
     assert dense.kernel.endswith("_nhwc")
 
 

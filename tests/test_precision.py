@@ -87,7 +87,8 @@ def test_tf32_is_as_exact_as_cudnn_in_tf32(cuda: str, name: str) -> None:
         limit = errors(torch.nn.functional.conv2d, PROBLEMS[name], torch.float32, cuda)
     ours = errors(in_mode("tf32"), PROBLEMS[name], torch.float32, cuda)
     for pass_ in PASSES:
-        assert ours[pass_] <= max(1.1 * limit[pass_], 2**-11), pass_
+        used = limit[pass_] > 2**-14
+        assert ours[pass_] <= (1.1 * limit[pass_] if used else 2**-11), pass_
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
@@ -114,6 +115,44 @@ def test_ieee_keeps_float32s_range(device: str, scale: float) -> None:
     assert reference.normwise_error(actual, expected) <= 1e-6
 
 
+@pytest.mark.parametrize("name", ["3x3", "pointwise"])
+def test_ieee_reaches_the_largest_numbers(device: str, name: str) -> None:
+    """One product of nearly 2^128 a sum: its parts' products are no larger."""
+    problem = PROBLEMS[name].with_(n=1)
+    x, w = torch.zeros(problem.input_size), torch.zeros(problem.weight_size)
+    x[:, 5], w[:, 5, 0, 0] = (1 + 2**-8) * 2.0**100, (1 + 2**-8) * 2.0**27 * 0.99
+    dy = torch.zeros(problem.output_size)
+    dy[:, :, 3, 4] = (1 + 2**-8) * 2.0**26
+    x, w, dy = x.to(device).requires_grad_(), w.to(device).requires_grad_(), dy.to(device)
+    y = fastconv.conv2d(x, w, None, *problem.geometry, precision="ieee")
+    (dw,) = torch.autograd.grad(y, w, dy)
+    for actual, right in (
+        (y, reference.output(x, w, None, *problem.geometry)),
+        (dw, reference.gradients(x, w, dy, *problem.geometry).weight),
+    ):
+        assert actual.isfinite().all()
+        assert (reference.f64(actual) - right.value).abs().max() <= FEW_ROUNDINGS * right.value.abs().max()
+
+
+@pytest.mark.parametrize("name", ["3x3", "pointwise"])
+@pytest.mark.parametrize(("scale", "other"), [(1e-38, 1.0), (1e-40, 1.0), (1e-36, 1e-3), (1e-39, 1e20), (1e-41, 1e10)])
+def test_ieee_keeps_denormal_numbers(device: str, name: str, scale: float, other: float) -> None:
+    """As float32 multiply-adds do: what is lost is a few units of the smallest number that float32 has."""
+    problem = PROBLEMS[name]
+    o = operands(problem)
+    x, w = (o.input * scale).to(device), (o.weight * other).to(device)
+    x.requires_grad_(), w.requires_grad_()
+    y = fastconv.conv2d(x, w, None, *problem.geometry, precision="ieee")
+    expected = reference.output(x, w, None, *problem.geometry)
+    roundings = 2**-149 * math.sqrt(problem.products)  # of as many products as an image of errors at random has
+    smallest = roundings * (1 + other)
+    dw = torch.autograd.grad(y, w, o.grad_output.to(device))[0]
+    gradients = reference.gradients(x, w, o.grad_output.to(device), *problem.geometry)
+    for actual, right, bound in ((y, expected, smallest), (dw, gradients.weight, 4 * roundings)):
+        error = (reference.f64(actual) - right.value).norm()
+        assert error <= max(FEW_ROUNDINGS * right.value.norm(), bound), (float(error), float(right.value.norm()))
+
+
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_ieee_with_a_wide_range_of_values(device: str, name: str) -> None:
     """exp(4 sigma): thirteen binary orders of magnitude in one tensor."""
@@ -131,24 +170,33 @@ def test_ieee_with_a_wide_range_of_values(device: str, name: str) -> None:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("special", [math.inf, -math.inf, math.nan])
 @pytest.mark.parametrize("where", ["input", "weight", "grad_output"])
-def test_inf_and_nan_propagate(device: str, mode: str, special: float, where: str) -> None:
+@pytest.mark.parametrize(
+    ("c", "k", "layout"), [(5, 6, "contiguous"), (32, 48, "contiguous"), (32, 48, "channels_last")]
+)
+def test_inf_and_nan_propagate(device: str, mode: str, special: float, where: str, c: int, k: int, layout: str) -> None:
     """Where float64 has Inf or NaN, so have we, and nowhere else.
 
     Only where no zero of a padding meets an infinite tap: those products are NaN in some correct implementations and
-    left out in others, torch's own among both.
+    left out in others, torch's own among both. And the tensor cores' weight gradient may make NaNs of other taps of the
+    input's channel (docs/precision.md).
     """
-    problem = Problem(2, 5, 9, 8, 6, 3, 3)
-    o = operands(problem, torch.float32, device)
+    problem = Problem(2, c, 9, 8, k, 3, 3)
+    o = operands(problem, torch.float32, device, views=(layout,) * 3)
     getattr(o, where)[-1, 2, 1, 1] = special
     x, w = o.input.requires_grad_(), o.weight.requires_grad_()
     y = fastconv.conv2d(x, w, None, *problem.geometry, precision=mode)
     dx, dw = torch.autograd.grad(y, (x, w), o.grad_output)
     g = reference.gradients(x, w, o.grad_output, *problem.geometry)
     inside = (..., slice(2, -2), slice(2, -2)) if where == "weight" else ...
+    taps = g.weight.value
+    if device == "cuda" and c >= 16 and where == "input":
+        spared = taps[:, 2].isfinite()
+        assert spared.any() and not spared.all()
+        dw[:, 2][spared] = taps[:, 2][spared].to(dw)
     pairs = (
         (y, reference.output(x, w, None, *problem.geometry).value),
         (dx[inside], g.input.value[inside]),
-        (dw, g.weight.value),
+        (dw, taps),
     )
     assert any((~e.isfinite()).any() for _, e in pairs)
     for actual, e in pairs:

@@ -13,7 +13,10 @@ from shapes import PUBLIC
 from test_index_maths import Convolution, products_by_definition
 
 HOPPER = native.DeviceSpec.cuda(90, 132, 227 << 10)
-KERNELS = [kernel for kernel in native.kernel_table() if kernel.name.startswith("sm90_wgrad_")]
+ALL_KERNELS = [kernel for kernel in native.kernel_table() if kernel.name.startswith("sm90_wgrad_")]
+FLOAT_KERNELS = [kernel for kernel in ALL_KERNELS if kernel.name.endswith("_f32")]
+KERNELS = [kernel for kernel in ALL_KERNELS if kernel not in FLOAT_KERNELS]
+PARTS = {"bf16x3": 2, "tf32": 2, "ieee": 3}
 PAIR = st.tuples(st.integers(1, 3), st.integers(1, 3))
 SIZES = st.tuples(st.integers(1, 15), st.integers(1, 33))
 TAPS = st.tuples(st.integers(1, 5), st.integers(1, 5))
@@ -25,7 +28,7 @@ def stageable(draw: st.DrawFn, kernel: native.Kernel) -> Convolution:
     """With as many channels as the kernel stages at a time, or twice that, few pixels, and rows that it can copy."""
     width = int(kernel.name.split("_")[2].split("x")[0])
     channels = draw(st.sampled_from([width, 2 * width] if width == 64 else [width, width - 8]))
-    if kernel.name.endswith("warps"):
+    if kernel.name.endswith(("warps", "f32")):
         channels -= draw(st.integers(0, 3))
     h, w = draw(SIZES)
     taps, stride, padding, dilation = draw(TAPS), draw(PAIR), draw(PADDING), draw(PAIR)
@@ -55,6 +58,38 @@ def test_every_product_is_formed_once_and_no_other(kernel: native.Kernel, data: 
     filters = {0, data.draw(st.integers(1, 7)), problem.k - 1} if kernel.name.endswith("rows") else {0}
     for k in filters:
         assert sorted(native.wgrad_products(problem, kernel, HOPPER, k)) == expected
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3])
+def test_products_of_parts_come_once_and_small_ones_first(parts: int) -> None:
+    products = native.split_products(parts)
+    assert sorted(products) == [(i, j) for i in range(parts) for j in range(parts) if i + j < parts]
+    assert [i + j for i, j in products] == sorted((i + j for i, j in products), reverse=True)
+
+
+@pytest.mark.parametrize("precision", PARTS)
+@pytest.mark.parametrize("kernel", FLOAT_KERNELS, ids=lambda kernel: kernel.name)
+@given(data=st.data())
+@settings(max_examples=8)
+def test_every_product_of_parts_is_formed_once_and_no_other(
+    kernel: native.Kernel, precision: str, data: st.DataObject
+) -> None:
+    conv = data.draw(stageable(kernel))
+    assume(not native.validate(*conv))
+    groups = data.draw(st.sampled_from([1, 1, 2]))
+    if groups > 1:
+        (n, c, h, w), (k, _, r, s) = conv[:2]
+        conv = conv._replace(input=(n, groups * c, h, w), weight=(groups * k, c, r, s), groups=groups)
+        assume(not native.validate(*conv))
+    channels_last = data.draw(st.booleans())
+    problem = native.ConvProblem(
+        *conv, pass_="wgrad", dtype="float32", precision=precision, channels_last=channels_last
+    )
+    assume(kernel.why_not(problem, HOPPER) is None)
+    native.check_copies(problem, kernel, HOPPER)
+    expected = sorted(products_by_definition(conv, problem, "wgrad"))
+    for product in range(len(native.split_products(PARTS[precision]))):
+        assert sorted(native.wgrad_products(problem, kernel, HOPPER, product=product)) == expected
 
 
 @st.composite
@@ -154,6 +189,15 @@ def test_hopper_sums_wide_gradients_on_tensor_cores(name: str, dtype: str) -> No
     conv = (problem.input_size, problem.weight_size, *problem.geometry)
     plan = native.make_plan(native.ConvProblem(*conv, pass_="wgrad", dtype=dtype, channels_last=True), HOPPER)
     assert plan.kernel.startswith("sm90_wgrad_")
+
+
+@pytest.mark.parametrize("precision", PARTS)
+@pytest.mark.parametrize("name", ["seed_5x7", "seed_3x3", "seed_5x9d"])
+def test_hopper_sums_large_float32_gradients_on_tensor_cores(name: str, precision: str) -> None:
+    problem = PUBLIC[name]
+    conv = (problem.input_size, problem.weight_size, *problem.geometry)
+    plan = native.make_plan(native.ConvProblem(*conv, pass_="wgrad", dtype="float32", precision=precision), HOPPER)
+    assert plan.kernel.startswith("sm90_wgrad_") and plan.kernel.endswith("_f32")
 
 
 def test_some_kernel_takes_what_hopper_can_stage() -> None:

@@ -1,4 +1,4 @@
 #include "fastconv/kernels/halo_launch.cuh"
 
-template fastconv::Launcher
-fastconv::halo_launcher<fastconv::HaloStaging::kPixels, fastconv::FilterTile::kKMajor, __half>(int);
+template fastconv::Launcher fastconv::halo_launcher<fastconv::HaloStaging::kPixels, fastconv::FilterTile::kKMajor,
+                                                    fastconv::HaloOperands::kHalf, __half>(int);

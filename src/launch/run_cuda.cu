@@ -30,26 +30,40 @@ Launcher simt_launcher(const KernelEntry& kernel) {
 }
 
 template <typename T>
-Launcher halo_launcher_for(const KernelEntry& kernel) {
+Launcher half_halo_launcher(const KernelEntry& kernel) {
+  constexpr HaloOperands kHalf = HaloOperands::kHalf;
+  const int line = kernel.line;
   switch (kernel.halo.staging) {
     case HaloStaging::kTma:
       return kernel.halo.filter == FilterTile::kNMajor
-                 ? halo_launcher<HaloStaging::kTma, FilterTile::kNMajor, T>(kernel.line)
-                 : halo_launcher<HaloStaging::kTma, FilterTile::kKMajor, T>(kernel.line);
-    case HaloStaging::kTransposed: return halo_launcher<HaloStaging::kTransposed, FilterTile::kKMajor, T>(kernel.line);
-    case HaloStaging::kPlanes: return halo_launcher<HaloStaging::kPlanes, FilterTile::kKMajor, T>(kernel.line);
-    case HaloStaging::kPairs: return halo_launcher<HaloStaging::kPairs, FilterTile::kKMajor, T>(kernel.line);
-    case HaloStaging::kPixels: return halo_launcher<HaloStaging::kPixels, FilterTile::kKMajor, T>(kernel.line);
-    case HaloStaging::kFolded: return halo_launcher<HaloStaging::kFolded, FilterTile::kKMajor, T>(kernel.line);
+                 ? halo_launcher<HaloStaging::kTma, FilterTile::kNMajor, kHalf, T>(line)
+                 : halo_launcher<HaloStaging::kTma, FilterTile::kKMajor, kHalf, T>(line);
+    case HaloStaging::kTransposed: return halo_launcher<HaloStaging::kTransposed, FilterTile::kKMajor, kHalf, T>(line);
+    case HaloStaging::kPlanes: return halo_launcher<HaloStaging::kPlanes, FilterTile::kKMajor, kHalf, T>(line);
+    case HaloStaging::kPairs: return halo_launcher<HaloStaging::kPairs, FilterTile::kKMajor, kHalf, T>(line);
+    case HaloStaging::kPixels: return halo_launcher<HaloStaging::kPixels, FilterTile::kKMajor, kHalf, T>(line);
+    case HaloStaging::kFolded: return halo_launcher<HaloStaging::kFolded, FilterTile::kKMajor, kHalf, T>(line);
   }
   return nullptr;
 }
 
-// Families for tensor cores are compiled for the 16-bit types alone.
+Launcher float_halo_launcher(const KernelEntry& kernel) {
+  constexpr HaloStaging kTma = HaloStaging::kTma;
+  constexpr FilterTile kKMajor = FilterTile::kKMajor;
+  switch (kernel.halo.operands) {
+    case HaloOperands::kTf32: return halo_launcher<kTma, kKMajor, HaloOperands::kTf32, float>(kernel.line);
+    case HaloOperands::kParts: return halo_launcher<kTma, kKMajor, HaloOperands::kParts, float>(kernel.line);
+    case HaloOperands::kPromotedParts:
+      return halo_launcher<kTma, kKMajor, HaloOperands::kPromotedParts, float>(kernel.line);
+    case HaloOperands::kHalf: break;
+  }
+  return nullptr;
+}
+
 template <typename T>
 Launcher half_launcher(const KernelEntry& kernel) {
   switch (kernel.family) {
-    case KernelFamily::kHalo: return halo_launcher_for<T>(kernel);
+    case KernelFamily::kHalo: return half_halo_launcher<T>(kernel);
     case KernelFamily::kWgrad:
       switch (kernel.wgrad.staging) {
         case WgradStaging::kTma: return wgrad_launcher<WgradStaging::kTma, T>(kernel.line);
@@ -62,10 +76,18 @@ Launcher half_launcher(const KernelEntry& kernel) {
   }
 }
 
+Launcher float_launcher(const KernelEntry& kernel) {
+  switch (kernel.family) {
+    case KernelFamily::kHalo: return float_halo_launcher(kernel);
+    case KernelFamily::kWgrad: return wgrad_launcher<WgradStaging::kTma, float>(kernel.line);
+    default: return simt_launcher<float>(kernel);
+  }
+}
+
 Launcher launcher_of(const KernelEntry& kernel, DType dtype) {
   if ((kernel.dtypes & dtype_bit(dtype)) == 0) return nullptr;
   switch (dtype) {
-    case DType::kFloat32: return simt_launcher<float>(kernel);
+    case DType::kFloat32: return float_launcher(kernel);
     case DType::kFloat64: return simt_launcher<double>(kernel);
     case DType::kFloat16: return half_launcher<__half>(kernel);
     case DType::kBFloat16: return half_launcher<__nv_bfloat16>(kernel);

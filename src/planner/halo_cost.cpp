@@ -6,6 +6,7 @@
 #include "fastconv/core/integers.h"
 #include "fastconv/planner/cost_model.h"
 #include "fastconv/planner/reorder.h"
+#include "fastconv/planner/split.h"
 
 namespace fastconv::halo {
 namespace {
@@ -20,13 +21,13 @@ double store_rate(const Work& work, const HaloConfig& config, const HaloTiling& 
   if (store.mode == StoreMode::kChannels) return 40;
   const bool narrow = tiling.block_w_log2 == 3;
   const int across = tiling.linear ? config.m_blocks : std::min(config.m_blocks, 1 << tiling.across_log2);
-  const double run = 2. * across * (narrow ? 8 : 64);
+  const double run = 1. * work.out_bytes * across * (narrow ? 8 : 64);
   double rate = std::min(40., run / 2);
   if (stores_pieces(work, store)) {
-    constexpr double kSmallOutput = 2e7;  // elements
-    const bool small =
-        static_cast<double>(work.out.n * work.out.h * work.out.w) * static_cast<double>(work.out.c * work.groups) <
-        kSmallOutput;
+    constexpr double kSmallOutput = 4e7;  // bytes
+    const bool small = static_cast<double>(work.out.n * work.out.h * work.out.w) *
+                           static_cast<double>(work.out.c * work.groups * work.out_bytes) <
+                       kSmallOutput;
     rate = narrow ? run / (small ? 10 : 25) : std::min(16., run / (small ? 11 : 16));
   }
   if (store.pixel_vector == 1 || tiling.linear) rate = std::min(store.pixel_vector == 1 ? 10. : 16., rate);
@@ -66,10 +67,10 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
   const double phases = work.phases();
   const double steps = static_cast<double>(tiles.steps) / phases;
   const double halos = static_cast<double>(reaches.groups()) / phases * static_cast<double>(tiles.c_blocks);
-  const double wgmmas = steps * (config.channels / 16) * config.m_blocks * (tiling.turns ? 1 : 2);
+  const double wgmmas = steps * (config.pixel_bytes() / 32) * config.m_blocks * (tiling.turns ? 1 : 2);
   const double halo_load = halos * static_cast<double>(tiles.halo_bytes);
   const double filter_load = tiling.filter_resident ? 0. : steps * static_cast<double>(tiles.step_bytes);
-  const double out_bytes = 2. * static_cast<double>(tiles.pixels * config.block_k);
+  const auto out_bytes = static_cast<double>(work.out_bytes * tiles.pixels * config.block_k);
   const double mma = wgmmas * config.n() / 2. / .95;
   const double raw_load =
       config.staging == HaloStaging::kTransposed ? halos * raw_copies(work, tiling, tiles) * tiles.raw.stage_bytes : 0;
@@ -100,13 +101,18 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
                                          .01 * (!tiling.linear && tiling.block_w_log2 == 6) + .02 * idle +
                                          .1 * (by_warps && tiling.linear && config.channels < 64 && work.in.c > 32)
                                    : 1 + .06 * (4 - tiling.halo_stages) + .1 * idle;
-  const bool reorders = work.reordering.in || work.reordering.out;  // they wait anyway
+  const bool reorders = work.reordering.in || work.reordering.out || work.splitting.in;  // they wait anyway
+  const double share = static_cast<double>(std::clamp<int64_t>(tiles.count, 1, sm_count)) / sm_count;
+  // A few multiprocessors are slow to split a filter.
+  const double pack_rate = kPackBytesPerUs * (config.operands == HaloOperands::kHalf ? 1 : std::min(1., 2 * share));
   const double pack = packing.bytes == 0
                           ? 0
                           : kPackUs + (reorders ? 0 : kWaitUs) + kTurnUs * (packing.turned && config.channels == 64) +
-                                static_cast<double>(packing.bytes) / kPackBytesPerUs;
-  const double share = static_cast<double>(std::min<int64_t>(tiles.count, sm_count)) / sm_count;
+                                static_cast<double>(packing.bytes) / pack_rate;
   constexpr double kLastUs = 4;  // until all have stored, and with nothing else to do
+  const Operand operand = operand_of(config.operands);
+  const Splitting& split = work.splitting;
+  const double splits = split.in ? split_us(work.in_planes, work.groups, operand, split.parts, share) : 0;
   const double reorder = (work.reordering.in ? reorder_us(work.in_planes, work.groups, share) : 0) +
                          (work.reordering.out ? reorder_us(work.out_planes, work.groups, share) + kLastUs : 0);
   // What is moved twice takes power, and that is short where a kernel runs long; more so in short steps.
@@ -116,7 +122,7 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
   const double lines = work.taps == 1 && config.channels < std::min<int64_t>(work.in.c, 64) ? 1.15 : 1;
   const double clocks = waves * tile * (rough + hungry) + kFixedClocks + (tiling.turns ? epilogue : 0);
   const double compute_us = clocks / kTensorCyclesPerUs, memory_us = bytes / (kBytesPerUsPerSm * sm_count) * lines;
-  return pack + reorder + std::max(compute_us, memory_us) +
+  return pack + reorder + splits + std::max(compute_us, memory_us) +
          .1 * std::min(compute_us, memory_us);  // they overlap, not entirely
 }
 

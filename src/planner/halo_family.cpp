@@ -10,6 +10,7 @@
 #include "fastconv/planner/fold.h"
 #include "fastconv/planner/halo_cost.h"
 #include "fastconv/planner/reorder.h"
+#include "fastconv/planner/split.h"
 
 namespace fastconv {
 namespace {
@@ -181,15 +182,16 @@ void fill_taps(const Work& work, TapSplit split, const Tiles& tiles, HaloParams&
 
 TensorMapSpec in_map(const Work& work, const HaloConfig& config, const HaloParams& params) {
   const Side& in = work.in;
+  const int64_t groups = work.groups * work.splitting.parts, bytes = operand_bytes(config.operands);
   return {
-      {static_cast<uint64_t>(in.c), static_cast<uint64_t>(work.groups), static_cast<uint64_t>(in.w),
+      {static_cast<uint64_t>(work.in_channels()), static_cast<uint64_t>(groups), static_cast<uint64_t>(in.w),
        static_cast<uint64_t>(in.h), static_cast<uint64_t>(in.n)},
-      {stride_bytes(work.groups, in.c), stride_bytes(in.w, in.stride.w), stride_bytes(in.h, in.stride.h),
-       stride_bytes(in.n, in.stride.n)},
+      {stride_bytes(groups, work.in_channels(), bytes), stride_bytes(in.w, in.stride.w, bytes),
+       stride_bytes(in.h, in.stride.h, bytes), stride_bytes(in.n, in.stride.n, bytes)},
       {static_cast<uint32_t>(config.channels), 1, static_cast<uint32_t>((params.halo_pitch - 1) * work.in_step.w + 1),
        static_cast<uint32_t>((params.load_rows - 1) * work.in_step.h + 1), 1},
       {1, 1, static_cast<uint32_t>(work.in_step.w), static_cast<uint32_t>(work.in_step.h), 1},
-      config.channels * 2};
+      config.pixel_bytes()};
 }
 
 TensorMapSpec planes_map(const Work& work, const HaloConfig& config) {
@@ -220,15 +222,29 @@ TensorMapSpec raw_planes_map(const Work& work, const HaloConfig& config, const R
 TensorMapSpec filter_map(const ConvProblem& problem, const HaloConfig& config) {
   const Strides& w = problem.w_strides;
   const int64_t k = problem.k_per_group();
+  const int64_t bytes = operand_bytes(config.operands);
   const bool n_major = config.filter == FilterTile::kNMajor;
   const auto channels = static_cast<uint32_t>(config.channels);
   return {{static_cast<uint64_t>(problem.c_per_group()), static_cast<uint64_t>(problem.s),
            static_cast<uint64_t>(problem.r), static_cast<uint64_t>(k), static_cast<uint64_t>(problem.groups)},
-          {stride_bytes(problem.s, w.w), stride_bytes(problem.r, w.h), stride_bytes(k, w.n),
-           stride_bytes(problem.groups, k * w.n)},
+          {stride_bytes(problem.s, w.w, bytes), stride_bytes(problem.r, w.h, bytes), stride_bytes(k, w.n, bytes),
+           stride_bytes(problem.groups, k * w.n, bytes)},
           {n_major ? 64 : channels, 1, 1, n_major ? channels : static_cast<uint32_t>(config.block_k), 1},
           {1, 1, 1, 1, 1},
-          n_major ? 128 : config.channels * 2};
+          n_major ? 128 : config.pixel_bytes()};
+}
+
+// The same of a filter in parts: rows are outputs, channels are reduced, whatever the pass.
+TensorMapSpec split_filter_map(const ConvProblem& problem, const Work& work, const HaloConfig& config) {
+  auto u64 = [](int64_t v) { return static_cast<uint64_t>(v); };
+  const int64_t bytes = operand_bytes(config.operands), groups = work.groups * work.splitting.parts;
+  const int64_t tap = split_channels(work.in.c, operand_of(config.operands)), row = problem.r * problem.s * tap;
+  return {{u64(tap), u64(problem.s), u64(problem.r), u64(work.out.c), u64(groups)},
+          {stride_bytes(problem.s, tap, bytes), stride_bytes(problem.r, problem.s * tap, bytes),
+           stride_bytes(work.out.c, row, bytes), stride_bytes(groups, work.out.c * row, bytes)},
+          {static_cast<uint32_t>(config.channels), 1, 1, static_cast<uint32_t>(config.block_k), 1},
+          {1, 1, 1, 1, 1},
+          config.pixel_bytes()};
 }
 
 PackParams pack_params(const Work& work, const ConvProblem& problem, const HaloConfig& config, const Tiles& tiles,
@@ -285,6 +301,12 @@ PackParams folded_pack_params(const ConvProblem& problem, const HaloConfig& conf
   return pack;
 }
 
+// Filter steps between promotions: of so many products each, see mainloop_sm90.cuh.
+int32_t promote_steps(const HaloConfig& config, const ConvProblem& problem) {
+  const int32_t products = problem.precision == Precision::kIeee ? 128 : 1024;
+  return std::max(1, products / config.channels);
+}
+
 // Those that a tensor leaves idle. If it keeps all of them busy more than once, the first begin late with it.
 int32_t pack_warps(const Reorder& order, const Plan& plan) {
   constexpr int64_t kLate = 4;
@@ -292,11 +314,32 @@ int32_t pack_warps(const Reorder& order, const Plan& plan) {
   return static_cast<int32_t>(idle > 0 ? idle : kLate);
 }
 
+// Truncation loses about 2e-8 of a sum with every 16 products of its largest parts, so that more than so many would
+// not keep the contract of bf16x3. TF32's own error is larger.
+constexpr int64_t kMaxUnpromoted = 4096;
+
+const char* operands_why_not(const HaloConfig& config, const ConvProblem& problem) {
+  const int64_t products =
+      (problem.pass == Pass::kFprop ? problem.c_per_group() : problem.k_per_group()) * problem.r * problem.s;
+  switch (config.operands) {
+    case HaloOperands::kHalf:
+    case HaloOperands::kPromotedParts: return nullptr;
+    case HaloOperands::kTf32: return problem.precision == Precision::kTf32 ? nullptr : "rounds to TF32";
+    case HaloOperands::kParts:
+      if (problem.precision == Precision::kIeee) return "is less accurate than ieee";
+      if (problem.precision == Precision::kBf16x3 && products > kMaxUnpromoted) {
+        return "loses too much of sums of so many products";
+      }
+      return nullptr;
+  }
+  return nullptr;
+}
+
 const char* tiles_why_not(const KernelEntry& entry, const ConvProblem& problem, Reordering reordering,
                           const DeviceSpec& device) {
   const HaloConfig& config = entry.halo;
   Work work;
-  if (!make_work(problem, config.staging, reordering, work)) return "has room for 16 phases and 64 halos of a tile";
+  if (!make_work(problem, config, reordering, work)) return "has room for 16 phases and 64 halos of a tile";
   if (work.taps == 0) return "needs a tap that reaches an output";
   if (!takes_columns(work, config)) return "takes three filter columns at a time, at most three pixels apart";
   if (config.lines && !lines_can_store(work, config)) {
@@ -311,12 +354,22 @@ const char* tiles_why_not(const KernelEntry& entry, const ConvProblem& problem, 
   return nullptr;
 }
 
+const char* split_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
+  Side in, out;
+  sides(problem, in, out);
+  const Pair step = in_step_of(problem);
+  if (step.h > 8 || step.w > 8) return "takes strides up to 8";
+  if (!splittable(in, problem.groups) || !filter_splittable(problem)) return "counts pixels and taps with 32 bits";
+  return tiles_why_not(entry, problem, {}, device);
+}
+
 }  // namespace
 
 const char* halo_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
   const HaloConfig& config = entry.halo;
   if (device.arch != 90) return "needs compute capability 9.0";
-  if (!(entry.dtypes & dtype_bit(problem.dtype))) return "needs float16 or bfloat16";
+  if (!(entry.dtypes & dtype_bit(problem.dtype))) return "is not compiled for this dtype";
+  if (const char* why = operands_why_not(config, problem)) return why;
   if (std::min(problem.c_per_group(), problem.k_per_group()) < 1 ||
       std::max(problem.c_per_group(), problem.k_per_group()) < 16) {
     return "multiplies 16 channels at a time: needs groups of 16 channels or filters";
@@ -332,8 +385,10 @@ const char* halo_why_not(const KernelEntry& entry, const ConvProblem& problem, c
     return why != nullptr ? why : tiles_why_not(entry, problem, reordering, device);
   }
   if (config.columns > 1 && out.c > 2 * config.block_k) return "has tiles of too few filters";
-  if (config.channels >= 4 * std::max<int64_t>(in.c, 9)) return "has stages of too many channels";
-  if (config.channels * 2 < std::min<int64_t>(in.c, 33)) return "has stages of too few channels";
+  const int64_t most = 128 / operand_bytes(config.operands);  // channels of a stage
+  if (config.channels >= 4 * std::max<int64_t>(in.c, most / 8 + 1)) return "has stages of too many channels";
+  if (config.channels * 2 < std::min<int64_t>(in.c, most / 2 + 1)) return "has stages of too few channels";
+  if (config.operands != HaloOperands::kHalf) return split_why_not(entry, problem, device);
   const HaloStaging best = best_staging(problem, in, in_step_of(problem));
   if (config.staging != best && !reordering.in &&
       !(config.staging == HaloStaging::kPixels && best == HaloStaging::kPairs)) {
@@ -365,7 +420,7 @@ Plan halo_plan(const KernelEntry& entry, const ConvProblem& problem, const Devic
     const Reordering reordering{reorders_input(entry.halo, problem), out};
     if (out && !can_reorder_output(entry.halo, problem)) continue;
     Work one;
-    make_work(problem, entry.halo.staging, reordering, one);
+    make_work(problem, entry.halo, reordering, one);
     const Best found = best_tiling(one, entry.halo, problem, device, /*any=*/false);
     if (found.cost_us < best.cost_us || !out) best = found, work = one;
   }
@@ -375,16 +430,16 @@ Plan halo_plan(const KernelEntry& entry, const ConvProblem& problem, const Devic
   const int64_t runs = entry.halo.lines ? ceil_div(work.in.n * work.rows, best.tiling.run_rows) : 0;
   plan.grid = std::min<int64_t>(entry.halo.lines ? ceil_div(runs, 2) : tiles.count, device.sm_count);
   plan.block_threads = halo_threads(entry.halo.staging);
-  plan.smem_bytes =
-      static_cast<int32_t>(halo_fixed_bytes(entry.halo) + best.tiling.halo_stages * tiles.halo_stage_bytes +
-                           best.tiling.filter_stages * tiles.step_bytes + tiles.raw_bytes());
+  plan.smem_bytes = static_cast<int32_t>(halo_fixed_bytes(entry.halo, work.out_bytes) +
+                                         best.tiling.halo_stages * tiles.halo_stage_bytes +
+                                         best.tiling.filter_stages * tiles.step_bytes + tiles.raw_bytes());
   plan.workspace_bytes = best.workspace.bytes();
   plan.halo = best.tiling;
   plan.halo.reorder_in = work.reordering.in, plan.halo.reorder_out = work.reordering.out;
   if (best.workspace.bytes() > 0) {
     const int32_t reorder_bytes = reorders(entry.halo.staging) ? plan.block_threads / 32 * kReorderBytes : 0;
-    plan.smem_bytes =
-        std::max(plan.smem_bytes, kHaloAlignment + reorder_bytes + kPackBytes + kPackTableBytes + kHaloBarrierBytes);
+    const int32_t pack_bytes = entry.halo.operands == HaloOperands::kHalf ? kPackBytes + kPackTableBytes : 0;
+    plan.smem_bytes = std::max(plan.smem_bytes, kHaloAlignment + reorder_bytes + pack_bytes + kHaloBarrierBytes);
   }
   plan.cost_us = best.cost_us;
   return plan;
@@ -394,7 +449,7 @@ HaloLaunch halo_launch(const Plan& plan, const ConvProblem& problem) {
   const HaloConfig& config = plan.kernel->halo;
   const HaloTiling& tiling = plan.halo;
   Work work;
-  make_work(problem, config.staging, {tiling.reorder_in, tiling.reorder_out}, work);
+  make_work(problem, config, {tiling.reorder_in, tiling.reorder_out}, work);
   const Reaches reaches = halo::reaches(work, tiling.split);
   Tiles tiles;
   make_tiles(work, config, tiling, reaches, tiles);
@@ -441,6 +496,17 @@ HaloLaunch halo_launch(const Plan& plan, const ConvProblem& problem) {
     params.group_pitch = static_cast<int32_t>((params.group_p * tiles.halo_pitch + params.group_q) * tiles.pixel_bytes);
   }
   params.c_blocks = static_cast<int32_t>(tiles.c_blocks);
+  params.groups = static_cast<int32_t>(work.groups);
+  params.parts = work.splitting.parts / config.parts_a_stage();
+  params.part_bytes = static_cast<int32_t>(tiles.part_bytes);
+  params.part_blocks = FastDivmod(tiles.c_blocks / split_products(params.parts));
+  params.promote_from = params.c_blocks - static_cast<int32_t>(params.part_blocks.divisor);
+  params.promote_steps = promote_steps(config, problem);
+  params.shrink = 1 / split_scale(params.parts), params.shrink_at[0] = params.shrink_at[1] = -1;
+  for (int product = 1, i = 0; product < split_products(params.parts); ++product) {
+    const int32_t block = product * static_cast<int32_t>(params.part_blocks.divisor);
+    if (params.shrink < 1 && SplitProduct(params.parts, product).is_first()) params.shrink_at[i++] = block;
+  }
   params.stage_row_units = FastDivmod(stage_row_units(config.staging, tiles.halo_pitch));
   params.data_bytes = plan.smem_bytes - kHaloAlignment - kHaloBarrierBytes;
   params.a_stages = tiling.halo_stages, params.a_stage_bytes = static_cast<int32_t>(tiles.halo_stage_bytes);
@@ -473,7 +539,16 @@ HaloLaunch halo_launch(const Plan& plan, const ConvProblem& problem) {
       break;
     default: break;
   }
-  if (params.filter_direct) {
+  launch.operand = config.operands == HaloOperands::kHalf ? problem.dtype
+                   : has_parts(config.operands)           ? DType::kBFloat16
+                                                          : DType::kFloat32;
+  const Operand operand = operand_of(config.operands);
+  if (work.splitting.in) params.in_split = make_split(work.in_planes, work.groups, operand, work.splitting.parts);
+  if (work.splitting.filter) params.filter_split = make_filter_split(problem, operand, work.splitting.parts);
+  params.prepares = !params.filter_direct || tiling.reorder_in || work.splitting.in || work.splitting.filter;
+  if (work.splitting.filter) {
+    launch.filter_map = split_filter_map(problem, work, config);
+  } else if (params.filter_direct) {
     launch.filter_map = filter_map(problem, config);
   } else {
     params.pack = config.staging == HaloStaging::kFolded ? folded_pack_params(problem, config, params)

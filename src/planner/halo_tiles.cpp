@@ -7,6 +7,7 @@
 #include "fastconv/core/integers.h"
 #include "fastconv/planner/copies.h"
 #include "fastconv/planner/reorder.h"
+#include "fastconv/planner/split.h"
 
 namespace fastconv::halo {
 namespace {
@@ -68,14 +69,15 @@ int64_t packed_filter_bytes(const Work& work, const ConvProblem& problem, const 
 
 Store store_mode(const Work& work, const HaloConfig& config, bool linear) {
   const Side& out = work.out;
-  if (out.stride.c == 1 && out.align >= 16 && out.c % 8 == 0 && pixels_divisible(out, 8))
+  const int widest = 16 / work.out_bytes;  // elements of a store
+  if (out.stride.c == 1 && out.align >= 16 && out.c % widest == 0 && pixels_divisible(out, widest))
     return {StoreMode::kChannels, 1};
   if (out.stride.w != 1) return {StoreMode::kElements, 1};
-  for (const int vector : {8, 2}) {
+  for (const int vector : {widest, 2}) {
     // A strip of columns is an even number of pixels.
     const bool long_runs = !linear && config.columns == 1;
-    if ((long_runs || vector == 2) && work.out_step.w == 1 && out.w % vector == 0 && out.align >= 2 * vector &&
-        planes_divisible(out, work.groups, vector)) {
+    if ((long_runs || vector == 2) && work.out_step.w == 1 && out.w % vector == 0 &&
+        out.align >= work.out_bytes * vector && planes_divisible(out, work.groups, vector)) {
       return {StoreMode::kPixels, vector};
     }
   }
@@ -83,13 +85,16 @@ Store store_mode(const Work& work, const HaloConfig& config, bool linear) {
 }
 
 bool stores_pieces(const Work& work, Store store) {
-  return store.mode == StoreMode::kPixels && (work.out.h > 1 ? work.out.stride.h : work.out.stride.c) % 16 != 0;
+  constexpr int kSectorBytes = 32;
+  const int64_t stride = work.out.h > 1 ? work.out.stride.h : work.out.stride.c;
+  return store.mode == StoreMode::kPixels && stride % (kSectorBytes / work.out_bytes) != 0;
 }
 
 bool lines_can_store(const Work& work, const HaloConfig& config) {
   const Side& out = work.out;
-  return out.stride.w == 1 && (out.h == 1 || out.stride.h == out.w) && out.w % 2 == 0 && out.align >= 4 &&
-         out.w >= kBlock * config.m_blocks && planes_divisible(out, work.groups, 2) && work.phases() == 1 &&
+  const int word = 4 / work.out_bytes;  // pixels that are stored together at least
+  return out.stride.w == 1 && (out.h == 1 || out.stride.h == out.w) && out.w % word == 0 && out.align >= 4 &&
+         out.w >= kBlock * config.m_blocks && planes_divisible(out, work.groups, word) && work.phases() == 1 &&
          work.out_step == kUnitStep && work.groups == 1 && out.c <= config.block_k && work.in.c <= config.channels;
 }
 
@@ -97,7 +102,7 @@ bool make_tiles(const Work& work, const HaloConfig& config, const HaloTiling& ti
                 Tiles& out) {
   if (reaches.groups() > kMaxTapGroups) return false;
   const Side& in = work.in;
-  out.pixel_bytes = config.channels * 2;
+  out.pixel_bytes = config.pixel_bytes();
   out.pixels = kBlock * config.m_blocks * (tiling.turns ? 1 : 2);
   out.linear_h = out.linear_w = 1;
   if (tiling.linear) {
@@ -129,11 +134,13 @@ bool make_tiles(const Work& work, const HaloConfig& config, const HaloTiling& ti
     if (out.count > kMaxTiles) return false;
     out.count *= factor;
   }
-  out.c_blocks = ceil_div(in.c, config.channels);
+  const int64_t parts = config.parts_a_stage();
+  out.c_blocks = ceil_div(in.c, config.channels) * split_products(work.splitting.parts / static_cast<int>(parts));
   out.steps = work.taps / config.columns * out.c_blocks;
   if (out.count > kMaxTiles || out.steps > kInt32Max) return false;
-  out.step_bytes = config.n() * out.pixel_bytes;
-  out.halo_bytes = out.halo_rows * out.halo_pitch * out.pixel_bytes;
+  out.step_bytes = parts * config.n() * out.pixel_bytes;
+  out.part_bytes = round_up(out.halo_rows * out.halo_pitch, 8) * out.pixel_bytes;  // whole swizzle patterns
+  out.halo_bytes = parts == 1 ? out.halo_rows * out.halo_pitch * out.pixel_bytes : parts * out.part_bytes;
   out.halo_stage_bytes = round_up(out.halo_bytes, kHaloAlignment);
   out.raw = raw_planes(work, config, tiling, reaches, out);
   return true;
@@ -141,17 +148,20 @@ bool make_tiles(const Work& work, const HaloConfig& config, const HaloTiling& ti
 
 bool choose_stages(const Work& work, const HaloConfig& config, const Tiles& tiles, int64_t smem_bytes,
                    HaloTiling& tiling) {
-  const int64_t room = smem_bytes - halo_fixed_bytes(config) - tiles.raw_bytes();
+  const int64_t room = smem_bytes - halo_fixed_bytes(config, work.out_bytes) - tiles.raw_bytes();
   const int64_t halo = tiles.halo_stage_bytes, step = tiles.step_bytes;
   // A folded halo is given away when the next one is on its way, and free again when the next one is in use.
   const int64_t least = config.staging == HaloStaging::kFolded ? 3 : 2;
-  tiling.filter_resident = tiles.filters == 1 && work.groups == 1 && tiles.steps > 0 &&
-                           tiles.steps + 4 + tiles.raw.stages <= kMaxHaloStages &&
-                           tiles.steps * step + least * halo <= room;
+  // Of parts that several products need one is enough.
+  const int parts = work.splitting.parts / config.parts_a_stage();
+  const int64_t resident = tiles.steps / split_products(parts) * parts;
+  tiling.filter_resident = tiles.filters == 1 && work.groups == 1 && resident > 0 &&
+                           (parts == 1 || work.phases() == 1) && resident + 4 + tiles.raw.stages <= kMaxHaloStages &&
+                           resident * step + least * halo <= room;
   int64_t halo_stages, filter_stages;
   if (tiling.filter_resident) {
-    filter_stages = tiles.steps;
-    halo_stages = std::min<int64_t>(4, (room - tiles.steps * step) / halo);
+    filter_stages = resident;
+    halo_stages = std::min<int64_t>(4, (room - resident * step) / halo);
     halo_stages -= halo_stages % halo_pipelines(config.lines);
   } else {
     // Enough filter stages to cover the latency of L2 come first, a third halo stage after that.
@@ -187,6 +197,7 @@ int64_t pack_rows(const Work& work, const HaloConfig& config, const Tiles& tiles
 }
 
 bool reads_filter_directly(const Work& work, const HaloConfig& config, const ConvProblem& problem) {
+  if (config.operands != HaloOperands::kHalf) return true;  // or so once it is split
   if (config.columns > 1) return false;
   if (config.staging == HaloStaging::kTransposed && plane_phases(work.in, work.groups) > 1) return false;
   if (config.staging == HaloStaging::kFolded) return false;
@@ -194,6 +205,12 @@ bool reads_filter_directly(const Work& work, const HaloConfig& config, const Con
 }
 
 Workspace workspace_of(const Work& work, const HaloConfig& config, const ConvProblem& problem, const Tiles& tiles) {
+  if (config.operands != HaloOperands::kHalf) {
+    const Operand operand = operand_of(config.operands);
+    const Splitting& split = work.splitting;
+    return {split.filter ? filter_split_bytes(problem, operand, split.parts) : 0,
+            split.in ? split_bytes(work.in_planes, work.groups, operand, split.parts) : 0, 0};
+  }
   return {reads_filter_directly(work, config, problem) ? 0 : packed_filter_bytes(work, problem, config, tiles),
           work.reordering.in ? reordered_bytes(work.in_planes, work.groups) : 0,
           work.reordering.out ? reordered_bytes(work.out_planes, work.groups) : 0};

@@ -8,6 +8,7 @@
 #include "fastconv/planner/copies.h"
 #include "fastconv/planner/fold.h"
 #include "fastconv/planner/reorder.h"
+#include "fastconv/planner/split.h"
 
 namespace fastconv::halo {
 namespace {
@@ -63,9 +64,10 @@ bool begins_aligned(const Work& work, TapSplit split) {
   return true;
 }
 
-bool tma_can_stage(const Side& in, int64_t groups, Pair in_step) {
-  return in.stride.c == 1 && in.align >= 16 && copies(in.n, in.stride.n) && copies(in.h, in.stride.h) &&
-         copies(in.w, in.stride.w) && (groups == 1 || in.c % 8 == 0) && in_step.h <= 8 && in_step.w <= 8;
+bool tma_can_stage(const Side& in, int64_t groups, Pair in_step, int64_t bytes = 2) {
+  return in.stride.c == 1 && in.align >= 16 && copies(in.n, in.stride.n, bytes) && copies(in.h, in.stride.h, bytes) &&
+         copies(in.w, in.stride.w, bytes) && (groups == 1 || in.c * bytes % 16 == 0) && in_step.h <= 8 &&
+         in_step.w <= 8;
 }
 
 // Contiguous images. The copy engine is slow to write the zeros of channels that do not exist.
@@ -84,14 +86,17 @@ void sides(const ConvProblem& p, Side& in, Side& out) {
   if (p.pass == Pass::kDgrad) std::swap(in, out);
 }
 
-bool make_work(const ConvProblem& p, HaloStaging staging, Reordering reordering, Work& work) {
+bool make_work(const ConvProblem& p, const HaloConfig& config, Reordering reordering, Work& work) {
   sides(p, work.in, work.out);
+  work.operands = config.operands, work.splitting = splitting_of(config, p);
   work.reordering = reordering, work.in_planes = work.in, work.out_planes = work.out;
   if (reordering.in) work.in = reordered(work.in, p.groups);
+  if (work.splitting.in) work.in = split_side(work.in, p.groups, operand_of(config.operands), work.splitting.parts);
   if (reordering.out) work.out = reordered(work.out, p.groups);
   if (is_pointwise(p)) flatten(work.in, work.out);
   work.groups = p.groups;
-  if (staging == HaloStaging::kFolded) {
+  work.out_bytes = static_cast<int32_t>(element_size(p.dtype));
+  if (config.staging == HaloStaging::kFolded) {
     const Fold& fold = work.fold = make_fold(p);
     work.in = folded(work.in, fold);
     work.in_step = work.out_step = kUnitStep;
@@ -134,7 +139,20 @@ bool planes_divisible(const Side& side, int64_t groups, int64_t by) {
 
 bool tma_can_load_filter(const ConvProblem& p) {
   const Strides& w = p.w_strides;
-  return w.c == 1 && p.w_align >= 16 && copies(p.k, w.n) && copies(p.r, w.h) && copies(p.s, w.w);
+  const int64_t bytes = element_size(p.dtype);
+  return w.c == 1 && p.w_align >= 16 && copies(p.k, w.n, bytes) && copies(p.r, w.h, bytes) && copies(p.s, w.w, bytes);
+}
+
+Splitting splitting_of(const HaloConfig& config, const ConvProblem& problem) {
+  Side in, out;
+  sides(problem, in, out);
+  switch (config.operands) {
+    case HaloOperands::kHalf: return {};
+    case HaloOperands::kTf32:
+      return {1, !tma_can_stage(in, problem.groups, in_step_of(problem), 4),
+              problem.pass != Pass::kFprop || !tma_can_load_filter(problem)};
+    default: return {problem.precision == Precision::kIeee ? 3 : 2, true, true};
+  }
 }
 
 int64_t plane_phases(const Side& in, int64_t groups) { return address_phases(in.c * groups, in.stride.c); }
@@ -158,13 +176,15 @@ bool reorders_input(const HaloConfig& config, const ConvProblem& problem) {
   Side in, out;
   sides(problem, in, out);
   const Pair step = in_step_of(problem);
+  if (config.operands != HaloOperands::kHalf) return false;
   if (!reorders(config.staging) || !reorderable(in, problem.groups)) return false;
   return !tma_can_stage(in, problem.groups, step) && tma_can_stage(reordered(in, problem.groups), problem.groups, step);
 }
 bool can_reorder_output(const HaloConfig& config, const ConvProblem& problem) {
   Side in, out;
   sides(problem, in, out);
-  return reorders(config.staging) && out.stride.c != 1 && out.c % 8 == 0 && reorderable(out, problem.groups);
+  return config.operands == HaloOperands::kHalf && reorders(config.staging) && out.stride.c != 1 && out.c % 8 == 0 &&
+         reorderable(out, problem.groups);
 }
 
 Reaches reaches(const Work& work, TapSplit split) {

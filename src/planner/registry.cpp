@@ -58,28 +58,29 @@ std::vector<KernelEntry> build_table() {
                      VectorReads::kScalar,
                      0,
                      0,
-                     kHalf,
+                     config.operands == HaloOperands::kHalf ? kHalf : kF32,
                      KernelFamily::kHalo,
                      line,
                      config});
   };
-#define HALO_KERNEL(name, k, m, c, staging, filter, columns, lines)                             \
-  {                                                                                             \
-    const HaloConfig config{k, m, c, HaloStaging::staging, FilterTile::filter, columns, lines}; \
-    add_halo("halo_fprop_" #name, Pass::kFprop, config);                                        \
-    add_halo("halo_dgrad_" #name, Pass::kDgrad, config);                                        \
-    ++line;                                                                                     \
+#define HALO_KERNEL(name, k, m, c, staging, filter, columns, lines, operands)                       \
+  {                                                                                                 \
+    const HaloConfig config{                                                                        \
+        k, m, c, HaloStaging::staging, FilterTile::filter, columns, lines, HaloOperands::operands}; \
+    add_halo("halo_fprop_" #name, Pass::kFprop, config);                                            \
+    add_halo("halo_dgrad_" #name, Pass::kDgrad, config);                                            \
+    ++line;                                                                                         \
   }
 #include "../launch/configs/halo.def"
 #undef HALO_KERNEL
   line = 0;
-  auto add_wgrad = [&](const char* name, WgradConfig config) {
+  auto add_wgrad = [&](const char* name, WgradConfig config, unsigned dtypes) {
     KernelEntry entry{name, Pass::kWgrad, true, {64 * config.slots(), config.n(), 16}, wgrad_why_not, wgrad_plan};
-    entry.dtypes = kHalf, entry.family = KernelFamily::kWgrad, entry.line = line++, entry.wgrad = config;
+    entry.dtypes = dtypes, entry.family = KernelFamily::kWgrad, entry.line = line++, entry.wgrad = config;
     table.push_back(entry);
   };
-#define WGRAD_KERNEL(name, channels, blocks, units, warpgroups, staging) \
-  add_wgrad("sm90_wgrad_" #name, {channels, blocks, units, warpgroups, WgradStaging::staging});
+#define WGRAD_KERNEL(name, channels, blocks, units, warpgroups, staging, dtypes) \
+  add_wgrad("sm90_wgrad_" #name, {channels, blocks, units, warpgroups, WgradStaging::staging}, dtypes);
 #include "../launch/configs/wgrad.def"
 #undef WGRAD_KERNEL
   const std::span<const KernelEntry> cpu = cpu_kernels();

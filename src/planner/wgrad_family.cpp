@@ -11,12 +11,16 @@
 #include "fastconv/planner/cost_model.h"
 #include "fastconv/planner/fold.h"
 #include "fastconv/planner/reorder.h"
+#include "fastconv/planner/split.h"
 #include "fastconv/planner/wgrad_cost.h"
 
 namespace fastconv {
 namespace {
 
 using namespace wgrad;
+
+// Step pairs, of 32 pixels, between promotions (see Promotion): a loss of 2e-7 and of 1.4e-6.
+constexpr int32_t kIeeePromotion = 4, kBf16x3Promotion = 32;
 
 constexpr int64_t kMaxTaps = kMaxWgradUnits;  // one a unit fits every configuration's tables
 
@@ -33,8 +37,8 @@ TensorMapSpec tensor_map(const Side& side, int64_t groups, bool pixel_rows, int6
             i32(pitch * 2)};
   }
   return {{u64(side.c), u64(groups), u64(side.w), u64(side.h), u64(side.n)},
-          {stride_bytes(groups, side.c), stride_bytes(side.w, side.stride.w), stride_bytes(side.h, side.stride.h),
-           stride_bytes(side.n, side.stride.n)},
+          {stride_bytes(groups, round_up(side.c, 8)), stride_bytes(side.w, side.stride.w),
+           stride_bytes(side.h, side.stride.h), stride_bytes(side.n, side.stride.n)},
           {u32(channels), 1, u32((pitch - 1) * step.w + 1), u32((rows - 1) * step.h + 1), u32(images)},
           {1, 1, u32(step.w), u32(step.h), 1},
           i32(channels * 2)};
@@ -123,23 +127,24 @@ struct Store {
 Store store_of(const ConvProblem& problem, const WgradConfig& config, const Units& units, int64_t partials, bool fold) {
   const Strides& w = problem.w_strides;
   const int64_t c = problem.c_per_group(), taps = problem.r * problem.s;
+  const int64_t element = element_size(problem.dtype), vector = 16 / element;
   if (fold) return {};
-  auto whole = [](int64_t size, int64_t stride) { return size == 1 || stride % 8 == 0; };
+  auto whole = [&](int64_t size, int64_t stride) { return size == 1 || stride % vector == 0; };
   constexpr int64_t kFewPartials = 8;
-  if (partials > kFewPartials || c % 8 != 0 || problem.w_align < 16 || !whole(problem.k, w.n)) return {};
+  if (partials > kFewPartials || c % vector != 0 || problem.w_align < 16 || !whole(problem.k, w.n)) return {};
   if (partials == 1 && w.c == 1 && whole(problem.r, w.h) && whole(problem.s, w.w)) {
-    return {WgradStore::kChannels, wgrad_store_pitch(units.room * config.n())};
+    return {WgradStore::kChannels, wgrad_store_pitch(i32(units.room * config.n() * element))};
   }
   const bool taps_inside = (problem.s == 1 || w.w == 1) && (problem.r == 1 || w.h == problem.s) && w.c == taps;
   if (!taps_inside || units.groups() > 1) return {};
-  return {WgradStore::kTaps, wgrad_store_pitch(units.c_blocks * config.channels * i32(taps))};
+  return {WgradStore::kTaps, wgrad_store_pitch(i32(units.c_blocks * config.channels * taps * element))};
 }
 
 int64_t smem_of(const WgradConfig& config, const WgradTiling& tiling, const Tile& tile, const Store& store,
-                bool reorders) {
-  const int64_t reordering = reorders ? config.threads() / 32 * kReorderBytes : 0;
+                bool prepares) {
+  const int64_t preparing = prepares ? config.threads() / 32 * kReorderBytes : 0;
   const int64_t products = std::max(tile.stages * tile.stage_bytes, config.job_bytes() + store.bytes());
-  return kAlignment + kBarrierBytes + std::max(round_up(products, kAlignment) + stream_bytes(tiling), reordering);
+  return kAlignment + kBarrierBytes + std::max(round_up(products, kAlignment) + stream_bytes(tiling), preparing);
 }
 
 // x in NCHW, without addresses.
@@ -156,6 +161,13 @@ Workspace workspace_of(const Work& work, const WgradConfig& config, const WgradT
   return workspace;
 }
 
+// From memory, for the products.
+double read_bytes(const Work& work, const ConvProblem& problem) {
+  if (work.parts == 0) return compulsory_bytes(problem);
+  const Workspace workspace = workspace_of(work);
+  return static_cast<double>(workspace.x + workspace.y) / work.parts * work.products();
+}
+
 constexpr const char* kNoRoom = "finds no tile that fits shared memory and the workspace";
 
 // Without blocks if nothing fits.
@@ -163,8 +175,8 @@ Plan plan_as(const KernelEntry& entry, const ConvProblem& problem, const DeviceS
   const WgradConfig& config = entry.wgrad;
   const Work work = make_work(problem, config, fold);
   const Copied copied = copied_operands(work, config.staging);
-  const double dram_clocks = compulsory_bytes(problem) / kDramBytes;
-  const bool reorders = work.reorder_x || work.reorder_y || fold;
+  const double dram_clocks = read_bytes(work, problem) / kDramBytes;
+  const bool prepares = work.prepares();
   constexpr double kBothUs = 3;  // that two reorderings share
   const int64_t room = max_workspace_bytes(problem) - workspace_of(work).partial_offset();
   const bool can = !streams || (streams_x(config.staging) && work.reorder_x &&
@@ -195,7 +207,7 @@ Plan plan_as(const KernelEntry& entry, const ConvProblem& problem, const DeviceS
         shape.m_blocks = static_cast<int8_t>(m_blocks);
         Tile one;
         if (!make_tile(work, config, reach, shape, device.smem_optin_bytes, one)) return;
-        const double clocks = tile_clocks(work, config, reach, shape, one, copied);
+        const double clocks = work.products() * tile_clocks(work, config, reach, shape, one, copied);
         const double block = std::ceil(static_cast<double>(one.count) / about_splits) * clocks;
         if (block >= least || !spare_blocks_stay_inside(work, config, box_taps, units, one)) return;
         least = block, clocks_of_best = clocks, tiling = shape, tile = one;
@@ -204,24 +216,29 @@ Plan plan_as(const KernelEntry& entry, const ConvProblem& problem, const DeviceS
       if (tile.count == 0) consider(y_has_pixel_rows(config.staging) ? last_pixel_rows(work) : kLastResort);
       if (tile.count == 0) continue;
       const Sharing sharing = share_pixels(config, device, jobs, tile.count, clocks_of_best, dram_clocks,
-                                           reorders ? kMaxCooperativeCluster : kMaxWgradCluster, room);
+                                           prepares ? kMaxCooperativeCluster : kMaxWgradCluster, room);
       const int64_t grid = sharing.splits * jobs, partials = sharing.splits / sharing.cluster;
       const int64_t first_grid =
-          reorders ? std::min(grid, device.sm_count / sharing.cluster * sharing.cluster) : int64_t{0};
+          prepares ? std::min(grid, device.sm_count / sharing.cluster * sharing.cluster) : int64_t{0};
       const double share = std::min(1., static_cast<double>(grid) / device.sm_count);
-      double cost_us = sharing.clocks / kTensorCyclesPerUs - kBothUs * (work.reorder_x && work.reorder_y);
+      double cost_us =
+          sharing.clocks / kTensorCyclesPerUs - kBothUs * (work.parts > 0 || (work.reorder_x && work.reorder_y));
       if (work.reorder_x) {
         cost_us += streams ? stream_us(work.x_planes, work.groups, first_grid, config.threads() / 32, share)
                            : reorder_us(work.x_planes, work.groups, share);
       }
       if (work.reorder_y) cost_us += reorder_us(work.y_planes, work.groups, share);
+      if (work.parts > 0) {
+        cost_us += split_us(work.x_planes, work.groups, Operand::kBf16, work.parts, share) +
+                   split_us(work.y_planes, work.groups, Operand::kBf16, work.parts, share);
+      }
       if (fold) cost_us += reorder_us(work.x, work.groups, share);
       if (cost_us >= plan.cost_us) continue;
       tiling.cluster = static_cast<int8_t>(sharing.cluster);
       const int64_t workspace_bytes = workspace_of(work, config, tiling, first_grid).partial_offset() +
                                       (partials > 1 ? partials * jobs * config.job_bytes() : 0);
       const Store store = partials == 1 ? store_of(problem, config, units, partials, fold) : Store{};
-      const int64_t smem_bytes = smem_of(config, tiling, tile, store, reorders);
+      const int64_t smem_bytes = smem_of(config, tiling, tile, store, prepares);
       if (workspace_bytes > max_workspace_bytes(problem) || smem_bytes > device.smem_optin_bytes) continue;
       plan.wgrad = tiling;
       plan.split = sharing.splits;
@@ -263,6 +280,12 @@ const char* why_not_as_it_is(const KernelEntry& entry, const ConvProblem& a, con
   if (!stages_channels(config, c)) return "stages another number of channels at a time";
   if (a.stride.h > kMaxStride || a.stride.w > kMaxStride) return "takes strides up to 8";
   if (a.r * a.s > kMaxTaps) return "takes filters of up to 64 taps";
+  if (a.dtype == DType::kFloat32) {
+    if (!splittable(input_side(a), a.groups) || !splittable(output_side(a), a.groups)) {
+      return "counts with 32 bits what it writes to the workspace";
+    }
+    return plan_as(entry, a, device, false, false).grid > 0 ? nullptr : kNoRoom;
+  }
   const Work work = make_work(a, config, false);
   if (x_has_pixel_rows(config.staging)) {
     const bool fits = work.pointwise && pixels_copyable(work.x, a.groups) && pixels_copyable(work.y, a.groups);
@@ -291,7 +314,8 @@ const char* why_not_as_it_is(const KernelEntry& entry, const ConvProblem& a, con
 bool folds(const KernelEntry& entry, const ConvProblem& a, const DeviceSpec& device) {
   const WgradConfig& config = entry.wgrad;
   const bool copies_channels = config.staging == WgradStaging::kTma || config.staging == WgradStaging::kTmaRows;
-  if (!copies_channels || fold_why_not(a) != nullptr || !stages_channels(config, a.c * a.stride.h * a.stride.w)) {
+  if (a.dtype == DType::kFloat32 || !copies_channels || fold_why_not(a) != nullptr ||
+      !stages_channels(config, a.c * a.stride.h * a.stride.w)) {
     return false;
   }
   const Side y = output_side(a);
@@ -349,21 +373,30 @@ WgradLaunch wgrad_launch(const Plan& plan, const ConvProblem& problem) {
     out.y_order = make_reorder(work.y_planes, work.groups);
     launch.y_planes = reorder_boxes(work.y_planes, work.groups);
   }
+  if (work.parts > 0) {
+    out.x_split = make_split(work.x_planes, work.groups, Operand::kBf16, work.parts);
+    out.y_split = make_split(work.y_planes, work.groups, Operand::kBf16, work.parts);
+  }
+  out.parts = std::max(work.parts, 1), out.products = work.products(), out.groups = i32(work.groups);
+  out.promotion = problem.precision == Precision::kIeee ? kIeeePromotion : kBf16x3Promotion;
   out.x_fold = work.fold;
   const int64_t row_bytes = config.channels * 2;
   const Copied copied = copied_operands(work, config.staging);
   out.x_copied = copied.x, out.y_copied = copied.y;
   out.x = x_operand(work, tiling, tile), out.y = y_operand(work, tiling, tile);
   const int64_t lead = lead_of(work, config.staging);
+  const int64_t groups = work.groups * out.parts;  // of the maps: the parts of channels are like more groups
+  Side x = work.x, y = work.y;
+  if (work.parts > 0) x.c = split_channels(x.c, Operand::kBf16), y.c = split_channels(y.c, Operand::kBf16);
   if (copied.x) {
-    launch.x_map = tensor_map(work.x, work.groups, x_pixel_rows, config.channels, tile.x_pitch, tile.x_rows,
-                              tiling.tile_n, work.stride);
+    launch.x_map =
+        tensor_map(x, groups, x_pixel_rows, config.channels, tile.x_pitch, tile.x_rows, tiling.tile_n, work.stride);
   }
   if (config.staging == WgradStaging::kTmaRows) {
     make_row_maps(work, tiling, launch);
   } else if (copied.y) {
     launch.y_map[launch.y_maps++] =
-        tensor_map(work.y, work.groups, y_pixel_rows, kFilters, tile.y_pitch, tile.y_rows, tiling.tile_n, kUnitStep);
+        tensor_map(y, groups, y_pixel_rows, kFilters, tile.y_pitch, tile.y_rows, tiling.tile_n, kUnitStep);
   }
 
   const int64_t c_jobs = ceil_div(ceil_div(work.x.c, config.channels), units.c_blocks);
@@ -444,8 +477,8 @@ WgradLaunch wgrad_launch(const Plan& plan, const ConvProblem& problem) {
   const Store store = store_of(problem, config, units, out.partials, tiling.fold);
   out.store = store.mode, out.store_pitch = store.pitch;
   out.taps = i32(problem.r * problem.s), out.filter_w = i32(problem.s);
-  out.w_pairs = !tiling.fold && w.c == 1 && work.x.c % 2 == 0 && problem.w_align >= 4 && even(problem.k, w.n) &&
-                even(problem.r, w.h) && even(problem.s, w.w);
+  out.w_pairs = !tiling.fold && w.c == 1 && work.x.c % 2 == 0 && problem.w_align >= 2 * element_size(problem.dtype) &&
+                even(problem.k, w.n) && even(problem.r, w.h) && even(problem.s, w.w);
   return launch;
 }
 

@@ -6,6 +6,7 @@
 #include "fastconv/planner/copies.h"
 #include "fastconv/planner/fold.h"
 #include "fastconv/planner/reorder.h"
+#include "fastconv/planner/split.h"
 #include "fastconv/tile/tensor_map_spec.h"
 
 namespace fastconv::wgrad {
@@ -17,6 +18,9 @@ Axis make_axis(int64_t taps, int64_t pad, int64_t dilation, int64_t stride) {
   for (int64_t r = 0; r < axis.runs; ++r) axis.run[r] = forward_run(r, taps, pad, dilation, stride);
   return axis;
 }
+
+// There is no TF32: wgmma takes it with pixels side by side alone, as nothing is staged here. bf16x3 is more exact.
+int split_parts(Precision precision) { return precision == Precision::kIeee ? 3 : 2; }
 
 // Rows of pixels in shared memory are 32, 64 or 128 bytes long: an image without gaps is cut into such rows.
 void fold_rows(Side& x, Side& y) {
@@ -45,10 +49,16 @@ Work make_work(const ConvProblem& p, const WgradConfig& config, bool fold) {
     const bool copied = config.staging != WgradStaging::kWarps && !has_pixel_rows;
     return copied && !copyable(side, p.groups) && reorderable(side, p.groups);
   };
-  work.reorder_x = !fold && reorders(x_has_pixel_rows(config.staging), work.x);
-  work.reorder_y = reorders(y_has_pixel_rows(config.staging), work.y);
-  if (work.reorder_x) work.x = reordered(work.x, p.groups);
-  if (work.reorder_y) work.y = reordered(work.y, p.groups);
+  if (p.dtype == DType::kFloat32) {
+    work.parts = split_parts(p.precision);
+    work.x = split_side(work.x, p.groups, Operand::kBf16, work.parts);
+    work.y = split_side(work.y, p.groups, Operand::kBf16, work.parts);
+  } else {
+    work.reorder_x = !fold && reorders(x_has_pixel_rows(config.staging), work.x);
+    work.reorder_y = reorders(y_has_pixel_rows(config.staging), work.y);
+    if (work.reorder_x) work.x = reordered(work.x, p.groups);
+    if (work.reorder_y) work.y = reordered(work.y, p.groups);
+  }
   work.groups = p.groups;
   if (fold) {
     work.fold = make_folded_rows(p);
@@ -98,11 +108,15 @@ int64_t filter_blocks(const Work& work, WgradStaging staging) {
 }
 
 Copied copied_operands(const Work& work, WgradStaging staging) {
-  return {x_has_pixel_rows(staging) || copyable(work.x, work.groups),
-          y_has_pixel_rows(staging) || copyable(work.y, work.groups)};
+  return {work.parts > 0 || x_has_pixel_rows(staging) || copyable(work.x, work.groups),
+          work.parts > 0 || y_has_pixel_rows(staging) || copyable(work.y, work.groups)};
 }
 
 Workspace workspace_of(const Work& work) {
+  if (work.parts > 0) {
+    auto bytes = [&](const Side& side) { return split_bytes(side, work.groups, Operand::kBf16, work.parts); };
+    return {bytes(work.x_planes), bytes(work.y_planes), 0};
+  }
   const int64_t folded = round_up(int64_t{work.fold.pixels} * work.fold.row * 2, 128);
   return {work.reorder_x ? reordered_bytes(work.x_planes, work.groups) : folded,
           work.reorder_y ? reordered_bytes(work.y_planes, work.groups) : 0, 0};

@@ -27,6 +27,7 @@ class ConvProblem:
         align: int = 128,
     ) -> None:
         """Raises ValueError with validate()'s sentence if the convolution is not legal."""
+    dtype: str
     n: int
     c: int
     h: int
@@ -134,13 +135,65 @@ def products(problem: ConvProblem, method: str) -> list[tuple[int, int, int]]:
 def halo_products(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> list[tuple[int, int, int]]:
     """As products(), by the plan of a kernel of the halo engine. Raises ValueError if the kernel refuses."""
 
+def halo_blocks(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> list[tuple[int, int, int]]:
+    """Blocks of the reduction: of channels, part of the input and part of the filter."""
+
 def line_stores(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> list[tuple[int, int]]:
     """First byte and number of bytes of what a kernel that stores lines writes. Raises ValueError if it refuses."""
 
-def pixel_rows(vector: int, together: int, block_k: int, narrow: bool, across_log2: int) -> list[tuple[int, int]]:
-    """What each sum that is stored should be, and which it is. ValueError if that is not compiled."""
+def pixel_rows(
+    vector: int, together: int, block_k: int, element_bytes: int, narrow: bool, across_log2: int
+) -> tuple[list[tuple[int, int]], int]:
+    """What each sum that is stored should be, and which it is; and turns that the slowest access to shared memory
+    takes. ValueError if that is not compiled.
+    """
 
+def channel_rows(block_k: int, element_bytes: int) -> tuple[list[tuple[int, int]], int]:
+    """As pixel_rows()."""
+
+def stream_turns(plane: int, element_bytes: int) -> int: ...
 def reorder(size: tuple[int, int, int, int], align: int, to_planes: bool) -> tuple[list[int], list[int], int, str]: ...
+
+SplitElements = list[tuple[int | None, int] | None]
+
+def split(
+    size: tuple[int, int, int, int],
+    strides: tuple[int, int, int, int],
+    groups: int,
+    align: int,
+    operand: str,
+    parts: int,
+    unit_rows: int = 0,
+) -> tuple[SplitElements, int]:
+    """The workspace, each element as an element of the tensor (None: zero) and its part, None where nothing is written;
+    and how many lanes use a bank of shared memory at once.
+
+    `size` with the channels of one group. `unit_rows`: of a unit, instead of the plan's. Raises IndexError if an
+    element is written twice, or an access is not aligned.
+    """
+
+def split_plan(
+    size: tuple[int, int, int, int],
+    strides: tuple[int, int, int, int],
+    groups: int,
+    align: int,
+    operand: str,
+    parts: int,
+) -> tuple[str, int, int, int, int]:
+    """Direction of reading, values at once; channels and rows of a unit, and units."""
+
+def split_strides(
+    size: tuple[int, int, int, int], groups: int, operand: str, parts: int
+) -> tuple[int, int, int, int]: ...
+def filter_split(problem: ConvProblem, operand: str, parts: int, unit_rows: int = 0) -> tuple[SplitElements, int]:
+    """As split()."""
+
+def split_parts(values: list[int], parts: int) -> list[list[int]]:
+    """Bits of each bf16 part of float32 values, given as bits; as many as a multiple of 8."""
+
+def to_tf32(values: list[int]) -> list[int]:
+    """Bits of float32 values rounded to TF32, given as bits."""
+
 def halo_packed_filter(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> tuple[list[int], list[int]]:
     """Elements of the packed filter as elements of the filter, -1 for zeros: as its kernel packs them, and as used."""
 
@@ -152,12 +205,16 @@ def check_streaming(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) ->
     staged before its pixels are there, or if all tiles wait for all pixels; ValueError if x is not streamed."""
 
 def wgrad_products(
-    problem: ConvProblem, kernel: Kernel, device: DeviceSpec, filter: int = 0
+    problem: ConvProblem, kernel: Kernel, device: DeviceSpec, filter: int = 0, product: int = 0
 ) -> list[tuple[int, int, int]]:
     """As products(), by the plan of a kernel of the sm_90a weight gradient. Raises ValueError if it refuses.
 
-    `filter`: where rows of dy are copied, of that filter, its offsets in dy counted from its first.
+    `filter`: where rows of dy are copied, of that filter, its offsets in dy counted from its first. `product`: of the
+    parts of float32 tensors; IndexError if there is none, or if other parts are multiplied.
     """
+
+def split_products(parts: int) -> list[tuple[int, int]]:
+    """The parts of both operands that are multiplied, in order."""
 
 def make_plan(problem: ConvProblem, device: DeviceSpec, force: str = "") -> Plan: ...
 def explain(problem: ConvProblem, device: DeviceSpec, force: str = "") -> str: ...

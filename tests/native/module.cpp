@@ -4,7 +4,9 @@
 
 #include <array>
 #include <bit>
+#include <limits>
 #include <optional>
+#include <set>
 #include <sstream>
 #include <string>
 #include <tuple>
@@ -18,6 +20,7 @@
 #include "fastconv/planner/planner.h"
 #include "fastconv/planner/registry.h"
 #include "fastconv/planner/reorder.h"
+#include "fastconv/planner/split.h"
 #include "fastconv/planner/wgrad_family.h"
 #include "fastconv/tile/conv_coords.cuh"
 #include "fastconv/tile/folded_filter.cuh"
@@ -92,6 +95,7 @@ void bind_problem(py::module_& m) {
            "dilation"_a = Sizes{1, 1}, "groups"_a = 1, py::kw_only(), "pass_"_a = "fprop", "dtype"_a = "float32",
            "precision"_a = "ieee", "bias"_a = false, "channels_last"_a = false, "x_strides"_a = py::none(),
            "w_strides"_a = py::none(), "y_strides"_a = py::none(), "align"_a = 128)
+      .def_property_readonly("dtype", [](const ConvProblem& problem) { return to_string(problem.dtype); })
       .def_readonly("n", &ConvProblem::n)
       .def_readonly("c", &ConvProblem::c)
       .def_readonly("h", &ConvProblem::h)
@@ -398,57 +402,187 @@ std::tuple<std::vector<int64_t>, std::vector<int64_t>, Reorder> reorder(std::arr
   return {rows, expected, order};
 }
 
-// Accumulators on their way through rows of pixels: for each that a lane stores, which it should be, and which it is.
-// Numbered (M-block * 64 + pixel) * channels + channel.
-template <int kVector, int kTogether, int kBlockK>
-std::vector<std::pair<int64_t, int64_t>> pixel_rows(const HaloParams& params) {
-  using Rows = PixelRows<kVector, kTogether, kBlockK>;
-  const Rows rows(params);
-  auto number = [](int m, int pixel, int channel) { return int64_t{m * 64 + pixel} * kBlockK + channel; };
-  std::vector<int64_t> smem(kEpilogueBytes / 2, kNothing);
-  for (int m = 0; m < kTogether; ++m) {
-    for (int warp = 0; warp < 4; ++warp) {
-      for (int lane = 0; lane < 32; ++lane) {  // names row lane % 8 of matrix lane / 8: a channel of eight pixels
-        for (int c = 0; c < Rows::kPass; c += 16) {
-          const int at = rows.matrix_row(m, warp, lane) + c * Rows::kRowBytes;
-          if (at % 16 != 0) throw py::index_error("not aligned");
-          for (int i = 0; i < 8; ++i) {
-            once(smem.at(at / 2 + i), number(m, warp * 16 + lane / 8 % 2 * 8 + i, c + lane / 16 * 8 + lane % 8));
-          }
-        }
+// Turns that the banks of shared memory take for what a warp accesses at once, `bytes` a lane: 128 bytes together.
+int bank_turns(const std::vector<int>& addresses, int bytes) {
+  const int lanes = std::min(32, 128 / bytes);
+  size_t turns = 0;
+  for (size_t first = 0; first < addresses.size(); first += lanes) {
+    std::array<std::set<int>, 32> words;
+    for (size_t i = first; i < first + lanes; ++i) {
+      for (int byte = 0; byte < bytes; byte += 2) {
+        const int word = (addresses.at(i) + byte) / 4;
+        words[word % 32].insert(word);
       }
     }
+    for (const std::set<int>& bank : words) turns = std::max(turns, bank.size());
   }
-  std::vector<std::pair<int64_t, int64_t>> stored;
-  for (int thread = 0; thread < 128; ++thread) {
-    const int first = Rows::first_channel(thread / 32, thread % 32);
-    for (int i = 0; i < Rows::kParts; ++i) {
-      const auto pixel = rows.pixel(i, thread % 32, first);
-      for (int k = 0; k < Rows::kPass; k += Rows::kStep) {
-        const int ahead = k % (Rows::kStep * Rows::kBatch);
-        const int at = static_cast<int>(Rows::further(pixel.from, ahead)) + (k - ahead) * Rows::kRowBytes;
-        for (int v = 0; v < kVector; ++v) {
-          stored.emplace_back(number(pixel.m, pixel.pixel + v, first + k), smem.at(at / 2 + v));
-        }
-      }
-    }
-  }
-  return stored;
+  return static_cast<int>(turns);
 }
 
-std::vector<std::pair<int64_t, int64_t>> pixel_rows(int vector, int together, int block_k, bool narrow,
-                                                    int across_log2) {
+// For each accumulator that a lane stores, which it should be, and which it is; and turns of the slowest access.
+struct Turned {
+  std::vector<std::pair<int64_t, int64_t>> stored;
+  int turns = 0;
+};
+
+// A warp's accesses to a buffer whose elements are numbered as they come.
+struct TurningBuffer {
+  std::vector<int64_t> elements;
+  int element_bytes;
+
+  // Lane i stores `values` from address i on.
+  int store(const std::vector<std::pair<int, std::vector<int64_t>>>& lanes) {
+    std::vector<int> addresses;
+    const int bytes = static_cast<int>(lanes[0].second.size()) * element_bytes;
+    for (const auto& [at, values] : lanes) {
+      if (at % bytes != 0) throw py::index_error("not aligned");
+      addresses.push_back(at);
+      for (size_t i = 0; i < values.size(); ++i) once(elements.at(at / element_bytes + i), values[i]);
+    }
+    return bank_turns(addresses, bytes);
+  }
+};
+
+// Accumulators on their way through rows of pixels, numbered (M-block * 64 + pixel) * channels + channel.
+template <int kVector, int kTogether, int kBlockK, int kElementBytes>
+Turned pixel_rows(const HaloParams& params) {
+  using Rows = PixelRows<kVector, kTogether, kBlockK, kElementBytes>;
+  const Rows rows(params);
+  auto number = [](int m, int pixel, int channel) { return int64_t{m * 64 + pixel} * kBlockK + channel; };
+  TurningBuffer smem{std::vector<int64_t>(kEpilogueBytes / kElementBytes, kNothing), kElementBytes};
+  Turned out;
+  std::vector<std::pair<int, std::vector<int64_t>>> lanes(32);
+  for (int m = 0; m < kTogether; ++m) {
+    for (int warp = 0; warp < 4; ++warp) {
+      if constexpr (kElementBytes == 2) {
+        for (int c = 0; c < Rows::kPass; c += 16) {
+          for (int lane = 0; lane < 32; ++lane) {  // names row lane % 8 of matrix lane / 8: a channel of eight pixels
+            auto& [at, values] = lanes[lane];
+            at = rows.matrix_row(m, warp, lane) + c * Rows::kRowBytes, values.clear();
+            for (int i = 0; i < 8; ++i) {
+              values.push_back(number(m, warp * 16 + lane / 8 % 2 * 8 + i, c + lane / 16 * 8 + lane % 8));
+            }
+          }
+          out.turns = std::max(out.turns, smem.store(lanes));
+        }
+      } else {
+        for (int i = 0; i < Rows::kPass / 2; ++i) {  // accumulators
+          for (int lane = 0; lane < 32; ++lane) {
+            const FragmentSum at = fragment_sum(warp, lane, i / 2 % 2, i % 2);
+            const int c = i / 4 * 8;
+            lanes[lane] = {rows.sum(m, at) + c * Rows::kRowBytes, {number(m, at.pixel, c + at.channel)}};
+          }
+          out.turns = std::max(out.turns, smem.store(lanes));
+        }
+      }
+    }
+  }
+  for (int warp = 0; warp < 4; ++warp) {
+    for (int i = 0; i < Rows::kParts; ++i) {
+      for (int k = 0; k < Rows::kPass; k += Rows::kStep) {
+        const int ahead = k % (Rows::kStep * Rows::kBatch);
+        std::vector<int> addresses;
+        for (int lane = 0; lane < 32; ++lane) {
+          const int first = Rows::first_channel(warp, lane);
+          const auto pixel = rows.pixel(i, lane, first);
+          const int at = static_cast<int>(Rows::further(pixel.from, ahead)) + (k - ahead) * Rows::kRowBytes;
+          addresses.push_back(at);
+          for (int v = 0; v < kVector; ++v) {
+            out.stored.emplace_back(number(pixel.m, pixel.pixel + v, first + k),
+                                    smem.elements.at(at / kElementBytes + v));
+          }
+        }
+        out.turns = std::max(out.turns, bank_turns(addresses, kVector * kElementBytes));
+      }
+    }
+  }
+  return out;
+}
+
+Turned pixel_rows(int vector, int together, int block_k, int element_bytes, bool narrow, int across_log2) {
   HaloParams params{};
   params.block_q = narrow ? 8 : 64, params.blocks_q_log2 = across_log2;
-  auto is = [&](int v, int t, int k) { return vector == v && together == t && block_k == k; };
-  if (is(8, 4, 64)) return pixel_rows<8, 4, 64>(params);
-  if (is(8, 2, 128)) return pixel_rows<8, 2, 128>(params);
-  if (is(8, 1, 256)) return pixel_rows<8, 1, 256>(params);
-  if (is(2, 4, 32)) return pixel_rows<2, 4, 32>(params);
-  if (is(2, 2, 16)) return pixel_rows<2, 2, 16>(params);
-  if (is(1, 2, 128)) return pixel_rows<1, 2, 128>(params);
-  if (is(1, 1, 256)) return pixel_rows<1, 1, 256>(params);
+  auto is = [&](int v, int t, int k, int bytes) {
+    return vector == v && together == t && block_k == k && element_bytes == bytes;
+  };
+  if (is(8, 4, 64, 2)) return pixel_rows<8, 4, 64, 2>(params);
+  if (is(8, 2, 128, 2)) return pixel_rows<8, 2, 128, 2>(params);
+  if (is(8, 1, 256, 2)) return pixel_rows<8, 1, 256, 2>(params);
+  if (is(2, 4, 32, 2)) return pixel_rows<2, 4, 32, 2>(params);
+  if (is(2, 2, 16, 2)) return pixel_rows<2, 2, 16, 2>(params);
+  if (is(1, 2, 128, 2)) return pixel_rows<1, 2, 128, 2>(params);
+  if (is(1, 1, 256, 2)) return pixel_rows<1, 1, 256, 2>(params);
+  if (is(4, 4, 64, 4)) return pixel_rows<4, 4, 64, 4>(params);
+  if (is(4, 2, 128, 4)) return pixel_rows<4, 2, 128, 4>(params);
+  if (is(4, 1, 256, 4)) return pixel_rows<4, 1, 256, 4>(params);
+  if (is(2, 4, 32, 4)) return pixel_rows<2, 4, 32, 4>(params);
+  if (is(2, 2, 64, 4)) return pixel_rows<2, 2, 64, 4>(params);
+  if (is(2, 1, 128, 4)) return pixel_rows<2, 1, 128, 4>(params);
+  if (is(1, 2, 128, 4)) return pixel_rows<1, 2, 128, 4>(params);
+  if (is(1, 1, 256, 4)) return pixel_rows<1, 1, 256, 4>(params);
   throw py::value_error("not compiled");
+}
+
+// The same of rows of channels, warp 0: numbered pixel * channels + channel.
+template <int kBlockK, int kElementBytes>
+Turned channel_rows() {
+  using Rows = ChannelRows<kBlockK, kElementBytes>;
+  TurningBuffer smem{std::vector<int64_t>(kEpilogueBytes / 4 / kElementBytes, kNothing), kElementBytes};
+  Turned out;
+  std::vector<std::pair<int, std::vector<int64_t>>> lanes(32);
+  if constexpr (kElementBytes == 2) {
+    for (int c = 0; c < Rows::kChunk; c += 16) {
+      for (int lane = 0; lane < 32; ++lane) {  // names row lane % 8 of matrix lane / 8: a pixel of eight channels
+        auto& [at, values] = lanes[lane];
+        at = Rows::run(lane % 16, c / 8 + lane / 16), values.clear();
+        for (int i = 0; i < 8; ++i) values.push_back(int64_t{lane % 16} * kBlockK + c + lane / 16 * 8 + i);
+      }
+      out.turns = std::max(out.turns, smem.store(lanes));
+    }
+  } else {
+    for (int i = 0; i < Rows::kChunk / 2; i += 2) {  // accumulators
+      for (int lane = 0; lane < 32; ++lane) {
+        const FragmentSum at = fragment_sum(0, lane, i / 2 % 2, 0);
+        const int64_t first = int64_t{at.pixel} * kBlockK + i / 4 * 8 + at.channel;
+        lanes[lane] = {Rows::sum(i / 4 * 8, at), {first, first + 1}};
+      }
+      out.turns = std::max(out.turns, smem.store(lanes));
+    }
+  }
+  for (int first = 0; first < 16; first += Rows::kRows) {
+    std::vector<int> addresses;
+    for (int lane = 0; lane < 32; ++lane) {
+      const int row = first + lane / Rows::kRuns, run = lane % Rows::kRuns;
+      addresses.push_back(Rows::run(row, run));
+      for (int i = 0; i < Rows::kRun; ++i) {
+        out.stored.emplace_back(int64_t{row} * kBlockK + run * Rows::kRun + i,
+                                smem.elements.at(addresses.back() / kElementBytes + i));
+      }
+    }
+    out.turns = std::max(out.turns, bank_turns(addresses, 16));
+  }
+  return out;
+}
+
+Turned channel_rows(int block_k, int element_bytes) {
+  auto is = [&](int k, int bytes) { return block_k == k && element_bytes == bytes; };
+  if (is(64, 2)) return channel_rows<64, 2>();
+  if (is(256, 2)) return channel_rows<256, 2>();
+  if (is(32, 4)) return channel_rows<32, 4>();
+  if (is(128, 4)) return channel_rows<128, 4>();
+  throw py::value_error("not compiled");
+}
+
+// Turns that a warp's sums of eight streams take on their way to lines, when planes are so far apart.
+int stream_turns(uint32_t plane, int element_bytes) {
+  const int pitch = stream_pitch(line_pitch(1, element_bytes), plane);
+  std::vector<int> addresses;
+  for (int lane = 0; lane < 32; ++lane) {  // two 16-bit pixels of a stream, or one float of two
+    const FragmentSum at = fragment_sum(0, lane, 0, 0);
+    const int stream = element_bytes == 2 ? at.pixel : at.channel, pixel = element_bytes == 2 ? at.channel : at.pixel;
+    addresses.push_back(stream * pitch + StreamLines(stream * plane, 0).lead + pixel * element_bytes);
+  }
+  return bank_turns(addresses, 4);
 }
 
 // What a staged halo holds: for each pixel its offset in the input, of channel 0, or kZero. By the same steps as the
@@ -534,6 +668,54 @@ void folded_products(const ConvProblem& p, const Fold& fold, FoldedPixel pixel, 
   }
 }
 
+// Element of the tensor that is channel c of a pixel, by the pixel's first element as the products meet it.
+int64_t in_tensor(const ConvProblem& problem, const HaloParams& params, int64_t pixel, int32_t c) {
+  if (params.in_split.parts == 0) return in_planes(params.in_order, pixel + c * params.in_c);
+  const Side side = problem.pass == Pass::kDgrad ? output_side(problem) : input_side(problem);
+  const int64_t number = pixel / params.in_w, row = number / side.w;
+  return row / side.h * side.stride.n + row % side.h * side.stride.h + number % side.w * side.stride.w +
+         c * side.stride.c;
+}
+
+// Which blocks of the reduction a tile of group 0 goes through: channels, part of the input and part of the filter.
+std::vector<std::tuple<int32_t, int32_t, int32_t>> halo_blocks(const ConvProblem& problem, const KernelEntry& kernel,
+                                                               const DeviceSpec& device) {
+  const HaloParams params = halo_launch(kernel.plan(kernel, problem, device), problem).params;
+  const Tile tile(params, 0);
+  std::vector<std::tuple<int32_t, int32_t, int32_t>> blocks;
+  for_each_halo(params, tile, [&](const TapGroup& taps, int c_block) {
+    if (&taps != &params.group[params.phase[0].group_begin]) return;
+    const HaloBlock block(params, tile, c_block);
+    if (block.in_group % params.groups != 0 || block.filter_group % params.groups != 0) {
+      throw py::index_error("another group");
+    }
+    blocks.emplace_back(block.c_block, block.in_group / params.groups, block.filter_group / params.groups);
+  });
+  if (!params.filter_resident) return blocks;
+  // What a block of the reduction finds where it looks for its part of the filter.
+  const int32_t steps = params.phase[0].taps / kernel.halo.columns;
+  std::vector<std::pair<int32_t, int32_t>> stages;  // channels and group of a step
+  auto held = [&](int c_block) {
+    const HaloBlock block(params, tile, c_block);
+    return std::pair{block.c_block, block.filter_group};
+  };
+  for_each_halo(params, tile, [&](const TapGroup& taps, int c_block) {
+    const int32_t count = taps.rows * taps.cols / kernel.halo.columns;
+    if (fills_stages(params, c_block)) stages.insert(stages.end(), count, held(c_block));
+  });
+  if (params.phase_count > 1) return blocks;
+  if (static_cast<int32_t>(stages.size()) != params.b_stages) throw py::index_error("not as many stages");
+  for (int32_t c_block = 0; c_block < params.c_blocks; ++c_block) {
+    for (int32_t step = 0; step < steps; ++step) {
+      const int32_t first = has_parts(kernel.halo.operands) && !kernel.halo.lines
+                                ? resident_stage(params, c_block) / kernel.halo.columns
+                                : c_block * steps;
+      if (stages.at(first + step) != held(c_block)) throw py::index_error("another part");
+    }
+  }
+  return blocks;
+}
+
 // As the halo engine forms them: rows of matrix operands are pixels of a staged halo, shifted by the tap.
 Products halo_products(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device) {
   const Plan plan = kernel.plan(kernel, problem, device);
@@ -541,12 +723,12 @@ Products halo_products(const ConvProblem& problem, const KernelEntry& kernel, co
   const HaloParams& params = launch.params;
   const bool folds = kernel.halo.staging == HaloStaging::kFolded;
   const int32_t stages = params.a_stages * params.a_stage_bytes +
-                         params.b_stages * kernel.halo.n() * kernel.halo.channels * 2 +
+                         params.b_stages * kernel.halo.n() * kernel.halo.pixel_bytes() +
                          params.raw.stages * params.raw.stage_bytes;
   if (stages % 128 != 0) throw py::index_error("the epilogue's buffers are not aligned");
   const Strides& w = problem.w_strides;
   const int64_t filter_c = problem.pass == Pass::kDgrad ? w.n : w.c;
-  const int32_t channels = kernel.halo.channels, pixel_bytes = 2 * channels;
+  const int32_t channels = kernel.halo.channels, pixel_bytes = kernel.halo.pixel_bytes();
   const int32_t channels_log2 = std::countr_zero(static_cast<uint32_t>(channels));
   Products products;
   auto multiply = [&](const Tile& tile, const TapGroup& taps, const std::vector<int64_t>& halo, int32_t m) {
@@ -582,10 +764,10 @@ Products halo_products(const ConvProblem& problem, const KernelEntry& kernel, co
         continue;
       }
       const int64_t filter = (taps.r0 + i * taps.dr) * w.h + (taps.s0 + j * taps.ds) * w.w;
-      for (int32_t at = 0; at < params.c_blocks * channels; ++at) {
+      for (int32_t at = 0; at < static_cast<int32_t>(params.part_blocks.divisor) * channels; ++at) {
         const int32_t c = at - at % channels + staged_channel(params.raw.phases_log2, channels_log2, at % channels);
         if (c >= params.c) continue;
-        products.emplace_back(in_planes(params.in_order, source + c * params.in_c), filter + c * filter_c,
+        products.emplace_back(in_tensor(problem, params, source, c), filter + c * filter_c,
                               in_planes(params.out_order, target));
       }
     }
@@ -619,6 +801,7 @@ std::vector<std::tuple<int64_t, int64_t>> line_stores(const ConvProblem& problem
                                                       const DeviceSpec& device) {
   const Plan plan = kernel.plan(kernel, problem, device);
   const HaloParams params = halo_launch(plan, problem).params;
+  const auto bytes_each = static_cast<int32_t>(element_size(problem.dtype));
   std::vector<std::tuple<int64_t, int64_t>> stores;
   auto store = [&](int64_t at, int64_t bytes) {
     if (bytes > 0) stores.emplace_back(at, bytes);
@@ -628,9 +811,9 @@ std::vector<std::tuple<int64_t, int64_t>> line_stores(const ConvProblem& problem
     std::vector<int32_t> waiting(params.k);  // bytes of each stream
     for (TileWalk<true> walk(params, pipeline, pipelines); walk.more(); walk.next()) {
       const Tile tile(params, walk.index);
-      const StreamPart part(params, tile, walk);
+      const StreamPart part(params, tile, walk, bytes_each);
       for (int32_t k = 0; k < params.k; ++k) {
-        const int64_t at = 2 * (tile.n * params.out_n + tile.p * params.out_h + tile.q + k * params.out_k);
+        const int64_t at = bytes_each * (tile.n * params.out_n + tile.p * params.out_h + tile.q + k * params.out_k);
         const StreamLines lines(static_cast<uint32_t>(at), part.bytes);
         const int64_t line = at - lines.lead, rest = line + lines.whole * kLineBytes;
         if (!part.begins && lines.lead != waiting[k]) throw py::index_error("not where the last tile ended");
@@ -889,9 +1072,18 @@ struct BlockFilter {
   }
 };
 
-// As the sm_90a weight gradient forms them: both operands' pixels by their place in a stage.
-Products wgrad_products(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device,
-                        int32_t filter) {
+// Element of a float32 tensor whose part the first group's rows hold at this offset, 16-bit elements; see split.h.
+int64_t split_element(const Side& side, int64_t groups, int32_t parts, int32_t part, int64_t offset) {
+  const int64_t group = split_channels(side.c, Operand::kBf16), row = parts * groups * group;
+  const int64_t pixel = offset / row, c = offset % row - part * groups * group;
+  if (c < 0 || c >= side.c) throw py::index_error("another part, or group");
+  return pixel / (side.h * side.w) * side.stride.n + pixel / side.w % side.h * side.stride.h +
+         pixel % side.w * side.stride.w + c * side.stride.c;
+}
+
+// As the sm_90a weight gradient forms them: both operands' pixels by their place in a stage. `product`: of parts.
+Products wgrad_products(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device, int32_t filter,
+                        int32_t product) {
   const WgradLaunch launch = wgrad_launch(kernel.plan(kernel, problem, device), problem);
   const WgradParams& params = launch.params;
   const WgradOperand &x = params.x, &y = params.y;
@@ -902,6 +1094,9 @@ Products wgrad_products(const ConvProblem& problem, const KernelEntry& kernel, c
   const bool folds = params.x_fold.pixels > 0;
   const BlockFilter at(params, filter);
   const int32_t back = rows ? params.rows.shift[params.rows.filter_phase(at.block) << params.rows.row_log2] : 0;
+  if (product >= params.products) throw py::index_error("no such product");
+  const bool splits = params.x_split.parts > 0;
+  const SplitProduct parts(params.parts, product);
   std::vector<int64_t> copied;
   Products products;
   auto target_of = [&](const WgradTile& tile, int64_t y_bytes) {
@@ -918,6 +1113,10 @@ Products wgrad_products(const ConvProblem& problem, const KernelEntry& kernel, c
     y.box_h.divmod(out.row, y_image, y_row);
     const int64_t n = tile.n + y_image, h = tile.p + y_row, w = tile.q + out.column;
     if (n >= y.n || h >= y.h || w >= y.w) return kZero;
+    if (splits) {
+      const int64_t offset = mapped(launch.y_map[0], {0, parts.second * params.groups, w, h, n});
+      return split_element(output_side(problem), problem.groups, params.parts, parts.second, offset);
+    }
     return in_planes(params.y_order, n * y.n_stride + h * y.h_stride + w * y.w_stride);
   };
   auto multiply = [&](const WgradTapGroup& group, int64_t first_c, const WgradTile& tile, const WgradStep& step,
@@ -954,7 +1153,11 @@ Products wgrad_products(const ConvProblem& problem, const KernelEntry& kernel, c
         }
         for (int64_t c = begin; c < end; ++c) {
           const int64_t filter = weight_element(params, 0, unit.r[b], unit.s[b], static_cast<int32_t>(c));
-          products.emplace_back(in_planes(params.x_order, source + c * x.c_stride), filter, target);
+          const std::array<int64_t, 5> at{c, parts.first * params.groups, w, h, n + x_image};
+          products.emplace_back(splits ? split_element(input_side(problem), problem.groups, params.parts, parts.first,
+                                                       mapped(launch.x_map, at))
+                                       : in_planes(params.x_order, source + c * x.c_stride),
+                                filter, target);
         }
       }
     }
@@ -973,6 +1176,107 @@ Products wgrad_products(const ConvProblem& problem, const KernelEntry& kernel, c
     }
   }
   return products;
+}
+
+// What a split writes, by the same steps as the kernels: for each element of the workspace, the element of the tensor
+// (none for zeros) and the part; none if nothing. Beside it the most accesses of shared memory that wait for each
+// other.
+using SplitElement = std::optional<std::tuple<std::optional<int64_t>, int>>;
+constexpr int64_t kSplitZero = std::numeric_limits<int64_t>::max(), kSplitNothing = std::numeric_limits<int64_t>::min();
+
+// Of the accesses that the lanes of a warp make together, of so many values each.
+int bank_conflicts(const std::array<std::vector<int32_t>, 32>& places, int values) {
+  int most = 1;
+  for (size_t i = 0; i < places[0].size(); ++i) {
+    for (int first = 0; first < 32; first += 32 / values) {  // 128 bytes are read or written at once
+      std::array<int, 32> count{};
+      for (int lane = first; lane < first + 32 / values; ++lane) {
+        if (i < places[lane].size()) most = std::max(most, ++count[places[lane][i] / values % (32 / values)]);
+      }
+    }
+  }
+  return most;
+}
+
+template <Operand kOperand>
+std::tuple<std::vector<SplitElement>, int> simulate_split(const Split& split, int64_t bytes) {
+  constexpr int kChunk = split_chunk(kOperand);
+  std::vector<SplitElement> workspace(bytes / kSplitChunkBytes * kChunk);
+  int conflicts = 1;
+  for (int32_t index = 0; index < split.units; ++index) {
+    const auto unit = SplitUnit::at<kOperand>(split, index);
+    const bool along_channels = split.read == SplitRead::kChannels;
+    std::vector<int64_t> smem(kSplitBytes / 4, kSplitNothing);
+    std::array<std::vector<int32_t>, 32> copied, loaded;
+    auto copy = [&]<int kVector>(std::integral_constant<int, kVector>) {
+      const SplitReader<kVector> reader{split, unit};
+      for (int32_t lane = 0; lane < 32; ++lane) {
+        auto f = [&](int32_t place, int64_t from, bool exists) {
+          if (place % kVector != 0 || (exists && from % kVector != 0)) throw py::index_error("not aligned");
+          for (int i = 0; i < kVector; ++i) {
+            if (smem.at(place + i) != kSplitNothing) throw py::index_error("copied over");
+            smem[place + i] = exists ? from + i : kSplitZero;
+          }
+          copied[lane].push_back(place);
+        };
+        along_channels ? reader.along_channels(lane, f) : reader.along_rows(lane, f);
+      }
+    };
+    if (split.vector == 4) copy(std::integral_constant<int, 4>());
+    if (split.vector == 2) copy(std::integral_constant<int, 2>());
+    if (split.vector == 1) copy(std::integral_constant<int, 1>());
+    const SplitWriter<kOperand> writer{split, unit};
+    for (int32_t lane = 0; lane < 32; ++lane) {
+      writer.along_rows(lane, [&](int32_t row, int32_t channel, int64_t to) {
+        for (int i = 0; i < kChunk; ++i) {
+          const int32_t place =
+              along_channels ? split_channel_place(split, channel + i, row) : split_row_place(split, channel + i, row);
+          const int64_t from = smem.at(place);
+          if (from == kSplitNothing) throw py::index_error("not copied");
+          if (!along_channels || place % 4 == 0) loaded[lane].push_back(place);
+          for (int part = 0; part < split.parts; ++part) {
+            SplitElement& element = workspace.at((to + part * split.part_pitch) * kChunk + i);
+            if (element) throw py::index_error("written twice");
+            element = {from == kSplitZero ? std::nullopt : std::optional(from), part};
+          }
+        }
+      });
+    }
+    conflicts =
+        std::max({conflicts, bank_conflicts(copied, split.vector), bank_conflicts(loaded, along_channels ? 4 : 1)});
+  }
+  return {workspace, conflicts};
+}
+
+auto simulate_split(Split split, int64_t bytes, Operand operand, int32_t unit_rows) {
+  if (unit_rows != 0) {  // as of larger tensors
+    split.units = split.units / ((split.row_count + split.unit_rows - 1) / split.unit_rows);
+    split.units *= (split.row_count + unit_rows - 1) / unit_rows;
+    split.unit_rows = unit_rows;
+  }
+  return operand == Operand::kBf16 ? simulate_split<Operand::kBf16>(split, bytes)
+                                   : simulate_split<Operand::kTf32>(split, bytes);
+}
+
+Operand parse_operand(const std::string& name) {
+  if (name != "tf32" && name != "bf16") throw py::value_error("unknown operand: " + name);
+  return name == "tf32" ? Operand::kTf32 : Operand::kBf16;
+}
+
+// Bits of the parts of floats, which are given as theirs; eight at a time.
+std::vector<std::vector<uint32_t>> split_parts(const std::vector<uint32_t>& values, int parts) {
+  std::vector<std::vector<uint32_t>> out(parts);
+  for (size_t first = 0; first + 8 <= values.size(); first += 8) {
+    float chunk[8];
+    for (int i = 0; i < 8; ++i) chunk[i] = std::bit_cast<float>(values[first + i]);
+    SplitParts split(chunk);
+    for (int part = 0; part < parts; ++part) {
+      uint32_t words[4];
+      part == parts - 1 ? split.last(words) : split.next(part == 0, split_scale(parts), words);
+      for (const uint32_t word : words) out[part].push_back(word & 0xffff), out[part].push_back(word >> 16);
+    }
+  }
+  return out;
 }
 
 // A function of a problem's plan; ValueError with the kernel's reason if it has none.
@@ -996,6 +1300,7 @@ void bind_index_maths(py::module_& m) {
       },
       "problem"_a, "method"_a);
   m.def("halo_products", unless_refused(halo_products), "problem"_a, "kernel"_a, "device"_a);
+  m.def("halo_blocks", unless_refused(halo_blocks), "problem"_a, "kernel"_a, "device"_a);
   m.def("line_stores", unless_refused(line_stores), "problem"_a, "kernel"_a, "device"_a);
   m.def(
       "reorder",
@@ -1005,18 +1310,43 @@ void bind_index_maths(py::module_& m) {
         return std::tuple{moved, expected, order.vector, copies[static_cast<int>(order.copy)]};
       },
       "size"_a, "align"_a, "to_planes"_a);
-  m.def("pixel_rows", py::overload_cast<int, int, int, bool, int>(&pixel_rows), "vector"_a, "together"_a, "block_k"_a,
-        "narrow"_a, "across_log2"_a);
+  m.def(
+      "pixel_rows",
+      [](int vector, int together, int block_k, int element_bytes, bool narrow, int across_log2) {
+        const Turned turned = pixel_rows(vector, together, block_k, element_bytes, narrow, across_log2);
+        return std::tuple{turned.stored, turned.turns};
+      },
+      "vector"_a, "together"_a, "block_k"_a, "element_bytes"_a, "narrow"_a, "across_log2"_a);
+  m.def(
+      "channel_rows",
+      [](int block_k, int element_bytes) {
+        const Turned turned = channel_rows(block_k, element_bytes);
+        return std::tuple{turned.stored, turned.turns};
+      },
+      "block_k"_a, "element_bytes"_a);
+  m.def("stream_turns", &stream_turns, "plane"_a, "element_bytes"_a);
   m.def("halo_packed_filter", unless_refused(halo_packed_filter), "problem"_a, "kernel"_a, "device"_a);
   m.def("check_copies", &check_copies, "problem"_a, "kernel"_a, "device"_a);
   m.def("check_streaming", &check_streaming, "problem"_a, "kernel"_a, "device"_a);
   m.def(
       "wgrad_products",
-      [](const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device, int32_t filter) {
+      [](const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device, int32_t filter,
+         int32_t product) {
         if (const char* reason = kernel.why_not(kernel, problem, device)) throw py::value_error(reason);
-        return wgrad_products(problem, kernel, device, filter);
+        return wgrad_products(problem, kernel, device, filter, product);
       },
-      "problem"_a, "kernel"_a, "device"_a, "filter"_a = 0);
+      "problem"_a, "kernel"_a, "device"_a, "filter"_a = 0, "product"_a = 0);
+  m.def(
+      "split_products",
+      [](int32_t parts) {
+        std::vector<std::pair<int32_t, int32_t>> products;
+        for (int32_t i = 0; i < split_products(parts); ++i) {
+          const SplitProduct product(parts, i);
+          products.emplace_back(product.first, product.second);
+        }
+        return products;
+      },
+      "parts"_a);
   py::class_<FastDivmod>(m, "FastDivmod")
       .def(py::init<int64_t>(), "divisor"_a)
       .def("div", &FastDivmod::div, "dividend"_a)
@@ -1030,12 +1360,61 @@ void bind_index_maths(py::module_& m) {
           "dividend"_a);
 }
 
+void bind_split(py::module_& m) {
+  auto side_of = [](std::array<int64_t, 4> size, const Quad& strides, int32_t align) {
+    return Side{size[0], size[1], size[2], size[3], from_quad(strides), align};
+  };
+  m.def(
+      "split",
+      [side_of](std::array<int64_t, 4> size, const Quad& strides, int64_t groups, int32_t align,
+                const std::string& name, int parts, int32_t unit_rows) {
+        const Operand operand = parse_operand(name);
+        const Side side = side_of(size, strides, align);
+        return simulate_split(make_split(side, groups, operand, parts), split_bytes(side, groups, operand, parts),
+                              operand, unit_rows);
+      },
+      "size"_a, "strides"_a, "groups"_a, "align"_a, "operand"_a, "parts"_a, "unit_rows"_a = 0);
+  m.def(
+      "split_plan",
+      [side_of](std::array<int64_t, 4> size, const Quad& strides, int64_t groups, int32_t align,
+                const std::string& operand, int parts) {
+        const Split split = make_split(side_of(size, strides, align), groups, parse_operand(operand), parts);
+        const char* read = split.read == SplitRead::kChannels ? "channels" : "rows";
+        return std::tuple{read, split.vector, 1 << split.channels_log2, split.unit_rows, split.units};
+      },
+      "size"_a, "strides"_a, "groups"_a, "align"_a, "operand"_a, "parts"_a);
+  m.def(
+      "split_strides",
+      [side_of](std::array<int64_t, 4> size, int64_t groups, const std::string& operand, int parts) {
+        return to_quad(split_side(side_of(size, {}, 4), groups, parse_operand(operand), parts).stride);
+      },
+      "size"_a, "groups"_a, "operand"_a, "parts"_a);
+  m.def(
+      "filter_split",
+      [](const ConvProblem& problem, const std::string& name, int parts, int32_t unit_rows) {
+        const Operand operand = parse_operand(name);
+        return simulate_split(make_filter_split(problem, operand, parts), filter_split_bytes(problem, operand, parts),
+                              operand, unit_rows);
+      },
+      "problem"_a, "operand"_a, "parts"_a, "unit_rows"_a = 0);
+  m.def("split_parts", &split_parts, "values"_a, "parts"_a);
+  m.def(
+      "to_tf32",
+      [](const std::vector<uint32_t>& values) {
+        std::vector<uint32_t> out;
+        for (const uint32_t value : values) out.push_back(to_tf32(std::bit_cast<float>(value)));
+        return out;
+      },
+      "values"_a);
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_fastconv_native, m) {
   bind_problem(m);
   bind_planner(m);
   bind_index_maths(m);
+  bind_split(m);
 }
 
 }  // namespace fastconv

@@ -1,5 +1,6 @@
-// The halo-resident convolution kernel for sm_90a, 16-bit operands, fp32 accumulation: forward, and input gradient as a
-// convolution over dy. Geometry is run-time data; see halo_params.h.
+// The halo-resident convolution kernel for sm_90a, fp32 accumulation: forward, and input gradient as a convolution over
+// dy. T: what is multiplied, 16-bit values or float for TF32; Out: of the tensors' elements. Geometry is run-time data;
+// see halo_params.h.
 #pragma once
 
 #include "fastconv/ptx/warpgroup.cuh"
@@ -9,6 +10,7 @@
 #include "fastconv/tile/mainloop_sm90.cuh"
 #include "fastconv/tile/pack_filter.cuh"
 #include "fastconv/tile/reorder.cuh"
+#include "fastconv/tile/split.cuh"
 #include "fastconv/tile/stage_folded.cuh"
 #include "fastconv/tile/stage_halo.cuh"
 #include "fastconv/tile/stage_nchw.cuh"
@@ -17,9 +19,6 @@ namespace fastconv {
 
 // Named barriers; 0 is __syncthreads. One of the first two a consumer warpgroup.
 enum BlockBarrier : int { kEpilogueBarrier = 1, kTurnBarrier = 3, kPackBarrier = 5 };
-
-template <bool kLines, int kBlockK, int kMBlocks>
-inline constexpr int kEpilogueOf = epilogue_bytes(kLines, kBlockK, kMBlocks);  // shared memory of a warpgroup
 
 // Warp 0 brings the filter; where raw input is copied for others to rearrange, warp 1 starts those copies, and warp 0
 // those of a second pipeline, once the filter is there; the next ones stage.
@@ -69,26 +68,19 @@ __device__ __forceinline__ void arrive_block_barrier(int barrier) {
   asm volatile("bar.arrive %0, 256;" ::"r"(barrier) : "memory");
 }
 
-// For outputs that no tap reaches.
-template <int kRows, int kCols>
-__device__ __forceinline__ void clear(float (&acc)[kRows][kCols]) {
-#pragma unroll
-  for (int i = 0; i < kRows * kCols; ++i) acc[i / kCols][i % kCols] = 0.f;
-}
-
 // Filter steps of the walk's tiles, in the order of use; or of all phases once, if they stay. A stage is kColumns
 // steps, which follow each other. One thread.
-template <int kBlockK, int kChannels, bool kNMajor, int kColumns, typename Walk>
+template <int kBlockK, int kChannels, int kPixelBytes, bool kNMajor, int kColumns, int kParts, typename Walk>
 __device__ __forceinline__ void produce_filter(const HaloParams& params, Walk walk, const CUtensorMap* map,
                                                Ring& ring) {
-  constexpr int kStepBytes = kBlockK * kChannels * 2;
+  constexpr int kStepBytes = kBlockK * kPixelBytes;
   for (; walk.more(); walk.next()) {
     Tile tile(params, walk.index);
     if (params.filter_direct) {
       const int phases = params.filter_resident ? params.phase_count : 1;
       for (int i = 0; i < phases; ++i) {
         if (params.filter_resident) tile.phase = i;
-        stage_filter_direct<kBlockK, kChannels, kNMajor>(params, tile, map, ring);
+        stage_filter_direct<kBlockK, kChannels, kPixelBytes, kNMajor, kColumns, kParts>(params, tile, map, ring);
       }
     } else {
       const OutputPhase& phase = params.phase[tile.phase];
@@ -107,7 +99,7 @@ __device__ __forceinline__ void produce_filter(const HaloParams& params, Walk wa
 }
 
 // Halos of the walk's tiles. `warp` of the kWarps that stage; -1 starts copies for them.
-template <int kChannels, HaloStaging kStaging, int kWarps, bool kRuns>
+template <int kChannels, int kPixelBytes, int kParts, HaloStaging kStaging, int kWarps, bool kRuns>
 __device__ __forceinline__ void produce_halos(const HaloParams& params, TileWalk<kRuns> walk,
                                               const HaloMaps<kStaging>& maps, Ring raw, Ring halo, uint32_t waste,
                                               int warp, int lane) {
@@ -117,7 +109,7 @@ __device__ __forceinline__ void produce_halos(const HaloParams& params, TileWalk
     for (; walk.more(); walk.next()) {
       const Tile tile(params, walk.index);
       if constexpr (kStaging == HaloStaging::kTma) {
-        stage_halo_tma<kChannels>(params, tile, &maps.in, halo, lane);
+        stage_halo_tma<kChannels, kPixelBytes, kParts>(params, tile, &maps.in, halo, lane);
       } else if constexpr (kStaging == HaloStaging::kPlanes) {
         stage_planes<kChannels>(params, tile, &maps, halo, lane);
       } else if constexpr (kStaging == HaloStaging::kTransposed) {
@@ -134,7 +126,7 @@ __device__ __forceinline__ void produce_halos(const HaloParams& params, TileWalk
 }
 
 // One consumer warpgroup, where lines are stored.
-template <typename T, int kBlockK, int kMBlocks, int kChannels>
+template <typename T, typename Out, int kBlockK, int kMBlocks, int kChannels, int kParts>
 __device__ __forceinline__ void consume_runs(const HaloParams& params, TileWalk<true> walk, Ring halo,
                                              const Ring& filter, uint32_t buffer, int barrier) {
   const int thread = threadIdx.x % 128;
@@ -142,15 +134,15 @@ __device__ __forceinline__ void consume_runs(const HaloParams& params, TileWalk<
   for (; walk.more(); walk.next()) {
     const Tile tile(params, walk.index);
     float acc[kMBlocks][kBlockK / 2];
-    OneHaloMainloop<T, kBlockK, kMBlocks, kChannels>::run(params, tile, halo, filter, thread % 32 == 0, acc);
-    LineEpilogue<T, kBlockK, kMBlocks>(params, tile, thread, buffer, barrier)
-        .store(acc, StreamPart(params, tile, walk));
+    OneHaloMainloop<T, kBlockK, kMBlocks, kChannels, kParts>::run(params, tile, halo, filter, thread % 32 == 0, acc);
+    LineEpilogue<Out, kBlockK, kMBlocks>(params, tile, thread, buffer, barrier)
+        .store(acc, StreamPart(params, tile, walk, sizeof(Out)));
   }
 }
 
 // Writes anew what the copy engine cannot read as it is. All blocks together; the first warps pack the filter, the
 // others begin with the tensor.
-template <HaloStaging kStaging, bool kLines>
+template <HaloStaging kStaging, bool kLines, HaloOperands kOperands>
 __device__ __forceinline__ void prepare_operands(const HaloParams& params, const HaloMaps<kStaging>& maps,
                                                  uint32_t smem, int warp, int lane) {
   constexpr int kThreads = HaloThreads<kStaging, kLines>::kThreads, kWarps = kThreads / 32;
@@ -158,7 +150,11 @@ __device__ __forceinline__ void prepare_operands(const HaloParams& params, const
   if constexpr (kStaging == HaloStaging::kFolded) {
     pack_folded_filter(params, maps, static_cast<int>(blockIdx.x * kThreads + threadIdx.x),
                        static_cast<int>(gridDim.x * kThreads));
-    sync_grid();
+  } else if constexpr (kOperands != HaloOperands::kHalf) {
+    constexpr Operand kOperand = kOperands == HaloOperands::kTf32 ? Operand::kTf32 : Operand::kBf16;
+    const uint32_t buffer = smem + warp * kReorderBytes;
+    split_to_rows<kOperand>(params.filter_split, buffer, warp, kWarps, lane);
+    split_to_rows<kOperand>(params.in_split, buffer, warp, kWarps, lane);
   } else {
     const int packers = params.pack.warps;
     if (params.pack.pieces > 0 && warp < packers) {
@@ -169,20 +165,21 @@ __device__ __forceinline__ void prepare_operands(const HaloParams& params, const
       const int turn = warp < packers ? warp + kWarps - packers : warp - packers;
       reorder_to_rows(params.in_order, maps.planes, smem + warp * kReorderBytes, turn, kWarps, lane);
     }
-    sync_grid();
   }
+  sync_grid();
 }
 
-template <typename T, int kBlockK, int kMBlocks, int kChannels, HaloStaging kStaging, FilterTile kFilter, int kColumns,
-          bool kLines>
+template <typename T, typename Out, int kBlockK, int kMBlocks, int kChannels, HaloStaging kStaging, FilterTile kFilter,
+          int kColumns, bool kLines, HaloOperands kOperands>
 __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
                              1) void conv_fprop_sm90(const __grid_constant__ HaloParams params,
                                                      const __grid_constant__ HaloMaps<kStaging> in_maps,
                                                      const __grid_constant__ CUtensorMap filter_map) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Threads = HaloThreads<kStaging, kLines>;
-  constexpr int kFilterBytes = kColumns * kBlockK * kChannels * 2, kPipelines = Threads::kPipelines;
-  constexpr int kEpilogue = kEpilogueOf<kLines, kBlockK, kMBlocks>;
+  constexpr int kParts = parts_a_stage(kOperands, kLines);
+  constexpr int kPixelBytes = kChannels * sizeof(T), kFilterBytes = kParts * kColumns * kBlockK * kPixelBytes;
+  constexpr int kPipelines = Threads::kPipelines, kEpilogue = epilogue_bytes(kLines, kBlockK, kMBlocks, sizeof(Out));
   constexpr bool kMMajor = kStaging == HaloStaging::kPlanes, kNMajor = kFilter == FilterTile::kNMajor;
 
   auto walk_of = [&](int pipeline) {
@@ -193,7 +190,7 @@ __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
   const uint32_t smem = (ptx::smem_address(smem_raw) + kHaloAlignment - 1) &
                         ~(kHaloAlignment - 1u);  // swizzling goes by absolute address
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
-  const bool reorder_out = reorders(kStaging) && params.out_order.units > 0;
+  const bool reorder_out = kOperands == HaloOperands::kHalf && reorders(kStaging) && params.out_order.units > 0;
   Ring halo, filter, raw;
   halo.data = smem, halo.stage_bytes = params.a_stage_bytes, halo.stages = params.a_stages;
   filter.data = halo.data + params.a_stages * params.a_stage_bytes;
@@ -216,8 +213,8 @@ __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
     if constexpr (kStaging == HaloStaging::kPlanes) ptx::tma_prefetch(&in_maps);
     if (params.filter_direct) ptx::tma_prefetch(&filter_map);
   }
-  if (params.in_order.units > 0 || params.pack.pieces > 0) {
-    prepare_operands<kStaging, kLines>(params, in_maps, smem, warp, lane);
+  if (params.prepares) {
+    prepare_operands<kStaging, kLines, kOperands>(params, in_maps, smem, warp, lane);
   } else {
     __syncthreads();
   }
@@ -227,11 +224,14 @@ __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
     ptx::release_registers<Threads::kProducerRegisters>();
     constexpr int kStagers = Threads::kStagingWarps;
     auto produce = [&](int pipeline, int staging_warp) {
-      produce_halos<kChannels, kStaging, kStagers>(params, walk_of(pipeline), in_maps, raw.part(pipeline, kPipelines),
-                                                   halo.part(pipeline, kPipelines), waste, staging_warp, lane);
+      produce_halos<kChannels, kPixelBytes, kParts, kStaging, kStagers>(
+          params, walk_of(pipeline), in_maps, raw.part(pipeline, kPipelines), halo.part(pipeline, kPipelines), waste,
+          staging_warp, lane);
     };
     if (warp == 0) {
-      if (lane == 0) produce_filter<kBlockK, kChannels, kNMajor, kColumns>(params, walk_of(0), &filter_map, filter);
+      if (lane == 0)
+        produce_filter<kBlockK, kChannels, kPixelBytes, kNMajor, kColumns, kParts>(params, walk_of(0), &filter_map,
+                                                                                   filter);
       if constexpr (kLines && Threads::kRaw) produce(1, -1);
     } else if (warp < Threads::kFirstStagingWarp + kPipelines * kStagers) {
       const int place = warp - Threads::kFirstStagingWarp, pipeline = kLines && place >= kStagers;
@@ -244,8 +244,8 @@ __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
     const int barrier = kEpilogueBarrier + warpgroup;
     const uint32_t buffer = epilogue + warpgroup * kEpilogue;
     if constexpr (kLines) {
-      consume_runs<T, kBlockK, kMBlocks, kChannels>(params, walk_of(warpgroup), halo.part(warpgroup, 2), filter, buffer,
-                                                    barrier);
+      consume_runs<T, Out, kBlockK, kMBlocks, kChannels, kParts>(params, walk_of(warpgroup), halo.part(warpgroup, 2),
+                                                                 filter, buffer, barrier);
       return;
     }
     // NOTES: a warpgroup that takes turns skips the other's stages, and a barrier's parity tells only two rounds apart;
@@ -269,7 +269,7 @@ __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
       }
       float acc[kMBlocks][kColumns * kBlockK / 2];
       if (turns) ptx::barrier_sync<256>(my_turn);
-      Mainloop<T, kBlockK, kMBlocks, kChannels, kMMajor, kNMajor, kColumns>::run(
+      Mainloop<T, kBlockK, kMBlocks, kChannels, kMMajor, kNMajor, kColumns, kOperands>::run(
           params, tile, first_block, halo, filter, !params.filter_resident, lane == 0, acc, [&] {
             if (turns) arrive_block_barrier(next_turn);
           });
@@ -277,7 +277,7 @@ __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
       // NOTES: where a thread's pixels lie in a tile does not change, but to keep it would spill.
       int thread = threadIdx.x % 128;
       if constexpr (kColumns > 1) asm volatile("" : "+r"(thread));
-      const Epilogue<T, kBlockK, kMBlocks> store(params, tile, thread, buffer, barrier);
+      const Epilogue<Out, kBlockK, kMBlocks> store(params, tile, thread, buffer, barrier);
       if constexpr (kColumns == 1) {
         store(acc, first_block);
       } else {

@@ -1,7 +1,7 @@
-// Weight gradient for sm_90a, 16-bit operands, fp32 accumulation. Both operands of the matrix product are MN-major
-// views of staged pixel rows: pixels are its K dimension, so that a filter tap is a shift of the x tile by whole rows.
-// Blocks of a cluster add their sums through each other's shared memory, reduce_wgrad those of several clusters; both
-// in a fixed order. Geometry is run-time data; see wgrad_params.h.
+// Weight gradient for sm_90a of 16-bit tensors, or of float32 as parts of 16 bits (split.h); fp32 accumulation. Both
+// operands of the matrix product are MN-major views of staged pixel rows: pixels are its K dimension, so that a filter
+// tap is a shift of the x tile by whole rows. Blocks of a cluster add their sums through each other's shared memory,
+// reduce_wgrad those of several clusters; both in a fixed order. Geometry is run-time data; see wgrad_params.h.
 #pragma once
 
 #include "fastconv/ptx/cluster.cuh"
@@ -9,6 +9,7 @@
 #include "fastconv/tile/fold.cuh"
 #include "fastconv/tile/mainloop_wgrad_sm90.cuh"
 #include "fastconv/tile/reorder.cuh"
+#include "fastconv/tile/split.cuh"
 #include "fastconv/tile/stage_wgrad.cuh"
 #include "fastconv/tile/store_wgrad.cuh"
 
@@ -82,16 +83,28 @@ __global__ __launch_bounds__((WgradConfig{kChannels, kBlocks, kUnits, kWarpgroup
       if (lane == 0 && params.y_copied) ptx::tma_prefetch(&y_maps);
     }
   }
-  if constexpr (kStaging == WgradStaging::kTma || kStaging == WgradStaging::kTmaRows) {
+  const uint32_t buffer = smem + warp * kReorderBytes;
+  // Warps that x leaves idle begin with y.
+  auto y_turn = [&](int x_units) {
+    const int x_turns = (x_units + static_cast<int>(gridDim.x) - 1) / static_cast<int>(gridDim.x);
+    return (warp + Threads::kWarps - x_turns % Threads::kWarps) % Threads::kWarps;
+  };
+  if constexpr (Loop::kSplit) {
+    if (params.x_split.parts > 0) {
+      ptx::wait_for_previous_kernel();
+      split_to_rows<Operand::kBf16>(params.x_split, buffer, warp, Threads::kWarps, lane);
+      split_to_rows<Operand::kBf16>(params.y_split, buffer, y_turn(params.x_split.units), Threads::kWarps, lane);
+      sync_grid();
+    }
+  } else if constexpr (kStaging == WgradStaging::kTma || kStaging == WgradStaging::kTmaRows) {
     const bool reorder_x = params.x_order.units > 0, reorder_y = params.y_order.units > 0;
     const bool fold_x = params.x_fold.pixels > 0;
-    const uint32_t buffer = smem + warp * kReorderBytes;
     if (reorder_x || reorder_y || fold_x) ptx::wait_for_previous_kernel();
     if (reorder_x) reorder_to_rows(params.x_order, in_maps.x_planes, buffer, warp, Threads::kWarps, lane);
-    // Warps that x leaves idle begin with y.
-    const int x_turns = (params.x_order.early + static_cast<int>(gridDim.x) - 1) / static_cast<int>(gridDim.x);
-    const int y_turn = (warp + Threads::kWarps - x_turns % Threads::kWarps) % Threads::kWarps;
-    if (reorder_y) reorder_to_rows(params.y_order, in_maps.y_planes, buffer, y_turn, Threads::kWarps, lane);
+    if (reorder_y) {
+      const int turn = y_turn(params.x_order.early);
+      reorder_to_rows(params.y_order, in_maps.y_planes, buffer, turn, Threads::kWarps, lane);
+    }
     if (fold_x) {
       write_folded_rows(params.x_fold, static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x),
                         static_cast<int>(gridDim.x * blockDim.x));

@@ -3,6 +3,7 @@
 
 #include "fastconv/core/integers.h"
 #include "fastconv/kernels/direct.cuh"
+#include "fastconv/launch/dtype_of.cuh"
 #include "fastconv/launch/launch.cuh"
 #include "fastconv/launch/launchers.h"
 #include "fastconv/planner/direct_family.h"
@@ -17,12 +18,6 @@ struct KernelLine {
   static constexpr unsigned kDtypes = kDtypes_;
   using Config = Config_;
 };
-
-template <typename T>
-inline constexpr DType kDTypeOf = std::is_same_v<T, float>    ? DType::kFloat32
-                                  : std::is_same_v<T, double> ? DType::kFloat64
-                                  : std::is_same_v<T, __half> ? DType::kFloat16
-                                                              : DType::kBFloat16;
 
 // How a pass reads its operands. Without vectors neighbouring lanes take neighbouring elements of NCHW tensors: pixels
 // of images, taps of filters. With channel vectors the contiguous channels are a row or the depth, as the pass has it.

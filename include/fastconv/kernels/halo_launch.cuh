@@ -9,8 +9,8 @@
 
 namespace fastconv {
 
-template <typename T, int kBlockK, int kMBlocks, int kChannels, HaloStaging kStaging, FilterTile kFilter, int kColumns,
-          bool kLines>
+template <typename T, typename Out, int kBlockK, int kMBlocks, int kChannels, HaloStaging kStaging, FilterTile kFilter,
+          int kColumns, bool kLines, HaloOperands kOperands>
 void launch_halo(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, cudaStream_t stream) {
   if (plan.grid == 0) return;
   const bool dgrad = problem.pass == Pass::kDgrad;
@@ -20,7 +20,16 @@ void launch_halo(const Plan& plan, const ConvProblem& problem, const ConvBuffers
   params.out = dgrad ? buffers.x : buffers.y;
   params.bias = dgrad ? nullptr : buffers.bias;
   params.packed_filter = buffers.workspace;
+  const void* filter = buffers.w;
   auto* workspace = static_cast<uint8_t*>(buffers.workspace);
+  if (params.in_split.parts > 0) {
+    params.in_split.values = static_cast<const float*>(params.in);
+    params.in = params.in_split.rows = workspace + halo.in_offset;
+  }
+  if (params.filter_split.parts > 0) {
+    params.filter_split.values = static_cast<const float*>(filter);
+    filter = params.filter_split.rows = workspace;
+  }
   if (plan.halo.reorder_in) {
     params.in_order.planes = const_cast<void*>(params.in);
     params.in = params.in_order.rows = workspace + halo.in_offset;
@@ -33,16 +42,17 @@ void launch_halo(const Plan& plan, const ConvProblem& problem, const ConvBuffers
   TensorMaps in_maps{};
   CUtensorMap filter_map{};
   for (int i = 0; i < halo.in_maps; ++i) {
-    in_maps.map[i] = encode_tensor_map(halo.in_map[i], problem.dtype, params.in);
+    in_maps.map[i] = encode_tensor_map(halo.in_map[i], halo.operand, params.in);
   }
   if (params.filter_direct) {
-    filter_map = encode_tensor_map(halo.filter_map, problem.dtype, buffers.w);
+    filter_map = encode_tensor_map(halo.filter_map, halo.operand, filter);
   } else {
-    params.pack.filter = buffers.w;
+    params.pack.filter = filter;
   }
   LaunchShape shape{plan.grid, HaloThreads<kStaging, kLines>::kThreads, plan.smem_bytes};
-  shape.cooperative = !params.filter_direct || plan.halo.reorder_in || plan.halo.reorder_out;
-  const auto kernel = conv_fprop_sm90<T, kBlockK, kMBlocks, kChannels, kStaging, kFilter, kColumns, kLines>;
+  shape.cooperative = params.prepares || plan.halo.reorder_out;
+  const auto kernel =
+      conv_fprop_sm90<T, Out, kBlockK, kMBlocks, kChannels, kStaging, kFilter, kColumns, kLines, kOperands>;
   if constexpr (kStaging == HaloStaging::kTransposed) {
     launch(plan.kernel->name, kernel, shape, stream, params, in_maps, filter_map);
   } else if constexpr (kStaging == HaloStaging::kTma) {
@@ -59,22 +69,28 @@ void launch_halo(const Plan& plan, const ConvProblem& problem, const ConvBuffers
   }
 }
 
-// One line of the .def, compiled where staging and filter tile are those of the file.
-template <HaloStaging kStaging, FilterTile kFilter, typename T, int kBlockK, int kMBlocks, int kChannels,
-          HaloStaging kLineStaging, FilterTile kLineFilter, int kColumns, bool kLines>
+// What tensors of T are multiplied as.
+template <typename T, HaloOperands kOperands>
+using OperandOf = std::conditional_t<has_parts(kOperands), __nv_bfloat16, T>;
+
+// One line of the .def, compiled where staging, filter tile and operands are those of the file.
+template <HaloStaging kStaging, FilterTile kFilter, HaloOperands kOperands, typename T, int kBlockK, int kMBlocks,
+          int kChannels, HaloStaging kLineStaging, FilterTile kLineFilter, int kColumns, bool kLines,
+          HaloOperands kLineOperands>
 constexpr Launcher halo_launcher_of() {
-  if constexpr (kLineStaging == kStaging && kLineFilter == kFilter) {
-    return launch_halo<T, kBlockK, kMBlocks, kChannels, kStaging, kFilter, kColumns, kLines>;
+  if constexpr (kLineStaging == kStaging && kLineFilter == kFilter && kLineOperands == kOperands) {
+    return launch_halo<OperandOf<T, kOperands>, T, kBlockK, kMBlocks, kChannels, kStaging, kFilter, kColumns, kLines,
+                       kOperands>;
   }
   return nullptr;
 }
 
-template <HaloStaging kStaging, FilterTile kFilter, typename T>
+template <HaloStaging kStaging, FilterTile kFilter, HaloOperands kOperands, typename T>
 Launcher halo_launcher(int line) {
   static constexpr Launcher kLaunchers[] = {
-#define HALO_KERNEL(name, block_k, m_blocks, channels, staging, filter, columns, lines)                         \
-  halo_launcher_of<kStaging, kFilter, T, block_k, m_blocks, channels, HaloStaging::staging, FilterTile::filter, \
-                   columns, lines>(),
+#define HALO_KERNEL(name, block_k, m_blocks, channels, staging, filter, columns, lines, operands)      \
+  halo_launcher_of<kStaging, kFilter, kOperands, T, block_k, m_blocks, channels, HaloStaging::staging, \
+                   FilterTile::filter, columns, lines, HaloOperands::operands>(),
 #include "../../../src/launch/configs/halo.def"
 #undef HALO_KERNEL
   };

@@ -3,6 +3,7 @@
 
 #include "fastconv/kernels/conv_wgrad_sm90.cuh"
 #include "fastconv/kernels/reduce_wgrad.cuh"
+#include "fastconv/launch/dtype_of.cuh"
 #include "fastconv/launch/launch.cuh"
 #include "fastconv/launch/launchers.h"
 #include "fastconv/launch/tensor_map.h"
@@ -29,18 +30,24 @@ void launch_wgrad(const Plan& plan, const ConvProblem& problem, const ConvBuffer
     params.y_order.planes = const_cast<void*>(buffers.y);
     params.y.data = params.y_order.rows = workspace + wgrad.y_offset;
   }
+  if (params.x_split.parts > 0) {
+    params.x_split.values = static_cast<const float*>(buffers.x);
+    params.y_split.values = static_cast<const float*>(buffers.y);
+    params.x.data = params.x_split.rows = workspace;
+    params.y.data = params.y_split.rows = workspace + wgrad.y_offset;
+  }
   params.x_order.done = reinterpret_cast<uint32_t*>(workspace + wgrad.done_offset);
+  const DType operand = std::is_same_v<T, float> ? DType::kBFloat16 : problem.dtype;
   WgradInMaps in_maps{};
-  if (params.x_copied) in_maps.x = encode_tensor_map(wgrad.x_map, problem.dtype, params.x.data);
+  if (params.x_copied) in_maps.x = encode_tensor_map(wgrad.x_map, operand, params.x.data);
   if (wgrad.x_planes.size[0] > 0) {
-    in_maps.x_planes = encode_tensor_map(wgrad.x_planes, problem.dtype, params.x_order.planes);
+    in_maps.x_planes = encode_tensor_map(wgrad.x_planes, operand, params.x_order.planes);
   }
   if (wgrad.y_planes.size[0] > 0) {
-    in_maps.y_planes = encode_tensor_map(wgrad.y_planes, problem.dtype, params.y_order.planes);
+    in_maps.y_planes = encode_tensor_map(wgrad.y_planes, operand, params.y_order.planes);
   }
   TensorMaps y_maps{};
-  for (int i = 0; i < wgrad.y_maps; ++i)
-    y_maps.map[i] = encode_tensor_map(wgrad.y_map[i], problem.dtype, params.y.data);
+  for (int i = 0; i < wgrad.y_maps; ++i) y_maps.map[i] = encode_tensor_map(wgrad.y_map[i], operand, params.y.data);
 
   LaunchShape shape{plan.grid, plan.block_threads, plan.smem_bytes};
   shape.early = true;
@@ -58,6 +65,7 @@ void launch_wgrad(const Plan& plan, const ConvProblem& problem, const ConvBuffer
     start();
     // The rest find their operands in the workspace.
     params.x_order.units = params.x_order.rounds = params.y_order.units = params.x_fold.pixels = 0;
+    params.x_split.parts = 0;
     params.first_block = static_cast<int32_t>(plan.first_grid);
     shape.cooperative = false, shape.grid = plan.grid - plan.first_grid;
   }
@@ -81,17 +89,18 @@ void launch_wgrad(const Plan& plan, const ConvProblem& problem, const ConvBuffer
 }
 
 template <WgradStaging kStaging, typename T, int kChannels, int kBlocks, int kUnits, int kWarpgroups,
-          WgradStaging kLineStaging>
+          WgradStaging kLineStaging, unsigned kDTypes>
 constexpr Launcher wgrad_launcher_of() {
-  if constexpr (kLineStaging == kStaging) return launch_wgrad<T, kChannels, kBlocks, kUnits, kWarpgroups, kStaging>;
+  if constexpr (kLineStaging == kStaging && (kDTypes & dtype_bit(kDTypeOf<T>)) != 0)
+    return launch_wgrad<T, kChannels, kBlocks, kUnits, kWarpgroups, kStaging>;
   return nullptr;
 }
 
 template <WgradStaging kStaging, typename T>
 Launcher wgrad_launcher(int line) {
   static constexpr Launcher kLaunchers[] = {
-#define WGRAD_KERNEL(name, channels, blocks, units, warpgroups, staging) \
-  wgrad_launcher_of<kStaging, T, channels, blocks, units, warpgroups, WgradStaging::staging>(),
+#define WGRAD_KERNEL(name, channels, blocks, units, warpgroups, staging, dtypes) \
+  wgrad_launcher_of<kStaging, T, channels, blocks, units, warpgroups, WgradStaging::staging, dtypes>(),
 #include "../../../src/launch/configs/wgrad.def"
 #undef WGRAD_KERNEL
   };

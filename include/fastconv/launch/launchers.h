@@ -17,7 +17,7 @@ template <Pass kPass, typename T>
 Launcher direct_launcher(int line);
 template <Pass kPass, typename T>
 Launcher im2col_launcher(int line);
-template <HaloStaging kStaging, FilterTile kFilter, typename T>
+template <HaloStaging kStaging, FilterTile kFilter, HaloOperands kOperands, typename T>
 Launcher halo_launcher(int line);
 template <WgradStaging kStaging, typename T>
 Launcher wgrad_launcher(int line);

@@ -10,8 +10,9 @@ namespace fastconv {
 inline constexpr int64_t kMaxBox = 256;  // of the copy engine, each way
 
 // Strides are multiples of 16 bytes, below 2^40 bytes; those that a dimension of one element never uses need not be.
-bool copies(int64_t size, int64_t stride);
-uint64_t stride_bytes(int64_t size, int64_t stride);
+// Of elements of so many bytes.
+bool copies(int64_t size, int64_t stride, int64_t bytes = 2);
+uint64_t stride_bytes(int64_t size, int64_t stride, int64_t bytes = 2);
 
 // Rows (or channels) after which addresses are multiples of 16 bytes again.
 int64_t address_phases(int64_t size, int64_t stride);

@@ -18,8 +18,9 @@ struct HaloLaunch {
   // kTma: c, group, w, h, n. kPlanes: w, c, group, h, n. kTransposed: pixel, c, group, n, one map a phase of planes.
   TensorMapSpec in_map[kMaxTensorMaps];
   TensorMapSpec filter_map;  // c, s, r, k, group; where params.filter_direct
+  DType operand;             // of both; groups are those of all parts, see split.h
   Fold fold;                 // kFolded
-  // The workspace: packed filter, input and output.
+  // The workspace: filter, input and output.
   int64_t in_offset, out_offset;
   TensorMapSpec planes, out_planes;  // of a reordered input and output
 };

@@ -19,7 +19,7 @@ struct Store {
 Store store_mode(const Work& work, const HaloConfig& config, bool linear);
 // Whether rows of pixels do not begin with a sector: they then share one with the row's next tile, or the next row.
 bool stores_pieces(const Work& work, Store store);
-// Rows of whole, aligned pairs of pixels that follow each other without a gap. A row's first tile is whole: it ends the
+// Rows of whole, aligned words that follow each other without a gap. A row's first tile is whole: it ends the
 // line in which it begins.
 bool lines_can_store(const Work& work, const HaloConfig& config);
 
@@ -33,7 +33,7 @@ struct Tiles {
   int64_t halo_rows, halo_pitch;
   int64_t c_blocks;
   int64_t steps;  // of all phases: a step is one tap, or a row of them on N, of one channel block
-  int64_t pixel_bytes, step_bytes, halo_bytes, halo_stage_bytes;
+  int64_t pixel_bytes, step_bytes, part_bytes, halo_bytes, halo_stage_bytes;
   RawPlanes raw;
 
   int64_t raw_bytes() const { return int64_t{raw.stages} * raw.stage_bytes; }

@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <numeric>
 
+#include "fastconv/core/integers.h"
 #include "fastconv/planner/sides.h"
+#include "fastconv/planner/split.h"
 #include "fastconv/tile/fold.h"
 #include "fastconv/tile/halo_params.h"
 
@@ -31,25 +33,41 @@ struct Reordering {
   bool in = false, out = false;
 };
 
+// float32 as operands, see split.h: how many parts, and what has to be written anew.
+struct Splitting {
+  int parts = 1;
+  bool in = false, filter = false;
+};
+
+// Of what is multiplied.
+inline Operand operand_of(HaloOperands operands) {
+  return operands == HaloOperands::kTf32 ? Operand::kTf32 : Operand::kBf16;
+}
+
 // What is computed, freed of its pass.
 struct Work {
   Side in, out;  // as the products meet them
   Reordering reordering;
   Side in_planes, out_planes;  // as they are in memory
-  Fold fold;                   // of the input, for HaloStaging::kFolded
+  HaloOperands operands;
+  Splitting splitting;
+  Fold fold;  // of the input, for HaloStaging::kFolded
   Pair in_step, out_step;
   int64_t groups;
+  int32_t out_bytes;  // of an output element
   Axis h, w;
   int64_t taps;        // of all phases
   int64_t rows, cols;  // of the largest phase
 
   int phases() const { return h.phases * w.phases; }
+  // Channels of a group of the input as the copy engine meets it.
+  int64_t in_channels() const { return splitting.in ? split_channels(in.c, operand_of(operands)) : in.c; }
 };
 
 // The tensors as the engine meets them; not yet flattened, reordered or folded.
 void sides(const ConvProblem& problem, Side& in, Side& out);
 // False if there are more phases or planes than the kernels' tables have room for.
-bool make_work(const ConvProblem& problem, HaloStaging staging, Reordering reordering, Work& work);
+bool make_work(const ConvProblem& problem, const HaloConfig& config, Reordering reordering, Work& work);
 
 // Whether every run of filter columns can be multiplied side by side.
 bool takes_columns(const Work& work, const HaloConfig& config);
@@ -58,6 +76,7 @@ bool pixels_divisible(const Side& side, int64_t by);
 bool planes_divisible(const Side& side, int64_t groups, int64_t by);
 // A filter with contiguous channels needs no packing.
 bool tma_can_load_filter(const ConvProblem& problem);
+Splitting splitting_of(const HaloConfig& config, const ConvProblem& problem);
 // Channels whose planes begin alike, to addresses that the copy engine takes.
 int64_t plane_phases(const Side& in, int64_t groups);
 Pair in_step_of(const ConvProblem& problem);

@@ -34,8 +34,10 @@ std::ostream& operator<<(std::ostream& out, const Plan& plan);
 
 inline constexpr int64_t kMaxWorkspaceBytes = int64_t{256} << 20;
 // The same, or a quarter of the problem's tensors if that is more: large tensors may be written anew, see reorder.h.
+// Beside it float32 has room for its parts, half as much again as the tensors, see split.h.
 inline int64_t max_workspace_bytes(const ConvProblem& problem) {
-  return std::max(kMaxWorkspaceBytes, static_cast<int64_t>(compulsory_bytes(problem) / 4));
+  const double tensors = compulsory_bytes(problem), parts = problem.dtype == DType::kFloat32 ? 1.5 * tensors : 0;
+  return std::max(kMaxWorkspaceBytes, static_cast<int64_t>(tensors / 4)) + static_cast<int64_t>(parts);
 }
 
 struct Choice {

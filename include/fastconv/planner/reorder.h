@@ -21,7 +21,9 @@ TensorMapSpec reorder_boxes(const Side& side, int64_t groups);
 // products.
 bool can_stream(const Side& side, int64_t groups, int64_t grid, int64_t warps);
 void stream(Reorder& order, int64_t grid, int64_t warps);
-// Of a tensor, and of the wait for all blocks, which run on this share of the chip.
+// Of so many bytes, by all blocks, which run on this share of the chip.
+double rewrite_us(double read, double written, double share);
+// Of a tensor, and of the wait for all blocks.
 double reorder_us(const Side& side, int64_t groups, double share);
 // The same if a part is streamed.
 double stream_us(const Side& side, int64_t groups, int64_t grid, int64_t warps, double share);

@@ -23,7 +23,8 @@ struct Axis {
 };
 
 struct Work {
-  Side x, y;  // as the products meet them
+  Side x, y;      // as the products meet them
+  int parts = 0;  // of float32 tensors, which pass through the workspace as such, see split.h
   bool reorder_x = false, reorder_y = false;
   FoldedRows fold{};        // of x, if it has pixels
   Side x_planes, y_planes;  // as they are in memory
@@ -31,6 +32,11 @@ struct Work {
   int64_t groups;
   bool pointwise;
   Axis h, w;
+
+  // Of the reduction, each over all pixels.
+  int products() const { return parts > 0 ? split_products(parts) : 1; }
+  // Whether operands pass through the workspace first.
+  bool prepares() const { return parts > 0 || reorder_x || reorder_y || fold.pixels > 0; }
 };
 
 Work make_work(const ConvProblem& problem, const WgradConfig& config, bool fold);

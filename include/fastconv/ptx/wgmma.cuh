@@ -1,5 +1,5 @@
-// Asynchronous warpgroup matrix multiply, sm_90a (PTX ISA, "wgmma"): D[64][N] (+)= A[64][16] * B[16][N], 16-bit
-// operands in shared memory, fp32 accumulators.
+// Asynchronous warpgroup matrix multiply, sm_90a (PTX ISA, "wgmma"): D[64][N] (+)= A[64][K] * B[K][N], rows of A and B
+// of 32 bytes in shared memory, 16-bit values or float for TF32; fp32 accumulators.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -85,15 +85,26 @@ __device__ __forceinline__ void wgmma_wait() {
                "}, %" #a_at ", %" #b_at ", p, 1, 1, %" #a_major_at ", %" #b_major_at ";\n}"                   \
                : FASTCONV_SUMS_##sums(0)                                                                      \
                : "l"(a), "l"(b), "r"(accumulate), "n"(static_cast<int>(kA)), "n"(static_cast<int>(kB)))
-#define FASTCONV_WGMMA(...)                   \
-  if constexpr (std::is_same_v<T, __half>)    \
-    FASTCONV_WGMMA_TYPED("f16", __VA_ARGS__); \
-  else                                        \
+// Values of TF32 lie along K alone.
+#define FASTCONV_WGMMA_TF32(n, sums, a_at, b_at, accumulate_at, a_major_at, b_major_at)              \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #accumulate_at                                   \
+               ", 0;\n"                                                                              \
+               "wgmma.mma_async.sync.aligned.m64n" #n "k8.f32.tf32.tf32 {" FASTCONV_REGISTERS_##sums \
+               "}, %" #a_at ", %" #b_at ", p, 1, 1;\n}"                                              \
+               : FASTCONV_SUMS_##sums(0)                                                             \
+               : "l"(a), "l"(b), "r"(accumulate))
+#define FASTCONV_WGMMA(...)                    \
+  if constexpr (std::is_same_v<T, __half>)     \
+    FASTCONV_WGMMA_TYPED("f16", __VA_ARGS__);  \
+  else if constexpr (std::is_same_v<T, float>) \
+    FASTCONV_WGMMA_TF32(__VA_ARGS__);          \
+  else                                         \
     FASTCONV_WGMMA_TYPED("bf16", __VA_ARGS__)
 
 // d = a * b, plus d unless `accumulate` is 0.
 template <typename T, Major kA, Major kB, int kSums>
 __device__ __forceinline__ void wgmma(float (&d)[kSums], uint64_t a, uint64_t b, int accumulate) {
+  static_assert(!std::is_same_v<T, float> || (kA == Major::kK && kB == Major::kK));
   constexpr int kN = 2 * kSums;
   if constexpr (kN == 16) {
     FASTCONV_WGMMA(16, 8, 8, 9, 10, 11, 12);

@@ -5,6 +5,8 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <type_traits>
+
 #include "fastconv/ptx/mbarrier.cuh"
 #include "fastconv/ptx/warpgroup.cuh"
 #include "fastconv/tile/pixel_rows.h"
@@ -13,7 +15,7 @@
 
 namespace fastconv {
 
-template <typename T>
+template <typename Out>
 __device__ __forceinline__ uint32_t pack2(float low, float high);
 template <>
 __device__ __forceinline__ uint32_t pack2<__half>(float low, float high) {
@@ -24,6 +26,20 @@ template <>
 __device__ __forceinline__ uint32_t pack2<__nv_bfloat16>(float low, float high) {
   const __nv_bfloat162 value = __floats2bfloat162_rn(low, high);
   return *reinterpret_cast<const uint32_t*>(&value);
+}
+
+// What of an output element is moved. NOTES: plain integers; types of 16-bit floats make ptxas compute more addresses.
+template <typename Out>
+using Bits = std::conditional_t<std::is_same_v<Out, float>, float, uint16_t>;
+
+template <typename Out>
+__device__ __forceinline__ void round2(float x, float y, Bits<Out>& x_bits, Bits<Out>& y_bits) {
+  if constexpr (std::is_same_v<Out, float>) {
+    x_bits = x, y_bits = y;
+  } else {
+    const uint32_t v = pack2<Out>(x, y);
+    x_bits = static_cast<uint16_t>(v), y_bits = static_cast<uint16_t>(v >> 16);
+  }
 }
 
 // Sums of filter columns side by side on N: those of column i belong to outputs i * step pixels before theirs, which
@@ -48,10 +64,11 @@ __device__ __forceinline__ void add_columns(const float (&acc)[kMBlocks][kColumn
   }
 }
 
-template <typename T, int kBlockK, int kMBlocks>
+// Out is float, or a type of 16 bits; so is the bias.
+template <typename Out, int kBlockK, int kMBlocks>
 struct Epilogue {
   static constexpr int kAccumulators = kBlockK / 2;
-  static constexpr int kChunk = kBlockK < 64 ? kBlockK : 64;  // channels that pass through shared memory together
+  static constexpr bool kFloats = std::is_same_v<Out, float>;  // matrix instructions move 16-bit values
   static constexpr int64_t kOutside = -1;
 
   const HaloParams& params;
@@ -80,7 +97,7 @@ struct Epilogue {
   }
 
   __device__ __forceinline__ void add_bias(float (&acc)[kMBlocks][kAccumulators]) const {
-    const T* bias = static_cast<const T*>(params.bias) + k_base;
+    const Out* bias = static_cast<const Out*>(params.bias) + k_base;
 #pragma unroll
     for (int j = 0; j < kBlockK / 8; ++j) {
 #pragma unroll
@@ -96,15 +113,16 @@ struct Epilogue {
   // 16 pixels x 16 channels from channel c of the warp's rows, as four 8x8 matrices: pixels first.
   static __device__ __forceinline__ void fragment(const float (&acc)[kAccumulators], int c, uint32_t (&v)[4]) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) v[i] = pack2<T>(acc[c / 2 + 2 * i], acc[c / 2 + 2 * i + 1]);
+    for (int i = 0; i < 4; ++i) v[i] = pack2<Out>(acc[c / 2 + 2 * i], acc[c / 2 + 2 * i + 1]);
   }
 
   __device__ __forceinline__ void operator()(float (&acc)[kMBlocks][kAccumulators], int first_block) const {
     if (params.bias != nullptr) add_bias(acc);
     if (params.store == StoreMode::kPixels) {
       constexpr int kMany = kMBlocks % 4 == 0 ? 4 : kMBlocks % 2 == 0 ? 2 : 1, kFew = kMany < 2 ? kMany : 2;
-      if (params.pixel_vector == 8) {
-        store_pixels<8, kMany>(acc, first_block);
+      constexpr int kWidest = 16 / sizeof(Out);
+      if (params.pixel_vector == kWidest) {
+        store_pixels<kWidest, kMany>(acc, first_block);
       } else if (params.pixel_vector == 2) {
         store_pixels<2, kMany>(acc, first_block);
       } else {
@@ -124,33 +142,43 @@ struct Epilogue {
 
   // Out[pixel][channel]: each warp turns its own 16 pixels round.
   __device__ __forceinline__ void store_channels(const float (&acc)[kAccumulators], int block) const {
-    constexpr int kRuns = kChunk / 8, kRows = 32 / kRuns, kStores = 16 / kRows;
+    using Rows = ChannelRows<kBlockK, sizeof(Out)>;
+    constexpr int kChunk = Rows::kChunk, kRuns = Rows::kRuns, kRows = Rows::kRows, kStores = 16 / kRows;
     const int64_t mine = offset(block, warp * 16 + lane % 16);
     const int run = lane % kRuns;
-    T* out = static_cast<T*>(params.out) + k_base + run * 8;
-    T* at[kStores];  // null: outside
+    Out* out = static_cast<Out*>(params.out) + k_base + run * Rows::kRun;
+    Out* at[kStores];  // null: outside
 #pragma unroll
     for (int i = 0; i < kStores; ++i) {
       const int64_t row_offset = __shfl_sync(~0u, mine, i * kRows + lane / kRuns);
       at[i] = row_offset == kOutside ? nullptr : out + row_offset;
     }
     const uint32_t buffer = smem + warp * 2048;
-    const int write_row = lane % 16, read_row = lane / kRuns;
 #pragma unroll
     for (int chunk = 0; chunk < kBlockK; chunk += kChunk) {
-      const bool exists = chunk + run * 8 < k_limit;
+      const bool exists = chunk + run * Rows::kRun < k_limit;
       __syncwarp();
+      if constexpr (kFloats) {
 #pragma unroll
-      for (int c = 0; c < kChunk; c += 16) {
-        uint32_t v[4];
-        fragment(acc, chunk + c, v);
-        ptx::stmatrix4<false>(buffer + write_row * 128 + (((c / 8 + lane / 16) ^ (write_row & 7)) << 4), v);
+        for (int c = 0; c < kChunk; c += 8) {
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            const int j = (chunk + c) / 2 + 2 * half;
+            ptx::store_shared_floats(buffer + Rows::sum(c, fragment_sum(warp, lane, half, 0)), acc[j], acc[j + 1]);
+          }
+        }
+      } else {
+#pragma unroll
+        for (int c = 0; c < kChunk; c += 16) {
+          uint32_t v[4];
+          fragment(acc, chunk + c, v);
+          ptx::stmatrix4<false>(buffer + Rows::run(lane % 16, c / 8 + lane / 16), v);
+        }
       }
       __syncwarp();
 #pragma unroll
       for (int i = 0; i < kStores; ++i) {
-        const int row = i * kRows + read_row;
-        const uint4 v = ptx::load_shared16(buffer + row * 128 + ((run ^ (row & 7)) << 4));
+        const uint4 v = ptx::load_shared16(buffer + Rows::run(i * kRows + lane / kRuns, run));
         if (at[i] != nullptr && exists) *reinterpret_cast<uint4*>(at[i] + chunk) = v;
       }
     }
@@ -170,13 +198,14 @@ struct Epilogue {
   template <int kVector, int kTogether>
   __device__ __forceinline__ void store_pixels(const float (&acc)[kMBlocks][kAccumulators], int m0,
                                                int first_block) const {
-    using Value = typename Pixels<kVector>::Value;
-    using Rows = PixelRows<kVector, kTogether, kBlockK>;
+    using Vector = Pixels<kVector, sizeof(Out)>;
+    using Value = typename Vector::Value;
+    using Rows = PixelRows<kVector, kTogether, kBlockK, sizeof(Out)>;
     constexpr int kParts = Rows::kParts, kPass = Rows::kPass, kStep = Rows::kStep, kBatch = Rows::kBatch;
     const Rows rows(params);
     const int k0 = Rows::first_channel(warp, lane);
-    auto* out = static_cast<uint16_t*>(params.out) + (k_base + k0) * params.out_k;
-    uint16_t* to[kParts];  // null: outside
+    Out* out = static_cast<Out*>(params.out) + (k_base + k0) * params.out_k;
+    Out* to[kParts];  // null: outside
     uint32_t from[kParts];
 #pragma unroll
     for (int i = 0; i < kParts; ++i) {
@@ -189,15 +218,7 @@ struct Epilogue {
     for (int first = 0; first < kBlockK; first += kPass) {
       ptx::barrier_sync<128>(barrier);
 #pragma unroll
-      for (int m = 0; m < kTogether; ++m) {
-        const uint32_t matrix_row = smem + rows.matrix_row(m, warp, lane);
-#pragma unroll
-        for (int c = 0; c < kPass; c += 16) {
-          uint32_t v[4];
-          fragment(acc[m0 + m], first + c, v);
-          ptx::stmatrix4<true>(matrix_row + c * Rows::kRowBytes, v);
-        }
-      }
+      for (int m = 0; m < kTogether; ++m) turn<Rows>(rows, acc[m0 + m], m, first);
       ptx::barrier_sync<128>(barrier);
 #pragma unroll 1
       for (int k = 0; k < kPass && first + k < k_limit; k += kStep * kBatch) {
@@ -206,7 +227,7 @@ struct Epilogue {
         for (int b = 0; b < kBatch; ++b) {
 #pragma unroll
           for (int i = 0; i < kParts; ++i) {
-            v[b][i] = Pixels<kVector>::load(Rows::further(from[i], b * kStep) + k * Rows::kRowBytes);
+            v[b][i] = Vector::load(Rows::further(from[i], b * kStep) + k * Rows::kRowBytes);
           }
         }
 #pragma unroll
@@ -223,18 +244,45 @@ struct Epilogue {
     }
   }
 
+  // Rows::kPass channels from `first` of M-block m to shared memory.
+  template <typename Rows>
+  __device__ __forceinline__ void turn(const Rows& rows, const float (&acc)[kAccumulators], int m, int first) const {
+    if constexpr (kFloats) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const uint32_t to = smem + rows.sum(m, fragment_sum(warp, lane, half, i));
+#pragma unroll
+          for (int c = 0; c < Rows::kPass; c += 8) {
+            ptx::store_shared_float(to + c * Rows::kRowBytes, acc[(first + c) / 2 + 2 * half + i]);
+          }
+        }
+      }
+    } else {
+      const uint32_t matrix_row = smem + rows.matrix_row(m, warp, lane);
+#pragma unroll
+      for (int c = 0; c < Rows::kPass; c += 16) {
+        uint32_t v[4];
+        fragment(acc, first + c, v);
+        ptx::stmatrix4<true>(matrix_row + c * Rows::kRowBytes, v);
+      }
+    }
+  }
+
   __device__ __forceinline__ void store_elements(const float (&acc)[kAccumulators], int block) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int64_t at = offset(block, warp * 16 + lane / 4 + 8 * half);
       if (at == kOutside) continue;
-      uint16_t* out = static_cast<uint16_t*>(params.out) + at + (k_base + lane % 4 * 2) * params.out_k;
+      auto* out = static_cast<Bits<Out>*>(params.out) + at + (k_base + lane % 4 * 2) * params.out_k;
       const int limit = k_limit - lane % 4 * 2;
 #pragma unroll
       for (int j = 0; j < kBlockK / 8; ++j, out += 8 * params.out_k) {
-        const uint32_t v = pack2<T>(acc[j * 4 + 2 * half], acc[j * 4 + 2 * half + 1]);
-        if (j * 8 < limit) out[0] = static_cast<uint16_t>(v);
-        if (j * 8 + 1 < limit) out[params.out_k] = static_cast<uint16_t>(v >> 16);
+        Bits<Out> x, y;
+        round2<Out>(acc[j * 4 + 2 * half], acc[j * 4 + 2 * half + 1], x, y);
+        if (j * 8 < limit) out[0] = x;
+        if (j * 8 + 1 < limit) out[params.out_k] = y;
       }
     }
   }

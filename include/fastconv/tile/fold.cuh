@@ -68,7 +68,7 @@ struct FoldedBox {
 #pragma unroll
     for (int i = 0; i < kChannels / 8; ++i) chunk[i] = to + swizzled(pixel * (kChannels * 2) + i * 16);
     for_each<2>(row, col, [&](int i, const uint16_t* from) {
-      ptx::async_copy4(chunk[i / 8] + i % 8 * 2, from != nullptr ? from : image, from != nullptr);
+      ptx::async_copy<4>(chunk[i / 8] + i % 8 * 2, from != nullptr ? from : image, from != nullptr);
     });
   }
   __device__ __forceinline__ void copy_elements(int row, int col, uint32_t to, int pixel) const {

@@ -27,16 +27,38 @@ FASTCONV_HOST_DEVICE constexpr bool reorders(HaloStaging staging) { return stagi
 // A filter tile of one step in shared memory: [filters][channels], or [channels][filters] as dgrad finds it in KRSC.
 enum class FilterTile : int8_t { kKMajor, kNMajor };
 
+// What is multiplied.
+enum class HaloOperands : int8_t {
+  kHalf,          // 16-bit tensors
+  kTf32,          // float32, rounded
+  kParts,         // float32 as parts of 16 bits, see split.h
+  kPromotedParts  // the same, with sums that move to a second set of registers on their way, see mainloop_sm90.cuh
+};
+FASTCONV_HOST_DEVICE constexpr bool has_parts(HaloOperands operands) {
+  return operands == HaloOperands::kParts || operands == HaloOperands::kPromotedParts;
+}
+FASTCONV_HOST_DEVICE constexpr int operand_bytes(HaloOperands operands) {
+  return operands == HaloOperands::kTf32 ? 4 : 2;
+}
+
+// Parts that a stage holds side by side, where one halo a tile is all. Otherwise each product of parts has stages.
+FASTCONV_HOST_DEVICE constexpr int parts_a_stage(HaloOperands operands, bool lines) {
+  return lines && has_parts(operands) ? 2 : 1;
+}
+
 struct HaloConfig {
   int32_t block_k;   // filters a tile
   int32_t m_blocks;  // blocks of 64 pixels a consumer warpgroup
-  int32_t channels;  // of a staged halo: 64, 32 or 16
+  int32_t channels;  // of a staged halo: rows of 128, 64 or 32 bytes
   HaloStaging staging;
   FilterTile filter;
   int32_t columns;  // of the filter that lie side by side on N
   bool lines;       // whole lines of memory are stored, see epilogue_lines.cuh
+  HaloOperands operands;
 
   constexpr int32_t n() const { return block_k * columns; }
+  constexpr int32_t parts_a_stage() const { return fastconv::parts_a_stage(operands, lines); }
+  constexpr int32_t pixel_bytes() const { return channels * operand_bytes(operands); }
   // Strides are folded forward alone; a filter is N-major where dgrad finds it in KRSC.
   constexpr bool computes(Pass pass) const {
     return pass == Pass::kFprop ? filter == FilterTile::kKMajor : staging != HaloStaging::kFolded;

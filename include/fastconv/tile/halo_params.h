@@ -9,6 +9,7 @@
 #include "fastconv/tile/packed_filter.h"
 #include "fastconv/tile/raw_planes.h"
 #include "fastconv/tile/reorder.h"
+#include "fastconv/tile/split.h"
 
 namespace fastconv {
 
@@ -41,9 +42,11 @@ constexpr int halo_pipelines(bool lines) { return lines ? 2 : 1; }
 
 inline constexpr int kLineBytes = 128;  // of memory
 
-// Outputs in lines: what a tile has of a filter, after what the tile before left of its last line. Filters that are as
-// many whole lines apart in memory meet different banks.
-constexpr int line_pitch(int m_blocks) { return m_blocks * 128 + kLineBytes + 16; }
+// Outputs in lines: what a tile has of a filter, after what the tile before left of its last line, and what keeps
+// filters in different banks, see stream_pitch().
+FASTCONV_HOST_DEVICE constexpr int line_pitch(int m_blocks, int element_bytes) {
+  return m_blocks * 64 * element_bytes + kLineBytes + 16;
+}
 
 // Shared memory: stages of the halo, of the filter and of raw rows, then the epilogue's buffer for each consumer
 // warpgroup, or before all that what prepares operands; then the barriers and 16 bytes that take what nobody wants; all
@@ -51,12 +54,13 @@ constexpr int line_pitch(int m_blocks) { return m_blocks * 128 + kLineBytes + 16
 inline constexpr int kHaloAlignment = 1024;
 inline constexpr int kMaxHaloStages = 79;    // of all three: two barriers of 8 bytes each
 inline constexpr int kEpilogueBytes = 8192;  // of one warpgroup, unless it stores lines
-constexpr int epilogue_bytes(bool lines, int block_k, int m_blocks) {
-  return lines ? block_k * line_pitch(m_blocks) : kEpilogueBytes;
+FASTCONV_HOST_DEVICE constexpr int epilogue_bytes(bool lines, int block_k, int m_blocks, int element_bytes) {
+  return lines ? block_k * line_pitch(m_blocks, element_bytes) : kEpilogueBytes;
 }
 inline constexpr int kHaloBarrierBytes = 16 * (kMaxHaloStages + 1);
-constexpr int halo_fixed_bytes(const HaloConfig& config) {
-  return kHaloAlignment + 2 * epilogue_bytes(config.lines, config.block_k, config.m_blocks) + kHaloBarrierBytes;
+constexpr int halo_fixed_bytes(const HaloConfig& config, int out_bytes) {
+  return kHaloAlignment + 2 * epilogue_bytes(config.lines, config.block_k, config.m_blocks, out_bytes) +
+         kHaloBarrierBytes;
 }
 
 // How a warp's results reach memory.
@@ -95,7 +99,14 @@ struct HaloParams {
   int32_t halo_rows, halo_pitch;  // pixels
   int32_t loads, load_rows;       // copies per halo and rows in each
   int32_t group_pitch;            // bytes between the 8-pixel groups of an M-block
-  int32_t c_blocks;
+  int32_t c_blocks;               // of channels, over all products of parts
+  int32_t parts, groups;          // of each operand, see split.h; of the convolution
+  int32_t part_bytes;             // from a part of the halo to the next, where a stage has several; `parts` is then 1
+  FastDivmod part_blocks;         // c_blocks of a product of parts
+  int32_t promote_from;           // c_block from which sums are promoted, see mainloop_sm90.cuh
+  int32_t promote_steps;          // and after how many filter steps
+  int32_t shrink_at[2];           // c_blocks before which sums of small products shrink by `shrink`, see split_scale()
+  float shrink;
   RawPlanes raw;               // HaloStaging::kTransposed
   FastDivmod stage_row_units;  // staging by threads: pixels, or loads of pairs, that cover a halo row
 
@@ -104,8 +115,10 @@ struct HaloParams {
   bool filter_resident;
   bool filter_direct;  // filter tiles come from the filter itself, by its own tensor map; nothing is packed
 
+  bool prepares;  // operands are written to the workspace first
   PackParams pack;
-  Reorder in_order, out_order;  // of NCHW tensors, before the products and after them; "in" and "out" are then rows
+  Reorder in_order, out_order;   // of NCHW tensors, before the products and after them; "in" and "out" are then rows
+  Split in_split, filter_split;  // of float32 operands, before the products; without parts: read as they are
 
   StoreMode store;
   int32_t pixel_vector;  // StoreMode::kPixels: pixels a store

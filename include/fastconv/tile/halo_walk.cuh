@@ -15,6 +15,35 @@ FASTCONV_HOST_DEVICE_CALLER void for_each_halo(const HaloParams& params, const T
   }
 }
 
+// What a block of the reduction multiplies: channels, and the groups of the tensor maps that hold their parts.
+struct HaloBlock {
+  int32_t c_block, in_group, filter_group;
+
+  FASTCONV_HOST_DEVICE HaloBlock(const HaloParams& params, const Tile& tile, int32_t index)
+      : c_block(index), in_group(tile.group), filter_group(tile.group) {
+    if (params.parts == 1) return;
+    int32_t product;
+    params.part_blocks.divmod(index, product, c_block);
+    const SplitProduct parts(params.parts, product);
+    in_group += parts.first * params.groups, filter_group += parts.second * params.groups;
+  }
+};
+
+// Where a filter in parts stays in shared memory, it does so once: stages are those of the products that are the first
+// to need a part. The first stage of a block of the reduction; there is one output phase.
+FASTCONV_HOST_DEVICE int32_t resident_stage(const HaloParams& params, int32_t index) {
+  int32_t product, c_block;
+  params.part_blocks.divmod(index, product, c_block);
+  const int32_t part = SplitProduct(params.parts, product).second;
+  return ((params.parts - 1 - part) * static_cast<int32_t>(params.part_blocks.divisor) + c_block) *
+         params.phase[0].taps;
+}
+// Whether no earlier one has its stages.
+FASTCONV_HOST_DEVICE bool fills_stages(const HaloParams& params, int32_t index) {
+  return !params.filter_resident || params.parts == 1 ||
+         SplitProduct(params.parts, params.part_blocks.div(index)).is_first();
+}
+
 // Whether a halo row lies in an image.
 FASTCONV_HOST_DEVICE bool exists(const HaloParams& params, const HaloRow& row) {
   return row.h >= 0 && row.h < params.height && row.n < params.n;

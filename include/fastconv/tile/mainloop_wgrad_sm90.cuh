@@ -1,14 +1,69 @@
 // Consumer of the weight gradient: one warpgroup multiplies its units by 64 filters each over all pixels of its tiles.
 #pragma once
 
+#include <type_traits>
+
 #include "fastconv/ptx/wgmma.cuh"
 #include "fastconv/tile/ring.cuh"
 #include "fastconv/tile/wgrad_walk.cuh"
 
 namespace fastconv {
 
+// Sums of float32 tensors. NOTES: the tensor cores truncate what they add to, by about 2.2e-8 of it an instruction, so
+// that now and then it moves into registers that ordinary additions add up. The smallest products, which come first,
+// have no need of it, the next ones less.
+template <bool kPromotes, int kUnits, int kAccumulators>
+struct Promotion {
+  static constexpr int kNever = 0x7fffffff, kSmallProducts = 8;
+  int period, left = kNever;  // step pairs to the next one
+  float weight;               // of products, see split_scale()
+  float sums[kUnits][kAccumulators] = {};
+
+  __device__ __forceinline__ explicit Promotion(const WgradParams& params) {
+    weight = 1 / (split_scale(params.parts) * split_scale(params.parts));
+  }
+  // The accumulators are done with the products of one size.
+  __device__ __forceinline__ void begin(const WgradParams& params, bool largest,
+                                        const float (&acc)[kUnits][kAccumulators]) {
+    add(acc);
+    weight *= split_scale(params.parts);
+    left = period = (largest ? 1 : kSmallProducts) * params.promotion;
+  }
+  // Asked once a step pair.
+  __device__ __forceinline__ bool is_due() {
+    const bool due = left == 0;
+    left = (due ? period : left) - 1;
+    return due;
+  }
+  __device__ __forceinline__ void add(const float (&acc)[kUnits][kAccumulators]) {
+#pragma unroll
+    for (int u = 0; u < kUnits; ++u) {
+#pragma unroll
+      for (int i = 0; i < kAccumulators; ++i) sums[u][i] += weight * acc[u][i];
+    }
+  }
+  __device__ __forceinline__ void end(float (&acc)[kUnits][kAccumulators]) {
+    add(acc);
+#pragma unroll
+    for (int u = 0; u < kUnits; ++u) {
+#pragma unroll
+      for (int i = 0; i < kAccumulators; ++i) acc[u][i] = sums[u][i];
+    }
+  }
+};
+template <int kUnits, int kAccumulators>
+struct Promotion<false, kUnits, kAccumulators> {
+  __device__ __forceinline__ explicit Promotion(const WgradParams&) {}
+  __device__ __forceinline__ void begin(const WgradParams&, bool, const float (&)[kUnits][kAccumulators]) {}
+  __device__ __forceinline__ bool is_due() { return false; }
+  __device__ __forceinline__ void add(const float (&)[kUnits][kAccumulators]) {}
+  __device__ __forceinline__ void end(float (&)[kUnits][kAccumulators]) {}
+};
+
 template <typename T, int kChannels, int kBlocks, int kUnits, WgradStaging kStaging>
 struct WgradMainloop {
+  static constexpr bool kSplit = std::is_same_v<T, float>;
+  using Operand = std::conditional_t<kSplit, __nv_bfloat16, T>;
   static constexpr int kN = kChannels * kBlocks;
   static constexpr int kAccumulators = kN / 2;  // of one unit, per thread
   static constexpr bool kXPixelRows = x_has_pixel_rows(kStaging), kYPixelRows = y_has_pixel_rows(kStaging);
@@ -41,31 +96,46 @@ struct WgradMainloop {
 
     int accumulate = 0;
     uint32_t done = 0;  // barrier to arrive on after the next wait
-    for (int t = share.split; t < params.tiles; t += params.splits) {
-      ring.wait_full();
-      const uint32_t stage = ptx::descriptor_low(ring.stage(), 0);
-      for (int pair = 0; pair < params.step_pairs; ++pair) {
-        ptx::wgmma_fence();
-#pragma unroll
-        for (int k = 0; k < 2; ++k) {
-          const WgradStep step = params.step[2 * pair + k];
-          const uint32_t x = stage + step.x, y = stage + step.y;
-#pragma unroll
-          for (int u = 0; u < kUnits; ++u) {
-            ptx::wgmma<T, kYMajor, kXMajor>(acc[u], ptx::descriptor(y_low[u] + y, y_high),
-                                            ptx::descriptor(x_low[u] + x, x_high), k == 0 ? accumulate : 1);
-          }
-        }
-        ptx::wgmma_commit();
-        ptx::wgmma_wait<1>();
-        if (elected && done != 0) ptx::mbarrier_arrive(done);
-        done = 0;
-        accumulate = 1;
+    Promotion<kSplit, kUnits, kAccumulators> promotion(params);
+    const int products = kSplit ? params.products : 1;
+    for (int product = 0; product < products; ++product) {
+      if (kSplit && product > 0 && SplitProduct(params.parts, product).is_first()) {
+        ptx::wgmma_wait<0>();
+        promotion.begin(params, product == products - 1, acc);
+        accumulate = 0;
       }
-      done = ring.empty();
-      ring.next();
+      for (int t = share.split; t < params.tiles; t += params.splits) {
+        ring.wait_full();
+        const uint32_t stage = ptx::descriptor_low(ring.stage(), 0);
+        for (int pair = 0; pair < params.step_pairs; ++pair) {
+          if (promotion.is_due()) {
+            ptx::wgmma_wait<0>();
+            promotion.add(acc);
+            accumulate = 0;
+          }
+          ptx::wgmma_fence();
+#pragma unroll
+          for (int k = 0; k < 2; ++k) {
+            const WgradStep step = params.step[2 * pair + k];
+            const uint32_t x = stage + step.x, y = stage + step.y;
+#pragma unroll
+            for (int u = 0; u < kUnits; ++u) {
+              ptx::wgmma<Operand, kYMajor, kXMajor>(acc[u], ptx::descriptor(y_low[u] + y, y_high),
+                                                    ptx::descriptor(x_low[u] + x, x_high), k == 0 ? accumulate : 1);
+            }
+          }
+          ptx::wgmma_commit();
+          ptx::wgmma_wait<1>();
+          if (elected && done != 0) ptx::mbarrier_arrive(done);
+          done = 0;
+          accumulate = 1;
+        }
+        done = ring.empty();
+        ring.next();
+      }
     }
     ptx::wgmma_wait<0>();
+    promotion.end(acc);
   }
 };
 

@@ -57,12 +57,13 @@ struct StreamPart {
   bool begins, ends;
   int32_t bytes;
 
-  FASTCONV_HOST_DEVICE StreamPart(const HaloParams& params, const Tile& tile, const TileWalk<true>& walk) {
+  FASTCONV_HOST_DEVICE StreamPart(const HaloParams& params, const Tile& tile, const TileWalk<true>& walk,
+                                  int32_t pixel_bytes) {
     const OutputPhase& image = params.phase[0];
     const int32_t left = image.q - tile.q;
     begins = walk.place == 0 || (tile.p == 0 && tile.q == 0);
     ends = walk.place + 1 == params.run_tiles || (tile.p + 1 == image.p && left <= params.tile_q);
-    bytes = 2 * (left < params.tile_q ? left : params.tile_q);
+    bytes = pixel_bytes * (left < params.tile_q ? left : params.tile_q);
   }
 };
 
@@ -75,6 +76,13 @@ struct StreamLines {
   FASTCONV_HOST_DEVICE StreamLines(uint32_t address, int32_t bytes)
       : lead(address % kLineBytes), whole((lead + bytes) / kLineBytes), rest((lead + bytes) % kLineBytes) {}
 };
+
+// Bytes from a stream to the next in shared memory, where they are `plane` apart in memory. Streams keep their leads,
+// and a warp stores 16 bytes of eight of them at once, or 32 of every second of eight: these meet different banks if
+// pitch and plane are together an odd number of 16 bytes. Other planes cost up to four turns.
+FASTCONV_HOST_DEVICE int stream_pitch(int line_pitch, uint32_t plane) {
+  return line_pitch - static_cast<int>(plane & 16);
+}
 
 struct OutputPixel {
   int32_t n, p, q;

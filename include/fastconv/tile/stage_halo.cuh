@@ -1,4 +1,4 @@
-// Producers: the input halo of a tile into shared memory as one swizzled row of kChannels 16-bit values a pixel, and
+// Producers: the input halo of a tile into shared memory as one swizzled row of kChannels values a pixel, and
 // the filter taps. With stage_nchw.cuh the only code that knows the input's layout.
 #pragma once
 
@@ -12,18 +12,22 @@
 namespace fastconv {
 
 // One warp. The copy engine fills in zeros for padding, for channels beyond C and for images beyond N.
-template <int kChannels>
+template <int kChannels, int kPixelBytes, int kParts>
 __device__ __forceinline__ void stage_halo_tma(const HaloParams& params, const Tile& tile, const CUtensorMap* map,
                                                Ring& ring, int lane) {
   for_each_halo(params, tile, [&](const TapGroup& group, int c_block) {
+    const HaloBlock block(params, tile, c_block);
     ring.wait_empty();
-    const int32_t load_bytes = params.load_rows * params.halo_pitch * kChannels * 2;
-    if (lane == 0) ptx::mbarrier_arrive_expect(ring.full(), params.loads * load_bytes);
+    const int32_t load_bytes = params.load_rows * params.halo_pitch * kPixelBytes;
+    if (lane == 0) ptx::mbarrier_arrive_expect(ring.full(), kParts * params.loads * load_bytes);
     __syncwarp();
     for (int i = lane; i < params.loads; i += 32) {
       const HaloRow row = halo_row(params, tile, group, i * params.load_rows);
-      ptx::tma_load(ring.stage() + i * load_bytes, map, c_block * kChannels, tile.group, halo_col(params, tile, group),
-                    row.h, row.n, ring.full());
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+        ptx::tma_load(ring.stage() + part * params.part_bytes + i * load_bytes, map, block.c_block * kChannels,
+                      block.in_group + part * params.groups, halo_col(params, tile, group), row.h, row.n, ring.full());
+      }
     }
     ring.next();
   });
@@ -131,25 +135,33 @@ __device__ __forceinline__ void stage_filter(const HaloParams& params, int64_t f
   }
 }
 
-// The same tiles straight from a filter whose channels are contiguous (KRSC); for dgrad those are the tile's filters.
-// One thread.
-template <int kBlockK, int kChannels, bool kNMajor>
+// The same tiles straight from a filter whose channels are contiguous (KRSC, or split); for dgrad those of KRSC are the
+// tile's filters. A stage is kColumns taps in kParts parts. One thread.
+template <int kBlockK, int kChannels, int kPixelBytes, bool kNMajor, int kColumns, int kParts>
 __device__ __forceinline__ void stage_filter_direct(const HaloParams& params, const Tile& tile, const CUtensorMap* map,
                                                     Ring& ring) {
   for_each_halo(params, tile, [&](const TapGroup& group, int c_block) {
+    if (!fills_stages(params, c_block)) return;
+    const HaloBlock block(params, tile, c_block);
     for (int i = 0; i < group.rows; ++i) {
-      for (int j = 0; j < group.cols; ++j) {
+      for (int j = 0; j < group.cols; j += kColumns) {
         const int r = group.r0 + i * group.dr, s = group.s0 + j * group.ds;
         ring.wait_empty();
-        ptx::mbarrier_arrive_expect(ring.full(), kBlockK * kChannels * 2);
+        ptx::mbarrier_arrive_expect(ring.full(), kParts * kColumns * kBlockK * kPixelBytes);
         if constexpr (kNMajor) {
 #pragma unroll
           for (int k = 0; k < kBlockK; k += 64) {
-            ptx::tma_load(ring.stage() + k * kChannels * 2, map, tile.k_tile * kBlockK + k, s, r, c_block * kChannels,
-                          tile.group, ring.full());
+            ptx::tma_load(ring.stage() + k * kPixelBytes, map, tile.k_tile * kBlockK + k, s, r,
+                          block.c_block * kChannels, block.filter_group, ring.full());
           }
         } else {
-          ptx::tma_load(ring.stage(), map, c_block * kChannels, s, r, tile.k_tile * kBlockK, tile.group, ring.full());
+#pragma unroll
+          for (int i = 0; i < kParts * kColumns; ++i) {
+            const int part = i / kColumns, column = i % kColumns;
+            ptx::tma_load(ring.stage() + i * kBlockK * kPixelBytes, map, block.c_block * kChannels,
+                          s + column * group.ds, r, tile.k_tile * kBlockK, block.filter_group + part * params.groups,
+                          ring.full());
+          }
         }
         ring.next();
       }

@@ -47,29 +47,34 @@ __device__ __forceinline__ void stage_wgrad_tma(const WgradParams& params, const
   const bool apart = kStaging == WgradStaging::kTmaRows && params.rows.shifted;
 
   ReorderArrivals x{params.x_order, lane};
-  for (int t = share.split; t < params.tiles; t += params.splits, ring.next()) {
-    const WgradTile tile(params, t);
-    ring.wait_empty();
-    if (streams_x(kStaging) && params.x_order.rounds > 0) x.wait(last_x_unit(params, group, tile));
-    __syncwarp();
-    if (lane != 0) continue;
-    const uint32_t y_barrier = apart ? y_barriers + 8 * ring.index : ring.full();
-    ptx::mbarrier_arrive_expect(ring.full(), apart ? x_bytes : x_bytes + y_bytes);
-    if (apart) ptx::mbarrier_arrive_expect(y_barrier, y_bytes);
-    uint32_t to = ring.stage();
-    for (int i = group.part_begin; i < group.part_end; ++i, to += params.x_part_bytes) {
-      const WgradPart& part = params.part[i];
-      copy_box<x_has_pixel_rows(kStaging)>(to, x_map, (c_block + part.c_block) * kChannels, job.group,
-                                           tile.q * params.stride_w + part.dw, tile.p * params.stride_h + part.dh,
-                                           tile.n, ring.full());
-    }
-    to = ring.stage() + params.y_offset;
-    if constexpr (kStaging == WgradStaging::kTmaRows) {
-      copy_wgrad_rows(params, job, tile, y_maps, to, y_barrier);
-    } else {
-      for (int m = 0; m < params.m_blocks; ++m, to += params.y_block_bytes) {
-        copy_box<y_has_pixel_rows(kStaging)>(to, &y_maps, (k_block + m) * 64, job.group, tile.q, tile.p, tile.n,
-                                             y_barrier);
+  for (int index = 0; index < params.products; ++index) {
+    const SplitProduct product(params.parts, index);
+    const int32_t x_group = job.group + product.first * params.groups;
+    const int32_t y_group = job.group + product.second * params.groups;
+    for (int t = share.split; t < params.tiles; t += params.splits, ring.next()) {
+      const WgradTile tile(params, t);
+      ring.wait_empty();
+      if (streams_x(kStaging) && params.x_order.rounds > 0) x.wait(last_x_unit(params, group, tile));
+      __syncwarp();
+      if (lane != 0) continue;
+      const uint32_t y_barrier = apart ? y_barriers + 8 * ring.index : ring.full();
+      ptx::mbarrier_arrive_expect(ring.full(), apart ? x_bytes : x_bytes + y_bytes);
+      if (apart) ptx::mbarrier_arrive_expect(y_barrier, y_bytes);
+      uint32_t to = ring.stage();
+      for (int i = group.part_begin; i < group.part_end; ++i, to += params.x_part_bytes) {
+        const WgradPart& part = params.part[i];
+        copy_box<x_has_pixel_rows(kStaging)>(to, x_map, (c_block + part.c_block) * kChannels, x_group,
+                                             tile.q * params.stride_w + part.dw, tile.p * params.stride_h + part.dh,
+                                             tile.n, ring.full());
+      }
+      to = ring.stage() + params.y_offset;
+      if constexpr (kStaging == WgradStaging::kTmaRows) {
+        copy_wgrad_rows(params, job, tile, y_maps, to, y_barrier);
+      } else {
+        for (int m = 0; m < params.m_blocks; ++m, to += params.y_block_bytes) {
+          copy_box<y_has_pixel_rows(kStaging)>(to, &y_maps, (k_block + m) * 64, y_group, tile.q, tile.p, tile.n,
+                                               y_barrier);
+        }
       }
     }
   }

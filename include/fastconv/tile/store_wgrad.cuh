@@ -4,6 +4,8 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <type_traits>
+
 #include "fastconv/ptx/cluster.cuh"
 #include "fastconv/ptx/shared_memory.cuh"
 #include "fastconv/tile/wgrad_walk.cuh"
@@ -33,8 +35,9 @@ __device__ __forceinline__ void store_quad(const WgradParams& params, const Wgra
     const float first = half ? sum.z : sum.x, second = half ? sum.w : sum.y;
     const int64_t at = weight_element(params, k, unit.r[block], unit.s[block], c);
     if (params.w_pairs) {
-      const T pair[2] = {static_cast<T>(first), static_cast<T>(second)};
-      if (at >= 0) *reinterpret_cast<uint32_t*>(w + at) = *reinterpret_cast<const uint32_t*>(pair);
+      using Pair = std::conditional_t<sizeof(T) == 4, uint2, uint32_t>;
+      alignas(Pair) const T pair[2] = {static_cast<T>(first), static_cast<T>(second)};
+      if (at >= 0) *reinterpret_cast<Pair*>(w + at) = *reinterpret_cast<const Pair*>(pair);
     } else {
       const int64_t next = weight_element(params, k, unit.r[block], unit.s[block], c + 1);
       if (at >= 0) w[at] = static_cast<T>(first);
@@ -124,14 +127,13 @@ struct WgradJobStore {
       const float4 sum = sum_of(quad);
       const uint32_t low = rows + lane / 4 * params.store_pitch, high = low + 8 * params.store_pitch;
       if (params.store == WgradStore::kChannels) {
-        const int at = (u * kN + col) * 2;
-        ptx::store_shared4(low + at, bits(sum.x) | bits(sum.y) << 16);
-        ptx::store_shared4(high + at, bits(sum.z) | bits(sum.w) << 16);
+        const int at = (u * kN + col) * kElement;
+        put_pair(low + at, sum.x, sum.y), put_pair(high + at, sum.z, sum.w);
       } else {
         const int tap = unit.r[block] * params.filter_w + unit.s[block];
-        const int at = ((unit.c_block[block] * kChannels + col % kChannels) * params.taps + tap) * 2;
-        ptx::store_shared2(low + at, bits(sum.x)), ptx::store_shared2(low + at + params.taps * 2, bits(sum.y));
-        ptx::store_shared2(high + at, bits(sum.z)), ptx::store_shared2(high + at + params.taps * 2, bits(sum.w));
+        const int at = ((unit.c_block[block] * kChannels + col % kChannels) * params.taps + tap) * kElement;
+        const int next = at + params.taps * kElement;
+        put(low + at, sum.x), put(low + next, sum.y), put(high + at, sum.z), put(high + next, sum.w);
       }
     }
   }
@@ -148,16 +150,16 @@ struct WgradJobStore {
       if (k >= params.k) continue;
       T* w = static_cast<T*>(params.w) + job.group * params.w_group + k * params.w_k;
       const uint32_t from = rows + row * params.store_pitch;
-      auto copy = [&](T* to, int at) { *reinterpret_cast<uint4*>(to) = ptx::load_shared16(from + at * 2); };
+      auto copy = [&](T* to, int at) { *reinterpret_cast<uint4*>(to) = ptx::load_shared16(from + at * kElement); };
       if (params.store == WgradStore::kTaps) {
         const int count = min(params.c - first_c, params.c_blocks_per_job * kChannels) * params.taps;
-        for (int at = lane * 8; at < count; at += 256) copy(w + first_c * params.taps + at, at);
+        for (int at = lane * kVector; at < count; at += 32 * kVector) copy(w + first_c * params.taps + at, at);
         continue;
       }
-      constexpr int kLanes = kChannels / 8;  // of a tap
+      constexpr int kLanes = kChannels / kVector;  // of a tap
       for (int i = lane / kLanes; i < (group.unit_end - group.unit_begin) * kBlocks; i += 32 / kLanes) {
         const WgradUnit& unit = params.unit[group.unit_begin + i / kBlocks];
-        const int block = i % kBlocks, at = lane % kLanes * 8;
+        const int block = i % kBlocks, at = lane % kLanes * kVector;
         const int c = first_c + unit.c_block[block] * kChannels + at;
         if (unit.c_block[block] < 0 || c >= params.c) continue;
         copy(w + unit.r[block] * params.w_r + unit.s[block] * params.w_s + c, i * kChannels + at);
@@ -166,9 +168,25 @@ struct WgradJobStore {
   }
 
  private:
+  static constexpr int kElement = sizeof(T), kVector = 16 / kElement;  // elements a lane copies
+
   static __device__ __forceinline__ uint16_t bits(float value) {
     const T rounded = static_cast<T>(value);
     return *reinterpret_cast<const uint16_t*>(&rounded);
+  }
+  static __device__ __forceinline__ void put(uint32_t to, float value) {
+    if constexpr (kElement == 4) {
+      ptx::store_shared4(to, __float_as_uint(value));
+    } else {
+      ptx::store_shared2(to, bits(value));
+    }
+  }
+  static __device__ __forceinline__ void put_pair(uint32_t to, float first, float second) {
+    if constexpr (kElement == 4) {
+      ptx::store_shared8(to, {__float_as_uint(first), __float_as_uint(second)});
+    } else {
+      ptx::store_shared4(to, bits(first) | bits(second) << 16);
+    }
   }
 };
 

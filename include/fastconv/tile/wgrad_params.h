@@ -9,6 +9,7 @@
 #include "fastconv/core/fast_divmod.h"
 #include "fastconv/tile/fold.h"
 #include "fastconv/tile/reorder.h"
+#include "fastconv/tile/split.h"
 #include "fastconv/tile/tensor_map_spec.h"
 #include "fastconv/tile/wgrad_config.h"
 
@@ -105,11 +106,12 @@ enum class WgradStore : int8_t {
 };
 // Of 16 filters in shared memory, beside the sums: rows lie 16 bytes off a multiple of 128, for the banks' sake.
 inline constexpr int kWgradStoreRows = 16;
-constexpr int wgrad_store_pitch(int elements) { return (elements * 2 + 127) / 128 * 128 + 16; }
+constexpr int wgrad_store_pitch(int bytes) { return (bytes + 127) / 128 * 128 + 16; }
 
 struct WgradParams {
   Reorder x_order, y_order;  // of NCHW operands, first of all, but for what is left of x
   FoldedRows x_fold;         // of x, likewise; without channels if it is not folded
+  Split x_split, y_split;    // of float32 tensors, likewise; otherwise without parts
   WgradOperand x, y;
   WgradRows rows;
   void* w;
@@ -125,6 +127,9 @@ struct WgradParams {
   FastDivmod tiles_q, tiles_p;  // tile = (n * tiles_p + p) * tiles_q + q
   int32_t tile_n, tile_p, tile_q;
   int32_t stride_h, stride_w;
+  // The reduction of float32 tensors goes over the tiles once for each product of parts, see split.h. Part i of group g
+  // is group g + i * groups of the tensor maps. Of the last product, sums are promoted after so many step pairs.
+  int32_t parts, products, groups, promotion;
 
   int32_t m_blocks;           // of 64 filters
   int32_t units_per_m_block;  // slots of units; slot = m_block * units_per_m_block + unit

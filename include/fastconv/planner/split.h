@@ -1,0 +1,31 @@
+// float32 tensors and filters that a kernel splits into operands in its workspace; see tile/split.h.
+#pragma once
+
+#include <cstdint>
+
+#include "fastconv/planner/sides.h"
+#include "fastconv/tile/split.h"
+
+namespace fastconv {
+
+// A group's channels in the workspace, filled up with zeros to whole sectors: the copy engine is slow to write zeros of
+// its own.
+int64_t split_channels(int64_t channels, Operand operand);
+// Whatever its strides.
+bool splittable(const Side& side, int64_t groups);
+Split make_split(const Side& side, int64_t groups, Operand operand, int parts);  // without addresses
+// What the workspace then holds, as a tensor of its first part: strides in elements of the operand. A pixel has groups
+// * parts times a group's channels, filled up to whole sectors.
+Side split_side(const Side& side, int64_t groups, Operand operand, int parts);
+int64_t split_bytes(const Side& side, int64_t groups, Operand operand, int parts);
+
+// The filter by its problem's pass: rows are output channels of the products, fprop's or dgrad's, with the other
+// channels in each of their taps; [part][group][row][tap][channel].
+bool filter_splittable(const ConvProblem& problem);
+Split make_filter_split(const ConvProblem& problem, Operand operand, int parts);  // without addresses
+int64_t filter_split_bytes(const ConvProblem& problem, Operand operand, int parts);
+
+// Of a tensor, and of the wait for all blocks; see reorder_us.
+double split_us(const Side& side, int64_t groups, Operand operand, int parts, double share);
+
+}  // namespace fastconv

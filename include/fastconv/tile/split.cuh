@@ -1,0 +1,106 @@
+// A float32 tensor split into operands in the workspace, by the blocks of a convolution kernel together, before its
+// products.
+#pragma once
+
+#include "fastconv/ptx/async_copy.cuh"
+#include "fastconv/ptx/global_memory.cuh"
+#include "fastconv/ptx/shared_memory.cuh"
+#include "fastconv/tile/reorder.h"
+#include "fastconv/tile/split.h"
+
+namespace fastconv {
+
+static_assert(kSplitBytes <= kReorderBytes);
+
+// One warp and its buffer.
+template <Operand kOperand>
+struct Splitter {
+  static constexpr int kChunk = split_chunk(kOperand);
+  const Split& split;
+  uint32_t buffer;
+  int lane;
+
+  // A unit's values on their way to shared memory.
+  template <SplitRead kRead, int kVector>
+  __device__ __forceinline__ void read(const SplitUnit& unit) const {
+    auto copy = [&](int place, int64_t from, bool exists) {
+      ptx::async_copy<4 * kVector>(buffer + 4 * place, split.values + from, exists);
+    };
+    const SplitReader<kVector> reader{split, unit};
+    if constexpr (kRead == SplitRead::kChannels) {
+      reader.along_channels(lane, copy);
+    } else {
+      reader.along_rows(lane, copy);
+    }
+  }
+
+  __device__ __forceinline__ void load_chunk(int row, int channel, float (&v)[kChunk]) const {
+    if (split.read == SplitRead::kChannels) {
+#pragma unroll
+      for (int i = 0; i < kChunk; i += 4) {
+        const uint4 four = ptx::load_shared16(buffer + 4 * split_channel_place(split, channel + i, row));
+        v[i] = __uint_as_float(four.x), v[i + 1] = __uint_as_float(four.y);
+        v[i + 2] = __uint_as_float(four.z), v[i + 3] = __uint_as_float(four.w);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kChunk; ++i) {
+        v[i] = __uint_as_float(ptx::load_shared4(buffer + 4 * split_row_place(split, channel + i, row)));
+      }
+    }
+  }
+
+  // Once they are there.
+  __device__ __forceinline__ void write(const SplitUnit& unit) const {
+    SplitWriter<kOperand>{split, unit}.along_rows(lane, [&](int row, int channel, int64_t to) {
+      float v[kChunk];
+      load_chunk(row, channel, v);
+      auto* chunk = static_cast<uint4*>(split.rows) + to;
+      uint32_t words[4];
+      if constexpr (kOperand == Operand::kTf32) {
+        for (int i = 0; i < 4; ++i) words[i] = to_tf32(v[i]);
+      } else {
+        SplitParts parts(v);
+#pragma unroll 1
+        for (int part = 0; part < split.parts - 1; ++part, chunk += split.part_pitch) {
+          parts.next(part == 0, split_scale(split.parts), words);
+          ptx::store_global16(chunk, words);
+        }
+        parts.last(words);
+      }
+      ptx::store_global16(chunk, words);
+    });
+  }
+
+  template <SplitRead kRead, int... kVectors>
+  __device__ __forceinline__ void read_vectors(const SplitUnit& unit) const {
+    ((split.vector == kVectors ? read<kRead, kVectors>(unit) : void()), ...);
+  }
+
+  __device__ __forceinline__ void move(const SplitUnit& unit) const {
+    if (split.read == SplitRead::kChannels) {
+      read_vectors<SplitRead::kChannels, 4, 1>(unit);
+    } else {
+      read_vectors<SplitRead::kRows, 4, 2, 1>(unit);
+    }
+    ptx::async_copy_commit();
+    ptx::async_copy_wait<0>();
+    __syncwarp();
+    write(unit);
+    __syncwarp();
+  }
+};
+
+// A warp's share, of `warps` warps of each block of the grid. buffer: kReorderBytes of shared memory of its own, from a
+// multiple of 1024.
+template <Operand kOperand>
+__device__ __forceinline__ void split_to_rows(const Split& split, uint32_t buffer, int warp, int warps, int lane) {
+  const Splitter<kOperand> splitter{split, buffer, lane};
+  const int blocks = static_cast<int>(gridDim.x);
+#pragma unroll 1
+  for (int i = warp * blocks + static_cast<int>(blockIdx.x); i < split.units; i += blocks * warps) {
+    splitter.move(SplitUnit::at<kOperand>(split, i));
+  }
+}
+
+}  // namespace fastconv

@@ -1,0 +1,255 @@
+// A float32 tensor in the workspace as operands of the tensor cores: rows of pixels, each of contiguous channels, and
+// each value as one number rounded to TF32 or as parts of 16 bits that add up to it. Plain data and index maths: the
+// tests run them against loops by definition; see split.cuh.
+#pragma once
+
+#include <cstdint>
+
+#include "fastconv/core/fast_divmod.h"
+#include "fastconv/core/problem.h"
+#include "fastconv/tile/host_device_caller.h"
+
+namespace fastconv {
+
+inline constexpr int kSplitChunkBytes = 16;  // 8 channels of 16-bit parts, 4 of TF32
+inline constexpr int kMaxSplitParts = 3;
+
+// What the tensor cores multiply.
+enum class Operand : int8_t { kTf32, kBf16 };
+
+FASTCONV_HOST_DEVICE constexpr int split_chunk(Operand operand) {
+  return kSplitChunkBytes / (operand == Operand::kBf16 ? 2 : 4);
+}
+
+// A warp moves so many values at a time through shared memory: up to 32 channels of 64 rows, 16 of 128 or 8 of 256.
+inline constexpr int kSplitValuesLog2 = 11;
+inline constexpr int kSplitValues = 1 << kSplitValuesLog2;
+inline constexpr int kSplitChannelsLog2 = 5;
+inline constexpr int kSplitBytes = (kSplitValues + 32) * 4;
+
+// Along what a warp reads, and how values then lie in shared memory.
+enum class SplitRead : int8_t { kChannels, kRows };
+
+// One of the three levels of rows, outermost first: strides of the values, and of their rows in chunks.
+struct SplitLevel {
+  int64_t from, to;
+};
+
+// A row is a pixel, or a tap of a row of the filter. It has the channels of each convolution group, filled up with
+// zeros to whole sectors, in each part.
+struct Split {
+  const float* values;
+  void* rows;
+  SplitLevel image, line, column;  // of images, their lines and what those consist of; in the order of reading
+  SplitLevel group;
+  int64_t stride_c;    // of `values`, elements
+  int64_t part_pitch;  // chunks
+  int32_t channels;    // of a group
+  int32_t parts;       // 1 to kMaxSplitParts
+  int32_t row_count;   // of all images
+  FastDivmod lines, columns;
+  // Unit = (row block * groups + group) * channel blocks + channel block
+  int32_t units;           // 0: nothing is split
+  int32_t unit_rows;       // most rows of a unit
+  int32_t channels_log2;   // of a unit
+  int32_t chunk_channels;  // of a group with its zeros
+  FastDivmod channel_blocks, groups;
+  SplitRead read;
+  int32_t vector;  // values that the tensor's alignment lets a thread read at once, in the direction of reading
+};
+
+// First value of a row's channels, and first chunk.
+struct SplitRow {
+  int64_t from, to;
+
+  FASTCONV_HOST_DEVICE SplitRow(const Split& split, int32_t row) {
+    int32_t image, line, column;
+    split.columns.divmod(row, line, column);
+    split.lines.divmod(line, image, line);
+    from = image * split.image.from + line * split.line.from + column * split.column.from;
+    to = image * split.image.to + line * split.line.to + column * split.column.to;
+  }
+};
+
+struct SplitUnit {
+  int32_t row, rows;         // its first, and how many exist from there on
+  int32_t channels, filled;  // of the group from the unit's first on, at most a unit's: that exist; with zeros
+  int64_t from, to;          // of its first channel, apart from the row
+
+  template <Operand kOperand>
+  FASTCONV_HOST_DEVICE static SplitUnit at(const Split& split, int32_t index) {
+    SplitUnit unit;
+    int32_t group, channel;
+    split.channel_blocks.divmod(index, unit.row, channel);
+    split.groups.divmod(unit.row, unit.row, group);
+    unit.row *= split.unit_rows, channel <<= split.channels_log2;
+    const int32_t most = 1 << split.channels_log2, rows = split.row_count - unit.row;
+    unit.rows = rows < split.unit_rows ? rows : split.unit_rows;
+    unit.channels = split.channels - channel, unit.filled = split.chunk_channels - channel;
+    if (unit.filled > most) unit.filled = most;
+    unit.from = group * split.group.from + channel * split.stride_c;
+    unit.to = group * split.group.to + channel / split_chunk(kOperand);
+    return unit;
+  }
+};
+
+// Places in shared memory, values. Of SplitRead::kRows: four channels lie further apart, for the banks.
+FASTCONV_HOST_DEVICE int32_t split_row_place(const Split& split, int32_t channel, int32_t row) {
+  return (((channel << 6) + (channel & -4)) << (kSplitChannelsLog2 - split.channels_log2)) + row;
+}
+// Of SplitRead::kChannels: every other 128 bytes have their 16 byte neighbours exchanged, since a lane reads two of
+// them.
+FASTCONV_HOST_DEVICE int32_t split_channel_place(const Split& split, int32_t channel, int32_t row) {
+  const int32_t at = (row << split.channels_log2) + channel;
+  return at ^ ((at >> 5 & 1) << 2);
+}
+
+// Calls f(place, first of kVector values, whether they exist; otherwise zeros) for a lane's share of what a unit reads.
+template <int kVector>
+struct SplitReader {
+  static constexpr int kVectorLog2 = kVector == 4 ? 2 : kVector == 2 ? 1 : 0;
+  const Split& split;
+  const SplitUnit& unit;
+
+  FASTCONV_HOST_DEVICE_CALLER void along_rows(int32_t lane, F f) const {
+    const int32_t vectors_log2 = kSplitValuesLog2 - split.channels_log2 - kVectorLog2;  // of a channel
+    const int32_t lanes_log2 = vectors_log2 < 5 ? vectors_log2 : 5, step = 32 >> lanes_log2;
+    const int32_t first = lane >> lanes_log2;
+    lane &= (1 << lanes_log2) - 1;
+    FASTCONV_ROLLED
+    for (int32_t row = lane << kVectorLog2; row < unit.rows; row += kVector << lanes_log2) {
+      int64_t from = unit.from + SplitRow(split, unit.row + row).from + first * split.stride_c;
+      FASTCONV_ROLLED
+      for (int32_t channel = first; channel < unit.filled; channel += step, from += step * split.stride_c) {
+        f(split_row_place(split, channel, row), from, channel < unit.channels);
+      }
+    }
+  }
+
+  FASTCONV_HOST_DEVICE_CALLER void along_channels(int32_t lane, F f) const {
+    const int32_t lanes_log2 = split.channels_log2 - kVectorLog2;
+    const int32_t channel = (lane & ((1 << lanes_log2) - 1)) << kVectorLog2;
+    if (channel >= unit.filled) return;
+    FASTCONV_ROLLED
+    for (int32_t row = lane >> lanes_log2; row < unit.rows; row += 32 >> lanes_log2) {
+      const int64_t from = unit.from + SplitRow(split, unit.row + row).from + channel;
+      f(split_channel_place(split, channel, row), from, channel < unit.channels);
+    }
+  }
+};
+
+// Calls f(row, channel, chunk in the workspace, of the first part) for a lane's share of the chunks that a unit writes.
+template <Operand kOperand>
+struct SplitWriter {
+  static constexpr int kChunk = split_chunk(kOperand), kChunkLog2 = kChunk == 8 ? 3 : 2;
+  const Split& split;
+  const SplitUnit& unit;
+
+  FASTCONV_HOST_DEVICE_CALLER void along_rows(int32_t lane, F f) const {
+    const int32_t lanes_log2 = split.channels_log2 - kChunkLog2;
+    const int32_t chunk = lane & ((1 << lanes_log2) - 1);
+    if (chunk * kChunk >= unit.filled) return;
+    FASTCONV_ROLLED
+    for (int32_t row = lane >> lanes_log2; row < unit.rows; row += 32 >> lanes_log2) {
+      f(row, chunk * kChunk, unit.to + SplitRow(split, unit.row + row).to + chunk);
+    }
+  }
+};
+
+// Two values as bf16, the first in the lower half, to nearest even; NaN becomes 0x7fff. With kFinite nothing becomes
+// infinite.
+template <bool kFinite>
+FASTCONV_HOST_DEVICE uint32_t to_bf16_pair(float low, float high) {
+#if defined(__CUDA_ARCH__)
+  uint32_t pair;
+  if constexpr (kFinite) {
+    asm("cvt.rn.satfinite.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  } else {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  }
+  return pair;
+#else
+  auto rounded = [](float value) -> uint32_t {
+    constexpr uint32_t kInfinity = 0x7f800000, kMost = kFinite ? 0x7f7f : 0x7f80;
+    const auto bits = __builtin_bit_cast(uint32_t, value), magnitude = bits & 0x7fffffff;
+    if (magnitude > kInfinity) return 0x7fff;
+    const uint32_t nearest = (magnitude + 0x7fff + (magnitude >> 16 & 1)) >> 16;
+    return (bits >> 16 & 0x8000) | (nearest < kMost ? nearest : kMost);
+  };
+  return rounded(low) | rounded(high) << 16;
+#endif
+}
+
+FASTCONV_HOST_DEVICE bool is_infinite(float value) { return __builtin_fabsf(value) == __builtin_huge_valf(); }
+
+// To nearest, ties away from zero. An infinity remains one, and nothing else becomes one.
+FASTCONV_HOST_DEVICE uint32_t to_tf32(float value) {
+  const auto bits = __builtin_bit_cast(uint32_t, value);
+#if defined(__CUDA_ARCH__)
+  uint32_t nearest;
+  asm("cvt.rna.satfinite.tf32.f32 %0, %1;" : "=r"(nearest) : "f"(value));
+  return is_infinite(value) ? bits : nearest;
+#else
+  constexpr uint32_t kInfinity = 0x7f800000, kMost = 0x7f7fe000;
+  const uint32_t magnitude = bits & 0x7fffffff, sign = bits & 0x80000000;
+  if (magnitude > kInfinity) return 0x7fffffff;
+  if (magnitude == kInfinity) return bits;
+  const uint32_t nearest = (magnitude + 0x1000) & ~0x1fffu;
+  return sign | (nearest < kMost ? nearest : kMost);
+#endif
+}
+
+// The parts of a chunk's values: each the nearest bf16 to what those before it leave. Of an infinity they are 1, zeros
+// and the infinity, with its sign: the last part meets only the first of the other factor, so that products are
+// infinite, or NaN, as the value's own.
+struct SplitParts {
+  float rest[8];
+  bool infinite = false;  // one of them is
+
+  FASTCONV_HOST_DEVICE explicit SplitParts(const float (&values)[8]) {
+    for (int i = 0; i < 8; ++i) rest[i] = values[i];
+    for (int i = 0; i < 8; ++i) infinite |= is_infinite(rest[i]);
+  }
+
+  // The next part, which is not the last; what it leaves is `scale` times as large in those that follow.
+  FASTCONV_HOST_DEVICE void next(bool first, float scale, uint32_t (&part)[4]) {
+    for (int i = 0; i < 4; ++i) part[i] = to_bf16_pair<true>(rest[2 * i], rest[2 * i + 1]);
+    if (infinite) {
+      const uint32_t one = first ? 0x3f80 : 0;
+      for (int i = 0; i < 4; ++i) {
+        if (is_infinite(rest[2 * i])) part[i] = (part[i] & 0xffff8000) | one;
+        if (is_infinite(rest[2 * i + 1])) part[i] = (part[i] & 0x8000ffff) | one << 16;
+      }
+    }
+    for (int i = 0; i < 4; ++i) {
+      rest[2 * i] = (rest[2 * i] - __builtin_bit_cast(float, part[i] << 16)) * scale;
+      rest[2 * i + 1] = (rest[2 * i + 1] - __builtin_bit_cast(float, part[i] & 0xffff0000)) * scale;
+    }
+  }
+  FASTCONV_HOST_DEVICE void last(uint32_t (&part)[4]) const {
+    for (int i = 0; i < 4; ++i) part[i] = to_bf16_pair<false>(rest[2 * i], rest[2 * i + 1]);
+  }
+};
+
+// bf16 has float32's exponents and fewer bits, so that of small numbers the last parts would be lost. Where all of a
+// number's bits are wanted, each part is therefore so many times what it stands for, after the one before it: no more,
+// so that no sum of small products is larger than the product. It shrinks by as much whenever first + second below
+// falls.
+FASTCONV_HOST_DEVICE constexpr float split_scale(int32_t parts) { return parts == 3 ? 128.f : 1.f; }
+
+// Product number `index` of the parts of two operands: those of parts too small to matter are left out, and the small
+// ones come first.
+struct SplitProduct {
+  int32_t first, second;  // parts of the two
+
+  FASTCONV_HOST_DEVICE constexpr SplitProduct(int32_t parts, int32_t index) : first(0), second(0) {
+    int32_t sum = parts - 1;  // of the two, and so many products less one
+    for (; index > sum; --sum) index -= sum + 1;
+    first = index, second = sum - index;
+  }
+  // Of those with the same first + second.
+  FASTCONV_HOST_DEVICE bool is_first() const { return first == 0; }
+};
+FASTCONV_HOST_DEVICE constexpr int32_t split_products(int32_t parts) { return parts * (parts + 1) / 2; }
+
+}  // namespace fastconv

@@ -1,0 +1,225 @@
+"""float32 tensors as operands of the tensor cores (tile/split.h): the parts of values, and where they lie."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import _fastconv_native as native
+
+SMALLEST = 2.0**-133  # bf16, denormal
+OPERANDS = [("bf16", 2), ("bf16", 3), ("tf32", 1)]
+CHUNK = {"bf16": 8, "tf32": 4}
+SECTOR = {"bf16": 16, "tf32": 8}  # channels
+
+
+def float32(bits: np.ndarray) -> np.ndarray:
+    return bits.astype(np.uint32).view(np.float32)
+
+
+def parts_of(values: np.ndarray, parts: int) -> np.ndarray:
+    """[part][value], float64."""
+    bits = np.array(native.split_parts(values.astype(np.float32).view(np.uint32).tolist(), parts), np.uint32)
+    return float32(bits << 16).astype(np.float64)
+
+
+def numbers(kind: str) -> np.ndarray:
+    rng = np.random.default_rng()
+    n = 1 << 14
+    if kind == "normal":
+        return rng.standard_normal(n).astype(np.float32)
+    if kind == "wide":
+        return (np.exp(4 * rng.standard_normal(n)) * rng.choice([-1, 1], n)).astype(np.float32)
+    if kind == "any":
+        values = float32(rng.integers(0, 1 << 32, n, dtype=np.uint64))
+        return np.where(np.isfinite(values), values, np.float32(1))
+    if kind == "denormal":
+        return float32(rng.integers(0, 1 << 24, n, dtype=np.uint64) | rng.integers(0, 2, n, dtype=np.uint64) << 31)
+    assert kind == "huge"
+    return float32(0x7F7FFFFF - rng.integers(0, 1 << 17, n, dtype=np.uint64))
+
+
+@pytest.mark.parametrize("kind", ["normal", "wide", "any", "denormal", "huge"])
+@pytest.mark.parametrize("parts", [2, 3])
+def test_parts_add_up(kind: str, parts: int) -> None:
+    values = numbers(kind)
+    split, exact = parts_of(values, parts), values.astype(np.float64)
+    rest = exact.copy()
+    half = 2.0 ** (-7 if kind == "huge" else -8)  # of the last of a part's 8 bits; near the end they are rounded down
+    scale = 128 if parts == 3 else 1  # of a part, after the one before it
+    for i, part in enumerate(split):
+        smallest = SMALLEST / scale**i
+        bound = np.maximum(np.abs(rest) * half, smallest / 2)
+        rest -= part / scale**i
+        assert (np.abs(rest) <= bound).all()
+    if kind != "huge":
+        assert (np.abs(rest) <= np.maximum(np.abs(exact) * 2.0**-16, smallest / 2)).all()
+    if parts == 3:
+        assert (np.abs(rest) <= smallest / 2).all()
+        assert (rest[np.abs(exact) >= 2.0**-123] == 0).all()
+
+
+def test_parts_are_rounded_to_even() -> None:
+    values = np.array([1 + 2**-8, 1 + 3 * 2**-8, -1 - 2**-8, 1 + 2**-8 + 2**-23, 1, 0, -0.0, 2.0**-134], np.float32)
+    first = native.split_parts(values.view(np.uint32).tolist(), 2)[0]
+    assert first == [0x3F80, 0x3F82, 0xBF80, 0x3F81, 0x3F80, 0, 0x8000, 0]
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3])
+@pytest.mark.parametrize("place", range(8))
+def test_infinities_and_nan(parts: int, place: int) -> None:
+    for sign, bits in [(1, 0x7F800000), (-1, 0xFF800000)]:
+        values = np.arange(1, 9, dtype=np.float32)
+        values.view(np.uint32)[place] = bits
+        split = parts_of(values, parts)
+        assert split[-1, place] == sign * np.inf
+        assert (split[:-1, place] == sign * np.array([1, 0][: parts - 1])).all()
+        assert (np.delete(split, place, axis=1).sum(0) == np.delete(values, place)).all()
+    for bits in (0x7FC00000, 0x7F800001, 0xFFFFFFFF, 0x7FFFFFFF):
+        values.view(np.uint32)[place] = bits
+        assert np.isnan(parts_of(values, parts)[0, place])
+
+
+@pytest.mark.parametrize("kind", ["normal", "wide", "any", "denormal", "huge"])
+def test_tf32_is_the_nearest(kind: str) -> None:
+    bits = numbers(kind).view(np.uint32)
+    sign, magnitude = bits & 0x80000000, bits & 0x7FFFFFFF
+    expected = sign | np.minimum((magnitude + 0x1000) & ~np.uint32(0x1FFF), 0x7F7FE000)
+    assert native.to_tf32(bits.tolist()) == expected.tolist()
+
+
+def test_tf32_keeps_infinities_and_nan() -> None:
+    special = [0x7F800000, 0xFF800000, 0x7F800001, 0xFFFFFFFF, 0x7FFFFFFF, 0x3F801000, 0xBF801000, 0x3F800FFF]
+    nan = 0x7FFFFFFF
+    assert native.to_tf32(special) == [*special[:2], nan, nan, nan, 0x3F802000, 0xBF802000, 0x3F800000]
+
+
+@st.composite
+def strides_of(draw: st.DrawFn, size: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
+    """NCHW, NHWC or any other order, with or without gaps; some run backwards or stand still."""
+    order = draw(st.sampled_from([(0, 1, 2, 3), (0, 2, 3, 1)]) | st.permutations(range(4)))
+    gaps = draw(st.sampled_from([[0], [0, 4], [0, 2], [0, 1, 3]]))
+    strides, pitch = [0] * 4, 1
+    for dimension in reversed(order):
+        strides[dimension] = pitch
+        pitch *= size[dimension]
+        pitch += draw(st.sampled_from(gaps))
+    if draw(st.integers(0, 4)) == 0:
+        odd = draw(st.integers(0, 3))
+        strides[odd] *= draw(st.sampled_from([-1, 0]))
+    return strides[0], strides[1], strides[2], strides[3]
+
+
+SPLITS = st.tuples(st.sampled_from(OPERANDS), st.sampled_from([4, 8, 16, 128]), st.sampled_from([0, 16, 32, 64]))
+
+
+@given(data=st.data(), how=SPLITS, groups=st.sampled_from([1, 1, 2, 3]))
+def test_images_become_rows_of_operands(data: st.DataObject, how: tuple, groups: int) -> None:
+    (operand, parts), align, unit_rows = how
+    c = data.draw(st.sampled_from([1, 2, 3, 4, 5, 8, 12, 16, 20, 24, 32, 33, 40, 68]))
+    size = (data.draw(st.integers(1, 3)), c, *data.draw(st.tuples(st.integers(1, 9), st.integers(1, 24))))
+    whole = (size[0], c * groups, *size[2:])
+    strides = data.draw(strides_of(whole))
+    written, _ = native.split(size, strides, groups, align, operand, parts, unit_rows)
+    rounded = -(-c // SECTOR[operand]) * SECTOR[operand]
+    to_n, to_c, to_h, to_w = native.split_strides(size, groups, operand, parts)
+    assert to_c == 1
+    expected: native.SplitElements = [None] * len(written)
+    for n, h, w, part, group, channel in product(*map(range, (*(size[i] for i in (0, 2, 3)), parts, groups, rounded))):
+        index = (n, group * c + channel, h, w)
+        source = sum(i * stride for i, stride in zip(index, strides, strict=True)) if channel < c else None
+        at = n * to_n + h * to_h + w * to_w + (group + part * groups) * rounded + channel
+        assert expected[at] is None
+        expected[at] = source, part
+    assert written == expected
+    assert len(written) - sum(e is not None for e in expected) < 128 * CHUNK[operand] // 16
+
+
+@given(data=st.data(), how=SPLITS, groups=st.sampled_from([1, 1, 2]), dgrad=st.booleans())
+def test_filters_become_rows_of_operands(data: st.DataObject, how: tuple, groups: int, dgrad: bool) -> None:
+    (operand, parts), align, unit_rows = how
+    few = st.sampled_from([1, 3, 4, 8, 17, 40])
+    k, c, r, s = data.draw(st.tuples(few, few, st.integers(1, 4), st.integers(1, 4)))
+    weight = (k * groups, c, r, s)
+    strides = data.draw(strides_of(weight))
+    problem = native.ConvProblem(
+        (1, c * groups, 8, 8), weight, (1, 1), (0, 0), (1, 1), groups,
+        pass_="dgrad" if dgrad else "fprop", w_strides=strides, align=align,
+    )  # fmt: skip
+    written, _ = native.filter_split(problem, operand, parts, unit_rows)
+    rows, channels = (c, k) if dgrad else (k, c)
+    rounded = -(-channels // SECTOR[operand]) * SECTOR[operand]
+    expected: native.SplitElements = []
+    for part, group, row, h, w, channel in product(*map(range, (parts, groups, rows, r, s, rounded))):
+        filter_k, filter_c = (channel, row) if dgrad else (row, channel)
+        index = (group * k + filter_k, filter_c, h, w)
+        source = sum(i * stride for i, stride in zip(index, strides, strict=True)) if channel < channels else None
+        expected.append((source, part))
+    assert written[: len(expected)] == expected
+    assert all(element is None for element in written[len(expected) :])
+    assert len(written) - len(expected) < 128 * CHUNK[operand] // 16
+
+
+def dense(size: tuple[int, int, int, int], layout: str) -> tuple[int, int, int, int]:
+    _, c, h, w = size
+    return (h * w * c, 1, w * c, c) if layout == "NHWC" else (c * h * w, h * w, w, 1)
+
+
+@pytest.mark.parametrize(
+    ("layout", "size", "align", "read", "vector"),
+    [
+        ("NCHW", (2, 64, 14, 14), 16, "rows", 4),
+        ("NCHW", (2, 64, 14, 15), 16, "rows", 2),
+        ("NCHW", (2, 64, 14, 14), 8, "rows", 2),
+        ("NCHW", (2, 64, 14, 14), 4, "rows", 1),
+        ("NCHW", (2, 64, 7, 7), 16, "rows", 1),
+        ("NCHW", (2, 64, 1, 1), 16, "channels", 4),
+        ("NHWC", (2, 64, 7, 7), 16, "channels", 4),
+        ("NHWC", (2, 20, 7, 7), 16, "channels", 4),
+        ("NHWC", (2, 64, 7, 7), 8, "channels", 1),
+        ("NHWC", (2, 30, 7, 7), 16, "channels", 1),
+        ("NHWC", (2, 3, 32, 32), 16, "rows", 1),
+        ("NHWC", (2, 1, 32, 32), 16, "rows", 4),
+    ],
+)
+def test_as_much_is_read_at_once_as_can_be(
+    layout: str, size: tuple[int, int, int, int], align: int, read: str, vector: int
+) -> None:
+    assert native.split_plan(size, dense(size, layout), 1, align, "bf16", 2)[:2] == (read, vector)
+
+
+def test_rows_are_read_in_the_order_in_which_they_lie() -> None:
+    """Lines here; rows of a channels_last filter for dgrad."""
+    assert native.split_plan((2, 64, 16, 12), (64 * 192, 192, 1, 16), 1, 16, "bf16", 2)[:2] == ("rows", 4)
+
+
+@pytest.mark.parametrize("operand", OPERANDS)
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("c", [8, 16, 32])
+@pytest.mark.parametrize("width", [32, 34, 33])
+def test_banks_of_shared_memory_are_used_evenly(operand: tuple[str, int], layout: str, c: int, width: int) -> None:
+    size = (1, c, 16, width)
+    rows = 2048 // max(c, SECTOR[operand[0]])
+    for align in (4, 8, 16):
+        assert native.split(size, dense(size, layout), 1, align, *operand, rows)[1] == 1
+
+
+@pytest.mark.parametrize(("channels", "unit"), [(1, 16), (16, 16), (17, 32), (32, 32), (33, 32), (64, 32)])
+def test_units_have_the_channels_that_exist(channels: int, unit: int) -> None:
+    size = (16, channels, 512, 512)
+    *_, most, rows, units = native.split_plan(size, dense(size, "NCHW"), 1, 16, "bf16", 3)
+    assert (most, rows * unit) == (unit, 2048)
+    assert units == 16 * 512 * 512 // rows * -(-channels // unit)
+
+
+@pytest.mark.parametrize(
+    ("images", "rows"), [(512, 64), (511, 32), (256, 32), (255, 16), (128, 16), (127, 16), (1, 16)]
+)
+def test_small_tensors_are_moved_by_many_warps(images: int, rows: int) -> None:
+    size = (images, 64, 8, 8)
+    plan = native.split_plan(size, dense(size, "NCHW"), 1, 16, "bf16", 3)
+    assert plan[2:] == (32, rows, images * 64 // rows * 2)
