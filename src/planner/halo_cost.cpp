@@ -89,13 +89,15 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
   // What the model does not see, measured: short rings, linear tiles and long runs of pixels each lose a little,
   // filters that do not exist as well; staging warps lose more where they cannot run ahead.
   const double idle = 1 - static_cast<double>(work.out.c) / static_cast<double>(tiles.filters * config.block_k);
+  // Sums are promoted while the other warpgroup multiplies, unless it waits for its turn.
+  const bool waits = config.operands == HaloOperands::kPromotedParts && tiling.turns;
   const bool by_threads = config.staging == HaloStaging::kPairs || config.staging == HaloStaging::kPixels;
   const double rough = !by_threads ? 1 +
                                          (config.staging != HaloStaging::kTransposed ? .02
                                           : tiling.linear                            ? .06
                                                                                      : .08) *
                                              (tiling.halo_stages == 2) +
-                                         .02 * short_of_filters(tiling, tiles) + .01 * tiling.linear +
+                                         .02 * short_of_filters(tiling, tiles) + .01 * tiling.linear + .5 * waits +
                                          .05 * ((tiling.linear || config.columns > 1) && tiling.turns) +
                                          .03 * (config.staging == HaloStaging::kTransposed && tiling.turns) +
                                          .01 * (!tiling.linear && tiling.block_w_log2 == 6) + .02 * idle +
