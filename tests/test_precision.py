@@ -14,10 +14,11 @@ from torch import Tensor
 
 import fastconv
 import reference
+from bench.errors import TF32_ROUNDING, used_tf32
+from check import MODES
 from shapes import PASSES, Problem, operands, tensor
 
 Convolve = Callable[..., Tensor]
-MODES = ["ieee", "bf16x3", "tf32"]
 # Four half-ulps of float32. Below it the order of summation decides which of two implementations was lucky.
 FEW_ROUNDINGS = 2**-22
 # Large enough that an error's norm is an average and not luck: 10,000 elements or more in each result.
@@ -87,8 +88,8 @@ def test_tf32_is_as_exact_as_cudnn_in_tf32(cuda: str, name: str) -> None:
         limit = errors(torch.nn.functional.conv2d, PROBLEMS[name], torch.float32, cuda)
     ours = errors(in_mode("tf32"), PROBLEMS[name], torch.float32, cuda)
     for pass_ in PASSES:
-        used = limit[pass_] > 2**-14
-        assert ours[pass_] <= (1.1 * limit[pass_] if used else 2**-11), pass_
+        promised = 1.1 * limit[pass_] if used_tf32(limit[pass_]) else TF32_ROUNDING
+        assert ours[pass_] <= promised, pass_
 
 
 @pytest.mark.parametrize("name", PROBLEMS)

@@ -343,7 +343,7 @@ const char* tiles_why_not(const KernelEntry& entry, const ConvProblem& problem, 
   if (work.taps == 0) return "needs a tap that reaches an output";
   if (!takes_columns(work, config)) return "takes three filter columns at a time, at most three pixels apart";
   if (config.lines && !lines_can_store(work, config)) {
-    return "stores rows of pixels longer than a tile, whole pairs of them, that follow each other without a gap";
+    return "stores rows of pixels longer than a tile, whole words of them, that follow each other without a gap";
   }
   if (config.lines && !stores_pieces(work, store_mode(work, config, false))) {
     return "stores rows that begin within a sector";

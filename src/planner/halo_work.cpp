@@ -151,7 +151,7 @@ Splitting splitting_of(const HaloConfig& config, const ConvProblem& problem) {
     case HaloOperands::kTf32:
       return {1, !tma_can_stage(in, problem.groups, in_step_of(problem), 4),
               problem.pass != Pass::kFprop || !tma_can_load_filter(problem)};
-    default: return {problem.precision == Precision::kIeee ? 3 : 2, true, true};
+    default: return {split_parts(problem.precision), true, true};
   }
 }
 

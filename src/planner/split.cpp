@@ -116,6 +116,8 @@ int64_t row_chunks(const Side& side, int64_t groups, Operand operand, int parts)
 
 }  // namespace
 
+int split_parts(Precision precision) { return precision == Precision::kIeee ? 3 : 2; }
+
 int64_t split_channels(int64_t channels, Operand operand) { return round_up(channels, 2 * split_chunk(operand)); }
 
 bool splittable(const Side& side, int64_t groups) {

@@ -37,8 +37,8 @@ TensorMapSpec tensor_map(const Side& side, int64_t groups, bool pixel_rows, int6
             i32(pitch * 2)};
   }
   return {{u64(side.c), u64(groups), u64(side.w), u64(side.h), u64(side.n)},
-          {stride_bytes(groups, round_up(side.c, 8)), stride_bytes(side.w, side.stride.w),
-           stride_bytes(side.h, side.stride.h), stride_bytes(side.n, side.stride.n)},
+          {stride_bytes(groups, side.c), stride_bytes(side.w, side.stride.w), stride_bytes(side.h, side.stride.h),
+           stride_bytes(side.n, side.stride.n)},
           {u32(channels), 1, u32((pitch - 1) * step.w + 1), u32((rows - 1) * step.h + 1), u32(images)},
           {1, 1, u32(step.w), u32(step.h), 1},
           i32(channels * 2)};

@@ -19,9 +19,6 @@ Axis make_axis(int64_t taps, int64_t pad, int64_t dilation, int64_t stride) {
   return axis;
 }
 
-// There is no TF32: wgmma takes it with pixels side by side alone, as nothing is staged here. bf16x3 is more exact.
-int split_parts(Precision precision) { return precision == Precision::kIeee ? 3 : 2; }
-
 // Rows of pixels in shared memory are 32, 64 or 128 bytes long: an image without gaps is cut into such rows.
 void fold_rows(Side& x, Side& y) {
   for (const Side* side : {&x, &y}) {
@@ -50,6 +47,7 @@ Work make_work(const ConvProblem& p, const WgradConfig& config, bool fold) {
     return copied && !copyable(side, p.groups) && reorderable(side, p.groups);
   };
   if (p.dtype == DType::kFloat32) {
+    // There is no TF32: wgmma takes it with pixels side by side alone, as nothing is staged here.
     work.parts = split_parts(p.precision);
     work.x = split_side(work.x, p.groups, Operand::kBf16, work.parts);
     work.y = split_side(work.y, p.groups, Operand::kBf16, work.parts);

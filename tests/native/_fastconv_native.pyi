@@ -152,13 +152,13 @@ def channel_rows(block_k: int, element_bytes: int) -> tuple[list[tuple[int, int]
     """As pixel_rows()."""
 
 def stream_turns(plane: int, element_bytes: int) -> int: ...
-def reorder(size: tuple[int, int, int, int], align: int, to_planes: bool) -> tuple[list[int], list[int], int, str]: ...
+def reorder(size: Quad, align: int, to_planes: bool) -> tuple[list[int], list[int], int, str]: ...
 
 SplitElements = list[tuple[int | None, int] | None]
 
 def split(
-    size: tuple[int, int, int, int],
-    strides: tuple[int, int, int, int],
+    size: Quad,
+    strides: Quad,
     groups: int,
     align: int,
     operand: str,
@@ -173,8 +173,8 @@ def split(
     """
 
 def split_plan(
-    size: tuple[int, int, int, int],
-    strides: tuple[int, int, int, int],
+    size: Quad,
+    strides: Quad,
     groups: int,
     align: int,
     operand: str,
@@ -182,9 +182,7 @@ def split_plan(
 ) -> tuple[str, int, int, int, int]:
     """Direction of reading, values at once; channels and rows of a unit, and units."""
 
-def split_strides(
-    size: tuple[int, int, int, int], groups: int, operand: str, parts: int
-) -> tuple[int, int, int, int]: ...
+def split_strides(size: Quad, groups: int, operand: str, parts: int) -> Quad: ...
 def filter_split(problem: ConvProblem, operand: str, parts: int, unit_rows: int = 0) -> tuple[SplitElements, int]:
     """As split()."""
 

@@ -17,6 +17,7 @@
 #include "fastconv/core/validate.h"
 #include "fastconv/planner/device_spec.h"
 #include "fastconv/planner/halo_family.h"
+#include "fastconv/planner/halo_work.h"
 #include "fastconv/planner/planner.h"
 #include "fastconv/planner/registry.h"
 #include "fastconv/planner/reorder.h"
@@ -668,13 +669,20 @@ void folded_products(const ConvProblem& p, const Fold& fold, FoldedPixel pixel, 
   }
 }
 
+// Element of a float32 tensor whose part the first group's rows hold at this offset, 16-bit elements; see split.h.
+int64_t split_element(const Side& side, int64_t groups, Operand operand, int32_t parts, int32_t part, int64_t offset) {
+  const int64_t group = split_channels(side.c, operand), row = parts * groups * group;
+  const int64_t pixel = offset / row, c = offset % row - part * groups * group;
+  if (c < 0 || c >= side.c) throw py::index_error("another part, or group");
+  return pixel / (side.h * side.w) * side.stride.n + pixel / side.w % side.h * side.stride.h +
+         pixel % side.w * side.stride.w + c * side.stride.c;
+}
+
 // Element of the tensor that is channel c of a pixel, by the pixel's first element as the products meet it.
-int64_t in_tensor(const ConvProblem& problem, const HaloParams& params, int64_t pixel, int32_t c) {
+int64_t in_tensor(const ConvProblem& problem, const HaloParams& params, Operand operand, int64_t pixel, int32_t c) {
   if (params.in_split.parts == 0) return in_planes(params.in_order, pixel + c * params.in_c);
   const Side side = problem.pass == Pass::kDgrad ? output_side(problem) : input_side(problem);
-  const int64_t number = pixel / params.in_w, row = number / side.w;
-  return row / side.h * side.stride.n + row % side.h * side.stride.h + number % side.w * side.stride.w +
-         c * side.stride.c;
+  return split_element(side, problem.groups, operand, params.in_split.parts, 0, pixel + c * params.in_c);
 }
 
 // Which blocks of the reduction a tile of group 0 goes through: channels, part of the input and part of the filter.
@@ -767,8 +775,8 @@ Products halo_products(const ConvProblem& problem, const KernelEntry& kernel, co
       for (int32_t at = 0; at < static_cast<int32_t>(params.part_blocks.divisor) * channels; ++at) {
         const int32_t c = at - at % channels + staged_channel(params.raw.phases_log2, channels_log2, at % channels);
         if (c >= params.c) continue;
-        products.emplace_back(in_tensor(problem, params, source, c), filter + c * filter_c,
-                              in_planes(params.out_order, target));
+        products.emplace_back(in_tensor(problem, params, halo::operand_of(kernel.halo.operands), source, c),
+                              filter + c * filter_c, in_planes(params.out_order, target));
       }
     }
   };
@@ -1072,15 +1080,6 @@ struct BlockFilter {
   }
 };
 
-// Element of a float32 tensor whose part the first group's rows hold at this offset, 16-bit elements; see split.h.
-int64_t split_element(const Side& side, int64_t groups, int32_t parts, int32_t part, int64_t offset) {
-  const int64_t group = split_channels(side.c, Operand::kBf16), row = parts * groups * group;
-  const int64_t pixel = offset / row, c = offset % row - part * groups * group;
-  if (c < 0 || c >= side.c) throw py::index_error("another part, or group");
-  return pixel / (side.h * side.w) * side.stride.n + pixel / side.w % side.h * side.stride.h +
-         pixel % side.w * side.stride.w + c * side.stride.c;
-}
-
 // As the sm_90a weight gradient forms them: both operands' pixels by their place in a stage. `product`: of parts.
 Products wgrad_products(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device, int32_t filter,
                         int32_t product) {
@@ -1115,7 +1114,7 @@ Products wgrad_products(const ConvProblem& problem, const KernelEntry& kernel, c
     if (n >= y.n || h >= y.h || w >= y.w) return kZero;
     if (splits) {
       const int64_t offset = mapped(launch.y_map[0], {0, parts.second * params.groups, w, h, n});
-      return split_element(output_side(problem), problem.groups, params.parts, parts.second, offset);
+      return split_element(output_side(problem), problem.groups, Operand::kBf16, params.parts, parts.second, offset);
     }
     return in_planes(params.y_order, n * y.n_stride + h * y.h_stride + w * y.w_stride);
   };
@@ -1154,8 +1153,8 @@ Products wgrad_products(const ConvProblem& problem, const KernelEntry& kernel, c
         for (int64_t c = begin; c < end; ++c) {
           const int64_t filter = weight_element(params, 0, unit.r[b], unit.s[b], static_cast<int32_t>(c));
           const std::array<int64_t, 5> at{c, parts.first * params.groups, w, h, n + x_image};
-          products.emplace_back(splits ? split_element(input_side(problem), problem.groups, params.parts, parts.first,
-                                                       mapped(launch.x_map, at))
+          products.emplace_back(splits ? split_element(input_side(problem), problem.groups, Operand::kBf16,
+                                                       params.parts, parts.first, mapped(launch.x_map, at))
                                        : in_planes(params.x_order, source + c * x.c_stride),
                                 filter, target);
         }

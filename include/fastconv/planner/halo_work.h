@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <numeric>
 
-#include "fastconv/core/integers.h"
 #include "fastconv/planner/sides.h"
 #include "fastconv/planner/split.h"
 #include "fastconv/tile/fold.h"
