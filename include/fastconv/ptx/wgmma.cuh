@@ -1,5 +1,5 @@
 // Asynchronous warpgroup matrix multiply, sm_90a (PTX ISA, "wgmma"): D[64][N] (+)= A[64][K] * B[K][N], rows of A and B
-// of 32 bytes in shared memory, 16-bit values or float for TF32; fp32 accumulators.
+// of 32 bytes in shared memory, those of A in registers if wanted; 16-bit values or float for TF32; fp32 accumulators.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -100,6 +100,28 @@ __device__ __forceinline__ void wgmma_wait() {
     FASTCONV_WGMMA_TF32(__VA_ARGS__);          \
   else                                         \
     FASTCONV_WGMMA_TYPED("bf16", __VA_ARGS__)
+// A in registers.
+#define FASTCONV_WGMMA_RS_TYPED(type, n, sums, a0, a1, a2, a3, b_at, accumulate_at, b_major_at)               \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #accumulate_at                                            \
+               ", 0;\n"                                                                                       \
+               "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" FASTCONV_REGISTERS_##sums \
+               "}, {%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #b_at ", p, 1, 1, %" #b_major_at ";\n}"       \
+               : FASTCONV_SUMS_##sums(0)                                                                      \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate), "n"(static_cast<int>(kB)))
+#define FASTCONV_WGMMA_RS_TF32(n, sums, a0, a1, a2, a3, b_at, accumulate_at, b_major_at)             \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #accumulate_at                                   \
+               ", 0;\n"                                                                              \
+               "wgmma.mma_async.sync.aligned.m64n" #n "k8.f32.tf32.tf32 {" FASTCONV_REGISTERS_##sums \
+               "}, {%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #b_at ", p, 1, 1;\n}"                \
+               : FASTCONV_SUMS_##sums(0)                                                             \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate))
+#define FASTCONV_WGMMA_RS(...)                   \
+  if constexpr (std::is_same_v<T, __half>)       \
+    FASTCONV_WGMMA_RS_TYPED("f16", __VA_ARGS__); \
+  else if constexpr (std::is_same_v<T, float>)   \
+    FASTCONV_WGMMA_RS_TF32(__VA_ARGS__);         \
+  else                                           \
+    FASTCONV_WGMMA_RS_TYPED("bf16", __VA_ARGS__)
 
 // d = a * b, plus d unless `accumulate` is 0.
 template <typename T, Major kA, Major kB, int kSums>
@@ -122,6 +144,34 @@ __device__ __forceinline__ void wgmma(float (&d)[kSums], uint64_t a, uint64_t b,
     FASTCONV_WGMMA(192, 96, 96, 97, 98, 99, 100);
   } else if constexpr (kN == 256) {
     FASTCONV_WGMMA(256, 128, 128, 129, 130, 131, 132);
+  } else {
+    static_assert(kN == 0, "no such N");
+  }
+}
+
+// The same with A in registers: of its warp's 16 rows a lane has lane / 4, then that + 8; of K what lies 4 * (lane % 4)
+// bytes into the first 16 bytes of the row in a[0] and a[1], and into the others in a[2] and a[3]. NOTES: they are read
+// while the instruction is in flight.
+template <typename T, Major kB, int kSums>
+__device__ __forceinline__ void wgmma(float (&d)[kSums], const uint32_t (&a)[4], uint64_t b, int accumulate) {
+  static_assert(!std::is_same_v<T, float> || kB == Major::kK);
+  constexpr int kN = 2 * kSums;
+  if constexpr (kN == 16) {
+    FASTCONV_WGMMA_RS(16, 8, 8, 9, 10, 11, 12, 13, 14);
+  } else if constexpr (kN == 32) {
+    FASTCONV_WGMMA_RS(32, 16, 16, 17, 18, 19, 20, 21, 22);
+  } else if constexpr (kN == 48) {
+    FASTCONV_WGMMA_RS(48, 24, 24, 25, 26, 27, 28, 29, 30);
+  } else if constexpr (kN == 64) {
+    FASTCONV_WGMMA_RS(64, 32, 32, 33, 34, 35, 36, 37, 38);
+  } else if constexpr (kN == 96) {
+    FASTCONV_WGMMA_RS(96, 48, 48, 49, 50, 51, 52, 53, 54);
+  } else if constexpr (kN == 128) {
+    FASTCONV_WGMMA_RS(128, 64, 64, 65, 66, 67, 68, 69, 70);
+  } else if constexpr (kN == 192) {
+    FASTCONV_WGMMA_RS(192, 96, 96, 97, 98, 99, 100, 101, 102);
+  } else if constexpr (kN == 256) {
+    FASTCONV_WGMMA_RS(256, 128, 128, 129, 130, 131, 132, 133, 134);
   } else {
     static_assert(kN == 0, "no such N");
   }
