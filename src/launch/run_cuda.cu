@@ -43,18 +43,19 @@ Launcher half_halo_launcher(const KernelEntry& kernel) {
     case HaloStaging::kPairs: return halo_launcher<HaloStaging::kPairs, FilterTile::kKMajor, kHalf, T>(line);
     case HaloStaging::kPixels: return halo_launcher<HaloStaging::kPixels, FilterTile::kKMajor, kHalf, T>(line);
     case HaloStaging::kFolded: return halo_launcher<HaloStaging::kFolded, FilterTile::kKMajor, kHalf, T>(line);
+    case HaloStaging::kFloats: break;
   }
   return nullptr;
 }
 
+template <HaloStaging kStaging>
 Launcher float_halo_launcher(const KernelEntry& kernel) {
-  constexpr HaloStaging kTma = HaloStaging::kTma;
   constexpr FilterTile kKMajor = FilterTile::kKMajor;
   switch (kernel.halo.operands) {
-    case HaloOperands::kTf32: return halo_launcher<kTma, kKMajor, HaloOperands::kTf32, float>(kernel.line);
-    case HaloOperands::kParts: return halo_launcher<kTma, kKMajor, HaloOperands::kParts, float>(kernel.line);
+    case HaloOperands::kTf32: return halo_launcher<kStaging, kKMajor, HaloOperands::kTf32, float>(kernel.line);
+    case HaloOperands::kParts: return halo_launcher<kStaging, kKMajor, HaloOperands::kParts, float>(kernel.line);
     case HaloOperands::kPromotedParts:
-      return halo_launcher<kTma, kKMajor, HaloOperands::kPromotedParts, float>(kernel.line);
+      return halo_launcher<kStaging, kKMajor, HaloOperands::kPromotedParts, float>(kernel.line);
     case HaloOperands::kHalf: break;
   }
   return nullptr;
@@ -78,7 +79,9 @@ Launcher half_launcher(const KernelEntry& kernel) {
 
 Launcher float_launcher(const KernelEntry& kernel) {
   switch (kernel.family) {
-    case KernelFamily::kHalo: return float_halo_launcher(kernel);
+    case KernelFamily::kHalo:
+      return kernel.halo.staging == HaloStaging::kFloats ? float_halo_launcher<HaloStaging::kFloats>(kernel)
+                                                         : float_halo_launcher<HaloStaging::kTma>(kernel);
     case KernelFamily::kWgrad: return wgrad_launcher<WgradStaging::kTma, float>(kernel.line);
     default: return simt_launcher<float>(kernel);
   }

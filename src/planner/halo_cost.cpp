@@ -46,7 +46,7 @@ double raw_copies(const Work& work, const HaloTiling& tiling, const Tiles& tiles
 
 // Clocks that staging takes of the warps and the copy engine, a halo.
 double staging_clocks(const Work& work, const HaloConfig& config, const HaloTiling& tiling, const Tiles& tiles) {
-  constexpr double kBytesPerClock[] = {40, 0, 40, 4.6, 4, 3};  // by HaloStaging
+  constexpr double kBytesPerClock[] = {40, 0, 40, 40, 4.6, 4, 3};  // by HaloStaging
   if (config.staging != HaloStaging::kTransposed) {
     return static_cast<double>(tiles.halo_bytes) / kBytesPerClock[static_cast<int>(config.staging)];
   }
@@ -55,6 +55,15 @@ double staging_clocks(const Work& work, const HaloConfig& config, const HaloTili
   const double bytes = tiles.raw.stage_bytes, left_out = tiles.raw.step_log2 == 0 || tiling.linear ? 1 : .7;
   const double copy = tiles.raw.shared ? 900 + bytes / 60 : std::max(330., left_out * (230 + bytes / 21));
   return (work.taps == 1 ? 1.4 : 1) * copy * raw_copies(work, tiling, tiles);
+}
+
+// Instructions of a warp that load and split what it needs of a product's channels, and add its sums.
+double fragment_clocks(const HaloConfig& config) {
+  switch (config.operands) {
+    case HaloOperands::kTf32: return 30;
+    case HaloOperands::kParts: return 70;
+    default: return 95 + 3 * config.n() / 2. / (config.channels / 16);
+  }
 }
 
 }  // namespace
@@ -67,21 +76,27 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
   const double phases = work.phases();
   const double steps = static_cast<double>(tiles.steps) / phases;
   const double halos = static_cast<double>(reaches.groups()) / phases * static_cast<double>(tiles.c_blocks);
-  const double wgmmas = steps * (config.pixel_bytes() / 32) * config.m_blocks * (tiling.turns ? 1 : 2);
+  const double fragments = steps * (config.pixel_bytes() / 32) * config.m_blocks * (tiling.turns ? 1 : 2);
+  const double wgmmas = fragments * split_products(config.parts_a_stage());
   const double halo_load = halos * static_cast<double>(tiles.halo_bytes);
   const double filter_load = tiling.filter_resident ? 0. : steps * static_cast<double>(tiles.step_bytes);
   const auto out_bytes = static_cast<double>(work.out_bytes * tiles.pixels * config.block_k);
   const double mma = wgmmas * config.n() / 2. / .95;
   const double raw_load =
       config.staging == HaloStaging::kTransposed ? halos * raw_copies(work, tiling, tiles) * tiles.raw.stage_bytes : 0;
-  const double smem = (wgmmas * (64 + config.n()) * 32 + halo_load + filter_load + 2 * raw_load + 2 * out_bytes) / 128;
+  const bool floats = config.staging == HaloStaging::kFloats;
+  const double operand_load =
+      (floats ? fragments * 64 * (config.operands == HaloOperands::kTf32 ? 32 : 64) : wgmmas * 64 * 32) +
+      wgmmas * config.n() * 32;
+  const double smem = (operand_load + halo_load + filter_load + 2 * raw_load + 2 * out_bytes) / 128;
+  const double issue = floats ? fragments * fragment_clocks(config) : 0;
   const double staging = halos * staging_clocks(work, config, tiling, tiles);
   const double load = std::max((halo_load + filter_load + raw_load) / kLoadBytesPerClock, staging);
   const double epilogue = out_bytes / store_rate(work, config, tiling) + 300;
   // Warps that stage and products compete for shared memory.
   const bool by_warps = staged_by_warps(config.staging);
-  const double body =
-      std::max({mma, smem, load}) + (by_warps ? .15 * std::min(mma, staging) : 0) + (tiles.raw.whole ? 900 * halos : 0);
+  const double body = std::max({mma, smem, load, issue}) + (by_warps ? .15 * std::min(mma, staging) : 0) +
+                      .3 * std::min(mma, issue) + (tiles.raw.whole ? 900 * halos : 0);
   const double tile = tiling.turns ? std::max({body + 100, epilogue, (body + epilogue + 500) / 2}) : body + epilogue;
   const auto waves = static_cast<double>(config.lines ? 2 * rows_of_busiest(work, tiling.run_rows, sm_count) *
                                                             ceil_div(work.cols, tiling.tile_q)

@@ -72,7 +72,10 @@ void for_each_tiling(const Work& work, const HaloConfig& config, TapSplit split,
         if (f(tiling)) return;
       }
     }
-    if (config.staging == HaloStaging::kPlanes || config.staging == HaloStaging::kFolded || config.lines) continue;
+    if (config.staging == HaloStaging::kPlanes || config.staging == HaloStaging::kFolded ||
+        config.staging == HaloStaging::kFloats || config.lines) {
+      continue;
+    }
     tiling.linear = true;
     tiling.tile_p = tiling.tile_q = tiling.block_w_log2 = tiling.across_log2 = 0;
     if (f(tiling)) return;
@@ -142,7 +145,6 @@ bool fits_int32(const ConvProblem& p) {
 
 void fill_taps(const Work& work, TapSplit split, const Tiles& tiles, HaloParams& params) {
   int groups = 0, steps = 0;
-  const int64_t row_bytes = tiles.halo_pitch * tiles.pixel_bytes;
   params.phase_count = 0;
   for (int h = 0; h < work.h.phases; ++h) {
     for (int w = 0; w < work.w.phases; ++w) {
@@ -163,8 +165,8 @@ void fill_taps(const Work& work, TapSplit split, const Tiles& tiles, HaloParams&
               group.cols = static_cast<int32_t>(col.count / col_parts);
               group.dh = static_cast<int32_t>(row.d + i * row.step * work.in_step.h);
               group.dw = static_cast<int32_t>(col.d + j * col.step * work.in_step.w);
-              group.row_step = group.rows == 1 ? 0 : static_cast<int32_t>(row.step * row_bytes);
-              group.col_step = group.cols == 1 ? 0 : static_cast<int32_t>(col.step * tiles.pixel_bytes);
+              group.row_step = group.rows == 1 ? 0 : static_cast<int32_t>(row.step * tiles.row_step);
+              group.col_step = group.cols == 1 ? 0 : static_cast<int32_t>(col.step * tiles.col_step);
               group.r0 = static_cast<int32_t>(row.tap0 + i * row.dtap);
               group.s0 = static_cast<int32_t>(col.tap0 + j * col.dtap);
               group.dr = static_cast<int32_t>(row.dtap), group.ds = static_cast<int32_t>(col.dtap);
@@ -203,6 +205,20 @@ TensorMapSpec planes_map(const Work& work, const HaloConfig& config) {
           {kBlock, static_cast<uint32_t>(config.channels), 1, 1, 1},
           {1, 1, 1, 1, 1},
           2 * kBlock};
+}
+
+TensorMapSpec floats_map(const Work& work, const HaloConfig& config, const RawPlanes& raw) {
+  constexpr int64_t kBytes = 4;
+  const Side& in = work.in;
+  TensorMapSpec map{{static_cast<uint64_t>(in.h * in.w), static_cast<uint64_t>(in.c),
+                     static_cast<uint64_t>(work.groups), static_cast<uint64_t>(in.n), 1},
+                    {stride_bytes(in.c, in.stride.c, kBytes), stride_bytes(work.groups, in.c * in.stride.c, kBytes),
+                     stride_bytes(in.n, in.stride.n, kBytes), 16},
+                    {static_cast<uint32_t>(raw.box_w), static_cast<uint32_t>(config.channels), 1, 1, 1},
+                    {1, 1, 1, 1, 1},
+                    0};
+  map.exact = has_parts(config.operands);
+  return map;
 }
 
 // Of the channels `phase`, `phase` + number of maps and so on. It begins up to 7 pixels before their planes.
@@ -322,8 +338,10 @@ const char* operands_why_not(const HaloConfig& config, const ConvProblem& proble
   const int64_t products =
       (problem.pass == Pass::kFprop ? problem.c_per_group() : problem.k_per_group()) * problem.r * problem.s;
   switch (config.operands) {
-    case HaloOperands::kHalf:
-    case HaloOperands::kPromotedParts: return nullptr;
+    case HaloOperands::kHalf: return nullptr;
+    case HaloOperands::kPromotedParts:
+      if (config.staging == HaloStaging::kFloats && problem.precision != Precision::kIeee) return "makes three parts";
+      return nullptr;
     case HaloOperands::kTf32: return problem.precision == Precision::kTf32 ? nullptr : "rounds to TF32";
     case HaloOperands::kParts:
       if (problem.precision == Precision::kIeee) return "is less accurate than ieee";
@@ -359,6 +377,9 @@ const char* split_why_not(const KernelEntry& entry, const ConvProblem& problem, 
   sides(problem, in, out);
   const Pair step = in_step_of(problem);
   if (step.h > 8 || step.w > 8) return "takes strides up to 8";
+  if (entry.halo.staging == HaloStaging::kFloats && !floats_can_stage(problem)) {
+    return "needs contiguous images, 16 bytes apart, stride 1";
+  }
   if (!splittable(in, problem.groups) || !filter_splittable(problem)) return "counts pixels and taps with 32 bits";
   return tiles_why_not(entry, problem, {}, device);
 }
@@ -387,7 +408,8 @@ const char* halo_why_not(const KernelEntry& entry, const ConvProblem& problem, c
   if (config.columns > 1 && out.c > 2 * config.block_k) return "has tiles of too few filters";
   const int64_t most = 128 / operand_bytes(config.operands);  // channels of a stage
   if (config.channels >= 4 * std::max<int64_t>(in.c, most / 8 + 1)) return "has stages of too many channels";
-  if (config.channels * 2 < std::min<int64_t>(in.c, most / 2 + 1)) return "has stages of too few channels";
+  const bool floats = config.staging == HaloStaging::kFloats;  // whose copies are long rows, however few
+  if (!floats && config.channels * 2 < std::min<int64_t>(in.c, most / 2 + 1)) return "has stages of too few channels";
   if (config.operands != HaloOperands::kHalf) return split_why_not(entry, problem, device);
   const HaloStaging best = best_staging(problem, in, in_step_of(problem));
   if (config.staging != best && !reordering.in &&
@@ -401,6 +423,7 @@ const char* halo_why_not(const KernelEntry& entry, const ConvProblem& problem, c
       case HaloStaging::kPlanes: return "needs one tap, contiguous pixels, rows and planes 16 bytes apart";
       case HaloStaging::kPairs: return "needs contiguous rows of whole, aligned pairs of pixels, stride 1";
       case HaloStaging::kPixels: return "reads the input in smaller pieces than it allows";
+      case HaloStaging::kFloats: break;  // asked with float32
       case HaloStaging::kFolded: break;  // asked above
     }
   }
@@ -526,8 +549,10 @@ HaloLaunch halo_launch(const Plan& plan, const ConvProblem& problem) {
     launch.out_planes = reorder_boxes(work.out_planes, work.groups);
   }
   params.raw = tiles.raw;
+  if (config.staging == HaloStaging::kFloats) params.raw.stages = params.a_stages;
   switch (config.staging) {
     case HaloStaging::kTma: launch.in_map[launch.in_maps++] = in_map(work, config, params); break;
+    case HaloStaging::kFloats: launch.in_map[launch.in_maps++] = floats_map(work, config, tiles.raw); break;
     case HaloStaging::kPlanes:
       params.loads = params.tile_q / kBlock;
       launch.in_map[launch.in_maps++] = planes_map(work, config);
@@ -542,6 +567,7 @@ HaloLaunch halo_launch(const Plan& plan, const ConvProblem& problem) {
   launch.operand = config.operands == HaloOperands::kHalf ? problem.dtype
                    : has_parts(config.operands)           ? DType::kBFloat16
                                                           : DType::kFloat32;
+  launch.in_values = config.staging == HaloStaging::kFloats ? DType::kFloat32 : launch.operand;
   const Operand operand = operand_of(config.operands);
   if (work.splitting.in) params.in_split = make_split(work.in_planes, work.groups, operand, work.splitting.parts);
   if (work.splitting.filter) params.filter_split = make_filter_split(problem, operand, work.splitting.parts);

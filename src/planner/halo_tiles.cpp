@@ -57,6 +57,15 @@ RawPlanes raw_planes(const Work& work, const HaloConfig& config, const HaloTilin
   return raw;
 }
 
+// Lanes of a warp load from 4 channels that follow each other, or from every other one of 8, as many pixels of each:
+// the distance of channels puts those into different banks.
+RawPlanes float_planes(const Work& work, const HaloConfig& config, const Tiles& tiles, bool even) {
+  const int64_t off = has_parts(config.operands) ? 4 : 8, lead = even && work.in.w % 2 == 0 ? 2 : kMaxFloatLead;
+  RawPlanes raw{};
+  raw.box_w = static_cast<int32_t>(round_up(std::max(tiles.halo_pitch + lead - off, int64_t{0}), 16) + off);
+  return raw;
+}
+
 int64_t packed_filter_bytes(const Work& work, const ConvProblem& problem, const HaloConfig& config,
                             const Tiles& tiles) {
   constexpr int64_t kNoWorkspace = int64_t{1} << 50;
@@ -134,6 +143,7 @@ bool make_tiles(const Work& work, const HaloConfig& config, const HaloTiling& ti
     if (out.count > kMaxTiles) return false;
     out.count *= factor;
   }
+  const bool floats = config.staging == HaloStaging::kFloats;
   const int64_t parts = config.parts_a_stage();
   out.c_blocks = ceil_div(in.c, config.channels) * split_products(work.splitting.parts / static_cast<int>(parts));
   out.steps = work.taps / config.columns * out.c_blocks;
@@ -141,8 +151,15 @@ bool make_tiles(const Work& work, const HaloConfig& config, const HaloTiling& ti
   out.step_bytes = parts * config.n() * out.pixel_bytes;
   out.part_bytes = round_up(out.halo_rows * out.halo_pitch, 8) * out.pixel_bytes;  // whole swizzle patterns
   out.halo_bytes = parts == 1 ? out.halo_rows * out.halo_pitch * out.pixel_bytes : parts * out.part_bytes;
+  out.row_step = out.halo_pitch * out.pixel_bytes, out.col_step = out.pixel_bytes;
+  if (floats) {
+    out.raw = float_planes(work, config, out, reaches.even && tiling.tile_q % 2 == 0);
+    if (out.raw.box_w > kMaxBox) return false;
+    out.halo_bytes = out.halo_rows * config.channels * out.raw.box_w * 4;
+    out.row_step = out.col_step = 1;
+  }
   out.halo_stage_bytes = round_up(out.halo_bytes, kHaloAlignment);
-  out.raw = raw_planes(work, config, tiling, reaches, out);
+  if (!floats) out.raw = raw_planes(work, config, tiling, reaches, out);
   return true;
 }
 
@@ -156,7 +173,7 @@ bool choose_stages(const Work& work, const HaloConfig& config, const Tiles& tile
   const int parts = work.splitting.parts / config.parts_a_stage();
   const int64_t resident = tiles.steps / split_products(parts) * parts;
   tiling.filter_resident = tiles.filters == 1 && work.groups == 1 && resident > 0 &&
-                           (parts == 1 || work.phases() == 1) && resident + 4 + tiles.raw.stages <= kMaxHaloStages &&
+                           (parts == 1 || work.phases() == 1) && resident + 8 + tiles.raw.stages <= kMaxHaloStages &&
                            resident * step + least * halo <= room;
   int64_t halo_stages, filter_stages;
   if (tiling.filter_resident) {

@@ -54,10 +54,10 @@ Reach reach(const Axis& axis, bool split, int64_t outputs, int64_t inputs, int64
   return out;
 }
 
-bool begins_aligned(const Work& work, TapSplit split) {
+bool begins_at_multiples(const Work& work, TapSplit split, int64_t of) {
   for (int i = 0; i < work.w.runs(); ++i) {
     const Run& run = work.w.run[i];
-    if (run.d % 8 != 0 || (split == TapSplit::kTaps && run.count > 1 && run.step * work.in_step.w % 8 != 0)) {
+    if (run.d % of != 0 || (split == TapSplit::kTaps && run.count > 1 && run.step * work.in_step.w % of != 0)) {
       return false;
     }
   }
@@ -122,6 +122,14 @@ bool make_work(const ConvProblem& p, const HaloConfig& config, Reordering reorde
   return work.phases() <= kMaxPhases;
 }
 
+bool floats_can_stage(const ConvProblem& problem) {
+  Side in, out;
+  sides(problem, in, out);
+  return in_step_of(problem) == kUnitStep && in.stride.w == 1 && (in.h == 1 || in.stride.h == in.w) && in.align >= 16 &&
+         in.h * in.w < kMaxExtent && copies(in.c, in.stride.c, 4) && copies(problem.groups, in.stride.c * in.c, 4) &&
+         copies(in.n, in.stride.n, 4);
+}
+
 bool takes_columns(const Work& work, const HaloConfig& config) {
   return std::all_of(work.w.run, work.w.run + work.w.runs(), [&](const Run& run) {
     return run.count % config.columns == 0 && (config.columns - 1) * run.step <= 7;
@@ -146,12 +154,13 @@ bool tma_can_load_filter(const ConvProblem& p) {
 Splitting splitting_of(const HaloConfig& config, const ConvProblem& problem) {
   Side in, out;
   sides(problem, in, out);
+  const bool floats = config.staging == HaloStaging::kFloats;
   switch (config.operands) {
     case HaloOperands::kHalf: return {};
     case HaloOperands::kTf32:
-      return {1, !tma_can_stage(in, problem.groups, in_step_of(problem), 4),
+      return {1, !floats && !tma_can_stage(in, problem.groups, in_step_of(problem), 4),
               problem.pass != Pass::kFprop || !tma_can_load_filter(problem)};
-    default: return {split_parts(problem.precision), true, true};
+    default: return {split_parts(problem.precision), !floats, true};
   }
 }
 
@@ -189,7 +198,8 @@ bool can_reorder_output(const HaloConfig& config, const ConvProblem& problem) {
 
 Reaches reaches(const Work& work, TapSplit split) {
   return {reach(work.h, split != TapSplit::kNone, work.rows, work.in.h, work.in_step.h),
-          reach(work.w, split == TapSplit::kTaps, work.cols, work.in.w, work.in_step.w), begins_aligned(work, split)};
+          reach(work.w, split == TapSplit::kTaps, work.cols, work.in.w, work.in_step.w),
+          begins_at_multiples(work, split, 8), begins_at_multiples(work, split, 2)};
 }
 
 }  // namespace fastconv::halo

@@ -724,6 +724,67 @@ std::vector<std::tuple<int32_t, int32_t, int32_t>> halo_blocks(const ConvProblem
   return blocks;
 }
 
+// HaloStaging::kFloats: what lanes load of a tile's halos of planes and multiply, group 0.
+template <int kDepth>
+void float_products(const ConvProblem& p, const KernelEntry& kernel, const HaloParams& params, const Tile& tile,
+                    const TapGroup& taps, Products& products) {
+  using Fragment = FloatFragment<kDepth>;
+  const OutputPhase& phase = params.phase[tile.phase];
+  const int32_t channels = kernel.halo.channels, pitch = params.raw.box_w;
+  const int64_t filter_c = p.pass == Pass::kDgrad ? p.w_strides.n : p.w_strides.c;
+  const FloatRows rows(params, tile, taps);
+  for (int32_t c_block = 0; c_block < params.c_blocks; ++c_block) {
+    std::vector<int64_t> halo(params.halo_rows * channels * pitch, kNothing);
+    for (int32_t row = 0; row < params.halo_rows; ++row) {
+      if (!rows.exists(row)) continue;
+      if (rows.start(row) % 4 != 0) throw py::index_error("no column of the copy engine");
+      for (int32_t i = 0; i < channels * pitch; ++i) {
+        const int32_t c = c_block * channels + i / pitch, flat = rows.start(row) + i % pitch;
+        const bool exists = c < params.c && flat >= 0 && flat < params.height * params.width;
+        halo.at(row * channels * pitch + i) = exists ? tile.n * params.in_n + c * params.in_c + flat : kZero;
+      }
+    }
+    for_each_float_padding(params, tile, rows, [&](int32_t row, int32_t first, int32_t count) {
+      for (int32_t c = 0; c < channels; ++c) {
+        if (first + count > pitch) throw py::index_error("clears another channel");
+        std::fill_n(halo.begin() + (row * channels + c) * pitch + first, count, kZero);
+      }
+    });
+    // Value i of each lane, for tap (r, s) of M-block `block`.
+    auto multiply = [&](int32_t block, int32_t step, int32_t r, int32_t s, int32_t i) {
+      std::vector<int> addresses;
+      for (int32_t thread = 0; thread < 128; ++thread) {
+        const Fragment fragment(thread / 32, thread % 32);
+        const int32_t m = fragment.pixel + Fragment::pixels(i);
+        const FloatPlace first = float_block(params, block), pixel = float_pixel(params, m);
+        const int32_t row = first.row + pixel.row + r * taps.row_step;
+        const int32_t column = first.column + pixel.column + s * taps.col_step;
+        const int32_t channel = step * kDepth + fragment.channel + Fragment::channels(i);
+        const int32_t at = (row * channels + channel) * pitch + column + rows.lead(row);
+        addresses.push_back(4 * at);
+        const OutputPixel out = output_pixel(params, tile, block, m);
+        if (out.n >= params.n || out.p >= phase.p || out.q >= phase.q) continue;
+        const int64_t source = halo.at(at), c = c_block * channels + channel;
+        if (source == kNothing || column + rows.lead(row) >= pitch) throw py::index_error("nothing staged");
+        if (source == kZero) continue;
+        const int64_t filter = (taps.r0 + r * taps.dr) * p.w_strides.h + (taps.s0 + s * taps.ds) * p.w_strides.w;
+        products.emplace_back(source, filter + c * filter_c,
+                              out.n * params.out_n + out.p * params.out_h + out.q * params.out_w +
+                                  phase.h * params.out_phase_h + phase.w * params.out_phase_w);
+      }
+      const std::vector<int> warp(addresses.begin(), addresses.begin() + 32);
+      if (bank_turns(warp, 4) > 1) throw py::index_error("lanes wait for each other's banks");
+    };
+    for (int32_t block = 0; block < params.tile_pixels / 64; ++block) {
+      for (int32_t step = 0; step < channels / kDepth; ++step) {
+        for (int32_t tap = 0; tap < taps.rows * taps.cols; ++tap) {
+          for (int32_t i = 0; i < Fragment::kValues; ++i) multiply(block, step, tap / taps.cols, tap % taps.cols, i);
+        }
+      }
+    }
+  }
+}
+
 // As the halo engine forms them: rows of matrix operands are pixels of a staged halo, shifted by the tap.
 Products halo_products(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device) {
   const Plan plan = kernel.plan(kernel, problem, device);
@@ -786,6 +847,10 @@ Products halo_products(const ConvProblem& problem, const KernelEntry& kernel, co
       if (tile.group != 0 || tile.k_tile != 0) continue;
       for_each_halo(params, tile, [&](const TapGroup& taps, int c_block) {
         if (c_block != 0) return;
+        if (kernel.halo.staging == HaloStaging::kFloats) {
+          return has_parts(kernel.halo.operands) ? float_products<16>(problem, kernel, params, tile, taps, products)
+                                                 : float_products<8>(problem, kernel, params, tile, taps, products);
+        }
         const HaloParams staged = folds ? counting_pixels(params) : params;
         const std::vector<int64_t> halo = staged_halo(staged, kernel.halo.staging, tile, taps);
         for (int32_t m = 0; m < params.tile_pixels; ++m) multiply(tile, taps, halo, m);

@@ -7,6 +7,7 @@
 #include "fastconv/tile/epilogue_lines.cuh"
 #include "fastconv/tile/epilogue_sm90.cuh"
 #include "fastconv/tile/folded_filter.cuh"
+#include "fastconv/tile/mainloop_floats_sm90.cuh"
 #include "fastconv/tile/mainloop_sm90.cuh"
 #include "fastconv/tile/pack_filter.cuh"
 #include "fastconv/tile/reorder.cuh"
@@ -98,7 +99,7 @@ __device__ __forceinline__ void produce_filter(const HaloParams& params, Walk wa
   }
 }
 
-// Halos of the walk's tiles. `warp` of the kWarps that stage; -1 starts copies for them.
+// Halos of the walk's tiles. `warp` of the kWarps that stage; -1 starts copies for them, or clears what they copied.
 template <int kChannels, int kPixelBytes, int kParts, HaloStaging kStaging, int kWarps, bool kRuns>
 __device__ __forceinline__ void produce_halos(const HaloParams& params, TileWalk<kRuns> walk,
                                               const HaloMaps<kStaging>& maps, Ring raw, Ring halo, uint32_t waste,
@@ -112,6 +113,12 @@ __device__ __forceinline__ void produce_halos(const HaloParams& params, TileWalk
         stage_halo_tma<kChannels, kPixelBytes, kParts>(params, tile, &maps.in, halo, lane);
       } else if constexpr (kStaging == HaloStaging::kPlanes) {
         stage_planes<kChannels>(params, tile, &maps, halo, lane);
+      } else if constexpr (kStaging == HaloStaging::kFloats) {
+        if (warp >= 0) {
+          stage_floats<kChannels>(params, tile, &maps, raw, halo, lane);
+        } else {
+          clear_floats<kChannels>(params, tile, raw, halo, lane);
+        }
       } else if constexpr (kStaging == HaloStaging::kTransposed) {
         if (warp >= 0) {
           transpose_halo<kChannels, kWarps, kRuns>(params, tile, raw, halo, warp, {params, waste, lane});
@@ -177,10 +184,13 @@ __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
                                                      const __grid_constant__ CUtensorMap filter_map) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Threads = HaloThreads<kStaging, kLines>;
-  constexpr int kParts = parts_a_stage(kOperands, kLines);
+  constexpr int kParts = parts_a_stage(kStaging, kOperands, kLines);
   constexpr int kPixelBytes = kChannels * sizeof(T), kFilterBytes = kParts * kColumns * kBlockK * kPixelBytes;
   constexpr int kPipelines = Threads::kPipelines, kEpilogue = epilogue_bytes(kLines, kBlockK, kMBlocks, sizeof(Out));
   constexpr bool kMMajor = kStaging == HaloStaging::kPlanes, kNMajor = kFilter == FilterTile::kNMajor;
+  using Loop = std::conditional_t<kStaging == HaloStaging::kFloats,
+                                  FloatsMainloop<T, kBlockK, kMBlocks, kChannels, kColumns, kOperands>,
+                                  Mainloop<T, kBlockK, kMBlocks, kChannels, kMMajor, kNMajor, kColumns, kOperands>>;
 
   auto walk_of = [&](int pipeline) {
     return TileWalk<kLines>(params, blockIdx.x * kPipelines + pipeline, gridDim.x * kPipelines);
@@ -210,7 +220,7 @@ __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
   ptx::mbarrier_init_fence();
   if (threadIdx.x == 0) {
     if constexpr (kStaging == HaloStaging::kTma) ptx::tma_prefetch(&in_maps.in);
-    if constexpr (kStaging == HaloStaging::kPlanes) ptx::tma_prefetch(&in_maps);
+    if constexpr (kStaging == HaloStaging::kPlanes || kStaging == HaloStaging::kFloats) ptx::tma_prefetch(&in_maps);
     if (params.filter_direct) ptx::tma_prefetch(&filter_map);
   }
   if (params.prepares) {
@@ -236,6 +246,8 @@ __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
     } else if (warp < Threads::kFirstStagingWarp + kPipelines * kStagers) {
       const int place = warp - Threads::kFirstStagingWarp, pipeline = kLines && place >= kStagers;
       produce(pipeline, place - pipeline * kStagers);
+    } else if (kStaging == HaloStaging::kFloats) {
+      if (warp == Threads::kFirstStagingWarp + kStagers) produce(0, -1);
     }
     if (reorder_out) sync_grid();
   } else {
@@ -269,10 +281,9 @@ __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
       }
       float acc[kMBlocks][kColumns * kBlockK / 2];
       if (turns) ptx::barrier_sync<256>(my_turn);
-      Mainloop<T, kBlockK, kMBlocks, kChannels, kMMajor, kNMajor, kColumns, kOperands>::run(
-          params, tile, first_block, halo, filter, !params.filter_resident, lane == 0, acc, [&] {
-            if (turns) arrive_block_barrier(next_turn);
-          });
+      Loop::run(params, tile, first_block, halo, filter, !params.filter_resident, lane == 0, acc, [&] {
+        if (turns) arrive_block_barrier(next_turn);
+      });
       if (params.phase[tile.phase].taps == 0) clear(acc);
       // NOTES: where a thread's pixels lie in a tile does not change, but to keep it would spill.
       int thread = threadIdx.x % 128;

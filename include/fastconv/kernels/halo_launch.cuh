@@ -42,7 +42,7 @@ void launch_halo(const Plan& plan, const ConvProblem& problem, const ConvBuffers
   TensorMaps in_maps{};
   CUtensorMap filter_map{};
   for (int i = 0; i < halo.in_maps; ++i) {
-    in_maps.map[i] = encode_tensor_map(halo.in_map[i], halo.operand, params.in);
+    in_maps.map[i] = encode_tensor_map(halo.in_map[i], halo.in_values, params.in);
   }
   if (params.filter_direct) {
     filter_map = encode_tensor_map(halo.filter_map, halo.operand, filter);

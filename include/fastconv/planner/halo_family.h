@@ -15,10 +15,11 @@ Plan halo_plan(const KernelEntry& entry, const ConvProblem& problem, const Devic
 struct HaloLaunch {
   HaloParams params;  // without addresses
   int in_maps;        // how many there are
-  // kTma: c, group, w, h, n. kPlanes: w, c, group, h, n. kTransposed: pixel, c, group, n, one map a phase of planes.
+  // kTma: c, group, w, h, n. kPlanes: w, c, group, h, n. kTransposed: pixel, c, group, n, one map a phase of planes;
+  // kFloats likewise, one map.
   TensorMapSpec in_map[kMaxTensorMaps];
   TensorMapSpec filter_map;  // c, s, r, k, group; where params.filter_direct
-  DType operand;             // of both; groups are those of all parts, see split.h
+  DType in_values, operand;  // of the input's maps and of the filter's; groups are those of all parts, see split.h
   Fold fold;                 // kFolded
   // The workspace: filter, input and output.
   int64_t in_offset, out_offset;

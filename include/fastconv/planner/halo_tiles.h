@@ -34,6 +34,7 @@ struct Tiles {
   int64_t c_blocks;
   int64_t steps;  // of all phases: a step is one tap, or a row of them on N, of one channel block
   int64_t pixel_bytes, step_bytes, part_bytes, halo_bytes, halo_stage_bytes;
+  int64_t row_step, col_step;  // from a halo row, or pixel, to the next, as TapGroup counts
   RawPlanes raw;
 
   int64_t raw_bytes() const { return int64_t{raw.stages} * raw.stage_bytes; }

@@ -12,13 +12,14 @@ enum class HaloStaging : int8_t {
   kTma,         // contiguous channels, as they lie
   kTransposed,  // NCHW planes by the copy engine, transposed by warps
   kPlanes,      // NCHW and one tap: contiguous pixels, multiplied as they lie
+  kFloats,      // float32 NCHW planes by the copy engine; those who multiply make operands of them in registers
   kPairs,       // through the registers of warps, whose threads load two pixels of a channel at once
   kPixels,      // the same, one pixel: any strides
   kFolded       // the same, with the convolution's strides folded into channels, see fold.h
 };
 // The others need no warps but the one that starts copies.
 constexpr bool staged_by_warps(HaloStaging staging) {
-  return staging != HaloStaging::kTma && staging != HaloStaging::kPlanes;
+  return staging != HaloStaging::kTma && staging != HaloStaging::kPlanes && staging != HaloStaging::kFloats;
 }
 
 // Tensors of other layouts may be written anew for it, see reorder.h.
@@ -41,9 +42,11 @@ FASTCONV_HOST_DEVICE constexpr int operand_bytes(HaloOperands operands) {
   return operands == HaloOperands::kTf32 ? 4 : 2;
 }
 
-// Parts that a stage holds side by side, where one halo a tile is all. Otherwise each product of parts has stages.
-FASTCONV_HOST_DEVICE constexpr int parts_a_stage(HaloOperands operands, bool lines) {
-  return lines && has_parts(operands) ? 2 : 1;
+// Parts that a stage holds side by side, where one halo a tile is all; or that one makes of the values in a stage.
+// Otherwise each product of parts has stages.
+FASTCONV_HOST_DEVICE constexpr int parts_a_stage(HaloStaging staging, HaloOperands operands, bool lines) {
+  if (staging == HaloStaging::kFloats && operands == HaloOperands::kPromotedParts) return 3;
+  return (lines || staging == HaloStaging::kFloats) && has_parts(operands) ? 2 : 1;
 }
 
 struct HaloConfig {
@@ -57,7 +60,7 @@ struct HaloConfig {
   HaloOperands operands;
 
   constexpr int32_t n() const { return block_k * columns; }
-  constexpr int32_t parts_a_stage() const { return fastconv::parts_a_stage(operands, lines); }
+  constexpr int32_t parts_a_stage() const { return fastconv::parts_a_stage(staging, operands, lines); }
   constexpr int32_t pixel_bytes() const { return channels * operand_bytes(operands); }
   // Strides are folded forward alone; a filter is N-major where dgrad finds it in KRSC.
   constexpr bool computes(Pass pass) const {

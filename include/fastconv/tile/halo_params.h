@@ -16,7 +16,8 @@ namespace fastconv {
 inline constexpr int kMaxTapGroups = 64;
 inline constexpr int kMaxPhases = 16;
 
-// Taps that are served from one staged halo: tap (i, j) is the halo shifted by i * row_step + j * col_step bytes.
+// Taps that are served from one staged halo: tap (i, j) is the halo shifted by i * row_step + j * col_step bytes, of
+// HaloStaging::kFloats rows and pixels.
 struct TapGroup {
   int32_t dh, dw;      // input pixel of the halo's first pixel, minus in_step times the tile's first output pixel
   int32_t rows, cols;  // taps
@@ -107,7 +108,7 @@ struct HaloParams {
   int32_t promote_steps;          // and after how many filter steps
   int32_t shrink_at[2];           // c_blocks before which sums of small products shrink by `shrink`, see split_scale()
   float shrink;
-  RawPlanes raw;               // HaloStaging::kTransposed
+  RawPlanes raw;               // HaloStaging::kTransposed; kFloats: box_w and as many stages as the halo
   FastDivmod stage_row_units;  // staging by threads: pixels, or loads of pairs, that cover a halo row
 
   int32_t data_bytes;  // of shared memory, before the barriers

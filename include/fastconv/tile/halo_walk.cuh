@@ -138,4 +138,71 @@ FASTCONV_HOST_DEVICE int32_t raw_lead(const HaloParams& params, const RawRun& ru
   return (run.flat(params) + first + raw_shift(params.in_c, phase)) & 7;
 }
 
+// HaloStaging::kFloats: a halo row is a copy [channels][box_w] of planes, from a multiple of 16 bytes on.
+struct FloatRows {
+  int32_t h, w;  // input pixel of the halo's first, which may lie outside
+  int32_t width, height;
+
+  FASTCONV_HOST_DEVICE FloatRows(const HaloParams& params, const Tile& tile, const TapGroup& group)
+      : h(tile.p + group.dh), w(halo_col(params, tile, group)), width(params.width), height(params.height) {}
+  FASTCONV_HOST_DEVICE bool exists(int32_t row) const {
+    return static_cast<uint32_t>(h + row) < static_cast<uint32_t>(height);
+  }
+  // Pixel of the plane that a row's copy begins with, and how many pixels the row begins later.
+  FASTCONV_HOST_DEVICE int32_t start(int32_t row) const { return first(row) & ~kMaxFloatLead; }
+  FASTCONV_HOST_DEVICE int32_t lead(int32_t row) const { return first(row) & kMaxFloatLead; }
+
+ private:
+  FASTCONV_HOST_DEVICE int32_t first(int32_t row) const { return (h + row) * width + w; }
+};
+
+// What of such a halo is padding, as far as outputs of the tile read it: f(row, first of its places in each channel's
+// pixels, their number). A copy has something of the rows above and below there, or there is none.
+FASTCONV_HOST_DEVICE_CALLER void for_each_float_padding(const HaloParams& params, const Tile& tile,
+                                                        const FloatRows& rows, F f) {
+  const OutputPhase& phase = params.phase[tile.phase];
+  const int32_t rows_left = phase.p - tile.p, cols_left = phase.q - tile.q;  // that outputs have
+  const int32_t row_end = params.halo_rows - (rows_left < params.tile_p ? params.tile_p - rows_left : 0);
+  const int32_t col_end = params.halo_pitch - (cols_left < params.tile_q ? params.tile_q - cols_left : 0);
+  const int32_t before = rows.w < 0 ? -rows.w : 0, left = before < col_end ? before : col_end;
+  const int32_t right = rows.width - rows.w > left ? rows.width - rows.w : left;
+  if (left == 0 && right >= col_end && rows.exists(0) && rows.exists(row_end - 1)) return;
+  for (int32_t row = 0; row < row_end; ++row) {
+    if (!rows.exists(row)) {
+      f(row, 0, params.raw.box_w);
+    } else {
+      if (left > 0) f(row, rows.lead(row), left);
+      if (right < col_end) f(row, rows.lead(row) + right, col_end - right);
+    }
+  }
+}
+
+// Place in such a halo of an M-block's first pixel, for the group's first tap, and of its pixel m from there.
+struct FloatPlace {
+  int32_t row, column;
+};
+FASTCONV_HOST_DEVICE FloatPlace float_block(const HaloParams& params, int32_t block) {
+  return {(block >> params.blocks_q_log2) * params.block_p,
+          (block & ((1 << params.blocks_q_log2) - 1)) * params.block_q};
+}
+FASTCONV_HOST_DEVICE FloatPlace float_pixel(const HaloParams& params, int32_t m) {
+  return {(m >> 3) * params.group_p, (m >> 3) * params.group_q + (m & 7)};
+}
+
+// What a lane has of 64 pixels by kDepth channels in registers, of its warp's 16 pixels (PTX ISA, "wgmma", A): 16
+// values of 16 bits or 8 of TF32.
+template <int kDepth>
+struct FloatFragment {
+  static constexpr int kValues = kDepth / 2, kEach = kDepth / 8;  // of a lane; of a register
+  int32_t pixel, channel;                                         // of the first value
+
+  FASTCONV_HOST_DEVICE FloatFragment(int32_t warp, int32_t lane)
+      : pixel(warp * 16 + lane / 4), channel(lane % 4 * kEach) {}
+  // The others: so many pixels and channels further.
+  static FASTCONV_HOST_DEVICE constexpr int pixels(int value) { return value / kEach % 2 * 8; }
+  static FASTCONV_HOST_DEVICE constexpr int channels(int value) {
+    return value / (2 * kEach) * (kDepth / 2) + value % kEach;
+  }
+};
+
 }  // namespace fastconv

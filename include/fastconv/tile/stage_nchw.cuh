@@ -118,6 +118,43 @@ __device__ __forceinline__ void stage_planes(const HaloParams& params, const Til
   });
 }
 
+// HaloStaging::kFloats: a copy for each row of the halo that exists. One warp.
+template <int kChannels>
+__device__ __forceinline__ void stage_floats(const HaloParams& params, const Tile& tile, const CUtensorMap* map,
+                                             Ring& copied, Ring& ring, int lane) {
+  const int32_t row_bytes = kChannels * 4 * params.raw.box_w;
+  for_each_halo(params, tile, [&](const TapGroup& group, int c_block) {
+    const FloatRows rows(params, tile, group);
+    ring.wait_empty();
+    const int32_t begin = max(0, -rows.h), end = min(params.halo_rows, rows.height - rows.h);
+    if (lane == 0) ptx::mbarrier_arrive_expect(copied.full(), max(0, end - begin) * row_bytes);
+    __syncwarp();
+    for (int i = begin + lane; i < end; i += 32) {
+      ptx::tma_load(ring.stage() + i * row_bytes, map, rows.start(i), c_block * kChannels, tile.group, tile.n, 0,
+                    copied.full());
+    }
+    copied.next(), ring.next();
+  });
+}
+
+// Padding of a halo that has been copied. Another warp.
+template <int kChannels>
+__device__ __forceinline__ void clear_floats(const HaloParams& params, const Tile& tile, Ring& copied, Ring& ring,
+                                             int lane) {
+  const int32_t pitch = 4 * params.raw.box_w, channel = lane % kChannels;
+  for_each_halo(params, tile, [&](const TapGroup& group, int) {
+    copied.wait_full();
+    for_each_float_padding(params, tile, FloatRows(params, tile, group), [&](int row, int first, int count) {
+      const uint32_t start = ring.stage() + (row * kChannels + channel) * pitch + 4 * first;
+      for (int i = lane / kChannels; i < count; i += 32 / kChannels) ptx::store_shared4(start + 4 * i, 0);
+    });
+    ptx::async_proxy_fence();
+    __syncwarp();
+    if (lane == 0) ptx::mbarrier_arrive(ring.full());
+    copied.next(), ring.next();
+  });
+}
+
 // HaloStaging::kTransposed. One warp starts the copies, a lane for each tensor map. NOTES: that is a few instructions a
 // copy or its latency, not the copy engine, limits staging.
 template <int kChannels>
