@@ -121,10 +121,14 @@ def staged_convolutions(draw: st.DrawFn, kernel: native.Kernel) -> Convolution:
     else:
         image = draw(st.tuples(st.integers(1, 12), st.integers(1, 16)))
 
-    def axis(staged: int, strides: list[int], *, in_threes: bool = False) -> tuple[int, int, int, int, int]:
+    def axis(
+        staged: int, strides: list[int], *, in_threes: bool = False, three: bool = False
+    ) -> tuple[int, int, int, int, int]:
         taps, dilation, padding = draw(st.integers(1, 3)), draw(st.integers(1, 4)), draw(st.integers(0, 4))
         if in_threes:
             taps, dilation, strides = draw(st.sampled_from([3, 3, 6])), min(dilation, 3), [1]
+        if three:
+            taps, dilation, strides = 3, 1, [1]
         if whole:
             taps = dilation = 1
             padding = 0
@@ -142,7 +146,8 @@ def staged_convolutions(draw: st.DrawFn, kernel: native.Kernel) -> Convolution:
     columns = (
         [1] if whole or (staging == "pairs" and not dgrad) else [1, 2, 4] if staging == "transposed" else [1, 2, 3]
     )
-    h, r, *rows = axis(image[0], [1] if whole or unit_stride or (lines and dgrad) else [1, 2, 3, 4])
+    rows_together = side_by_side and staging == "floats"
+    h, r, *rows = axis(image[0], [1] if whole or unit_stride or (lines and dgrad) else [1, 2, 3, 4], three=rows_together)
     w, s, *cols = axis(image[1], [1] if lines or unit_stride else columns, in_threes=side_by_side)
     stride, padding, dilation = zip(rows, cols, strict=True)
     # Only the reduced channels cost time here, so the others are as many as the kernel wants.

@@ -29,6 +29,7 @@ void for_each_strips(const Work& work, const HaloConfig& config, TapSplit split,
   for (const bool turns : {false, true}) {
     const int blocks = config.m_blocks * (turns ? 1 : 2);
     for (int across_log2 = 0; config.m_blocks % (1 << across_log2) == 0; ++across_log2) {
+      if (config.staging == HaloStaging::kFloats && 1 << across_log2 != kFloatsAcross) continue;
       const int64_t overlap = (config.columns - 1) * column_step(work);
       const int64_t longest = (int64_t{8} << across_log2) - round_up(overlap, 2);
       if (longest <= 0) continue;
@@ -46,7 +47,8 @@ void for_each_strips(const Work& work, const HaloConfig& config, TapSplit split,
 template <typename F>
 void for_each_tiling(const Work& work, const HaloConfig& config, TapSplit split, F f) {
   if (config.columns > 1) {
-    if (split != TapSplit::kTaps) for_each_strips(work, config, split, f);
+    const bool floats = config.staging == HaloStaging::kFloats;
+    if (split == TapSplit::kNone || (split == TapSplit::kRows && !floats)) for_each_strips(work, config, split, f);
     return;
   }
   for (const bool turns : {false, true}) {
@@ -359,7 +361,11 @@ const char* tiles_why_not(const KernelEntry& entry, const ConvProblem& problem, 
   Work work;
   if (!make_work(problem, config, reordering, work)) return "has room for 16 phases and 64 halos of a tile";
   if (work.taps == 0) return "needs a tap that reaches an output";
-  if (!takes_columns(work, config)) return "takes three filter columns at a time, at most three pixels apart";
+  if (!takes_columns(work, config)) {
+    return config.staging == HaloStaging::kFloats
+               ? "takes 3x3 filters, rows without gaps, columns at most three pixels apart"
+               : "takes three filter columns at a time, at most three pixels apart";
+  }
   if (config.lines && !lines_can_store(work, config)) {
     return "stores rows of pixels longer than a tile, whole words of them, that follow each other without a gap";
   }

@@ -131,6 +131,12 @@ bool floats_can_stage(const ConvProblem& problem) {
 }
 
 bool takes_columns(const Work& work, const HaloConfig& config) {
+  if (config.staging == HaloStaging::kFloats && config.columns > 1) {
+    auto three = [](const Run& run) { return run.count == 3; };
+    auto together = [](const Run& run) { return run.count == 3 && run.step == 1; };
+    if (!std::all_of(work.h.run, work.h.run + work.h.runs(), together)) return false;
+    if (!std::all_of(work.w.run, work.w.run + work.w.runs(), three)) return false;
+  }
   return std::all_of(work.w.run, work.w.run + work.w.runs(), [&](const Run& run) {
     return run.count % config.columns == 0 && (config.columns - 1) * run.step <= 7;
   });

@@ -73,6 +73,9 @@ struct HaloConfig {
 // outputs is then 8 strips, one for each group of 8 pixels of the M-blocks that lie side by side, and strips overlap by
 // as many positions as the columns are apart.
 
+// M-blocks side by side, where float32 planes are multiplied by three filter rows and columns at once.
+inline constexpr int kFloatsAcross = 2;
+
 // Which taps are served from one halo: all that the stride leaves together, those of a filter row, or one.
 enum class TapSplit : int8_t { kNone, kRows, kTaps };
 

@@ -11,157 +11,132 @@
 
 namespace fastconv {
 
-template <typename T, int kBlockK, int kMBlocks, int kChannels, int kColumns, HaloOperands kOperands>
-struct FloatsMainloop {
-  static constexpr int kParts = parts_a_stage(HaloStaging::kFloats, kOperands, false);
-  static constexpr bool kPromoted = kOperands == HaloOperands::kPromotedParts;
-  static constexpr int kPixelBytes = kChannels * sizeof(T);                     // of the filter
-  static constexpr int kDepth = 32 / sizeof(T), kSteps = kChannels / kDepth;    // channels of an instruction
-  static constexpr int kFragments = kSteps * kMBlocks;                          // of a tap
-  static constexpr int kAccumulators = kBlockK * kColumns / 2;                  // of one M-block, per thread
-  static constexpr uint32_t kPartStep = kColumns * kBlockK * kPixelBytes >> 4;  // of the filter
-  static constexpr ptx::Swizzle kSwizzle = ptx::swizzle_of(kPixelBytes);
+// How a lane finds its values of fragments.
+template <int kDepth, int kChannels>
+struct FloatLoader {
   using Fragment = FloatFragment<kDepth>;
-  using Operand = uint32_t[kParts][4];  // of a fragment
-  using Sums = float[kMBlocks][kAccumulators];
+  using Values = float[Fragment::kValues];
 
   const HaloParams& params;
-  const Tile& tile;
-  int first_block;
   Fragment fragment;
   int32_t channel_bytes, row_bytes;
   FloatPlace pixel;  // of this lane in an M-block
 
-  __device__ FloatsMainloop(const HaloParams& params, const Tile& tile, int first_block)
+  __device__ explicit FloatLoader(const HaloParams& params)
       : params(params),
-        tile(tile),
-        first_block(first_block),
         fragment(threadIdx.x % 128 / 32, threadIdx.x % 32),
         channel_bytes(4 * params.raw.box_w),
         row_bytes(kChannels * channel_bytes),
         pixel(float_pixel(params, fragment.pixel)) {}
 
-  // `issued` is called when no stage is left to wait for, with wgmmas still in flight.
-  template <typename F>
-  static __device__ __forceinline__ void run(const HaloParams& params, const Tile& tile, int first_block, Ring& halo,
-                                             Ring& filter, bool release_filter, bool elected, Sums& acc, F issued) {
-    FloatsMainloop(params, tile, first_block).multiply(halo, filter, release_filter, elected, acc, issued);
-  }
-
- private:
-  // Of a tap: values of step k of M-block m.
-  __device__ __forceinline__ void load(uint32_t stage, const FloatRows& rows, int tap_row, int tap_col, int k, int m,
-                                       float (&v)[Fragment::kValues]) const {
-    const FloatPlace block = float_block(params, first_block + m);
+  // Of the halo place that an M-block's first pixel, shifted by the tap, has, and the stage's channels from kDepth * k
+  // on. kOneRow: the M-block's pixels are of one row.
+  template <bool kOneRow>
+  __device__ __forceinline__ void load(uint32_t stage, const FloatRows& rows, int row, int column, int k,
+                                       Values& v) const {
+    stage += (k * kDepth + fragment.channel) * channel_bytes;
     uint32_t at[2];
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {  // its pixels are of two groups, and filter columns have those of a row
-      const int row = block.row + tap_row + (kColumns == 1 ? pixel.row + half * params.group_p : 0);
-      const int column = block.column + pixel.column + half * params.group_q + tap_col;
-      at[half] = stage + row * row_bytes + 4 * (column + rows.lead(row)) + k * kDepth * channel_bytes;
+    for (int half = 0; half < 2; ++half) {  // its pixels are of two groups
+      const int r = row + (kOneRow ? 0 : pixel.row + half * params.group_p);
+      at[half] = stage + r * row_bytes + 4 * (column + pixel.column + half * params.group_q + rows.lead(r));
     }
 #pragma unroll
     for (int i = 0; i < Fragment::kValues; ++i) {
       v[i] = __uint_as_float(ptx::load_shared4(at[Fragment::pixels(i) / 8] + Fragment::channels(i) * channel_bytes));
     }
   }
+};
 
-  static __device__ __forceinline__ void make_operand(const float (&v)[Fragment::kValues], Operand& operand) {
+// A fragment in kParts.
+template <int kParts>
+struct FloatOperand {
+  uint32_t part[kParts][4];
+
+  template <int kValues>
+  __device__ __forceinline__ void make(const float (&v)[kValues]) {
     if constexpr (kParts == 1) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) operand[0][i] = __float_as_uint(v[i]);  // the copy engine has rounded it
+      for (int i = 0; i < 4; ++i) part[0][i] = __float_as_uint(v[i]);  // the copy engine has rounded it
     } else {
       SplitParts parts(v);
 #pragma unroll
-      for (int part = 0; part < kParts - 1; ++part) parts.next(part == 0, split_scale(kParts), operand[part]);
-      parts.last(operand[kParts - 1]);
+      for (int i = 0; i < kParts - 1; ++i) parts.next(i == 0, split_scale(kParts), part[i]);
+      parts.last(part[kParts - 1]);
     }
   }
+};
 
+// Operands that are loaded ahead, being made, or read by products under way: so many that a run of kFragments ends
+// where it began.
+__host__ __device__ constexpr int float_buffers(int parts, int fragments) {
+  int buffers = parts == 1 ? 3 : 2;
+  while (fragments % buffers != 0) ++buffers;
+  return buffers;
+}
+
+// Three filter columns lie side by side on N or none. If they do, so do three filter rows in time: a row of the halo is
+// multiplied by all of them, for as many rows of M-blocks, as soon as it is an operand.
+template <typename T, int kBlockK, int kMBlocks, int kChannels, int kColumns, HaloOperands kOperands>
+struct FloatsMainloop {
+  static constexpr int kParts = parts_a_stage(HaloStaging::kFloats, kOperands, false);
+  static constexpr bool kPromoted = kOperands == HaloOperands::kPromotedParts;
+  static constexpr int kPixelBytes = kChannels * sizeof(T);                     // of the filter
+  static constexpr int kDepth = 32 / sizeof(T), kSteps = kChannels / kDepth;    // channels of an instruction
+  static constexpr int kAccumulators = kBlockK * kColumns / 2;                  // of one M-block, per thread
+  static constexpr uint32_t kPartStep = kColumns * kBlockK * kPixelBytes >> 4;  // of the filter
+  static constexpr int kTapRows = kColumns;  // that a row of the halo is multiplied by at once
+  static constexpr int kAcross = kTapRows > 1 ? kFloatsAcross : kMBlocks, kRows = kMBlocks / kAcross;
+  static constexpr int kHaloRows = kRows + kTapRows - 1;
+  using Loader = FloatLoader<kDepth, kChannels>;
+  using Values = typename Loader::Values;
+  using Operand = FloatOperand<kParts>;
+  using Sums = float[kMBlocks][kAccumulators];
+
+  // `issued` is called when no stage is left to wait for, with wgmmas still in flight.
   template <typename F>
-  __device__ __forceinline__ void multiply(Ring& halo, Ring& filter, bool release_filter, bool elected, Sums& sums,
-                                           F issued) const {
+  static __device__ __forceinline__ void run(const HaloParams& params, const Tile& tile, int first_block, Ring& halo,
+                                             Ring& filter, bool release_filter, bool elected, Sums& sums, F issued) {
     const OutputPhase& phase = params.phase[tile.phase];
-    const uint32_t b_high = ptx::descriptor_high(8 * kPixelBytes, kSwizzle);
+    const Loader loader(params);
     if constexpr (kPromoted) clear(sums);
     int accumulate = 0;
-    uint32_t done_filter = 0;  // barrier to arrive on when it is known that the wgmmas that read the stage are done
+    uint32_t done[kTapRows];  // barriers of filter stages that products under way read
+    bool releases = false;
     auto release = [&] {
-      if (elected && done_filter != 0 && release_filter) ptx::mbarrier_arrive(done_filter);
+      if (!releases) return;
+#pragma unroll
+      for (int t = 0; t < kTapRows; ++t) ptx::mbarrier_arrive(done[t]);
     };
-    Operand operand[2];
     for (int c_block = 0; c_block < params.c_blocks; ++c_block) {
       for (int g = phase.group_begin; g < phase.group_end; ++g) {
         const TapGroup& group = params.group[g];
         const FloatRows rows(params, tile, group);
         halo.wait_full();
-        const uint32_t stage = halo.stage() + fragment.channel * channel_bytes;
-        int tap_row = 0;
-        for (int i = 0; i < group.rows; ++i, tap_row += group.row_step) {
-          int tap_col = 0;
-          for (int j = 0; j < group.cols; j += kColumns, tap_col += kColumns * group.col_step) {
-            filter.wait_full();
-            const uint32_t b_low = ptx::descriptor_low(filter.stage());
-            auto product = [&](const Operand& a, int k, int first, int second, float (&acc)[kAccumulators],
-                               int accumulate) {
-              const uint32_t b = b_low + second * kPartStep + 2 * k;
-              ptx::wgmma<T, ptx::Major::kK>(acc, a[first], ptx::descriptor(b, b_high), accumulate);
+        for (int i = 0; i < group.rows; i += kTapRows) {
+          for (int j = 0; j < group.cols; j += kColumns) {
+            uint32_t b[kTapRows], read[kTapRows];
+#pragma unroll
+            for (int t = 0; t < kTapRows; ++t, filter.next()) {
+              filter.wait_full();
+              b[t] = ptx::descriptor_low(filter.stage()), read[t] = filter.empty();
+            }
+            // Step k of the M-block that is `m`-th in row `row` of them, shifted by the tap.
+            auto load = [&](int k, int row, int m, Values& v) {
+              const FloatPlace block = float_block(params, first_block + m);
+              loader.template load<(kColumns > 1)>(halo.stage(), rows, block.row + row + i * group.row_step,
+                                                   block.column + j * group.col_step, k, v);
             };
             if constexpr (kPromoted) {
-              Operand operands[kFragments];
-#pragma unroll
-              for (int f = 0; f < kFragments; ++f) {
-                float v[Fragment::kValues];
-                load(stage, rows, tap_row, tap_col, f / kMBlocks, f % kMBlocks, v);
-                make_operand(v, operands[f]);
-              }
-              // Small products first, those of one size together: see split_scale().
-              float weight = 1 / (split_scale(kParts) * split_scale(kParts));
-#pragma unroll
-              for (int size = kParts - 1; size >= 0; --size, weight *= split_scale(kParts)) {
-                Sums acc;
-                ptx::wgmma_fence();
-#pragma unroll
-                for (int f = 0; f < kFragments; ++f) {
-#pragma unroll
-                  for (int first = 0; first <= size; ++first) {
-                    product(operands[f], f / kMBlocks, first, size - first, acc[f % kMBlocks],
-                            f / kMBlocks + first == 0 ? 0 : 1);
-                  }
-                }
-                ptx::wgmma_commit();
-                ptx::wgmma_wait<0>();
-#pragma unroll
-                for (int m = 0; m < kMBlocks; ++m) {
-#pragma unroll
-                  for (int e = 0; e < kAccumulators; ++e) sums[m][e] += weight * acc[m][e];
-                }
-              }
-              if (elected && release_filter) ptx::mbarrier_arrive(filter.empty());
+              multiply_promoted(b, sums, load);
             } else {
-              static_assert(kFragments % 2 == 0);
-#pragma unroll
-              for (int f = 0; f < kFragments; ++f) {
-                float v[Fragment::kValues];
-                load(stage, rows, tap_row, tap_col, f / kMBlocks, f % kMBlocks, v);
-                ptx::wgmma_wait<1>();  // whose fragment makes room for this one
-                if (f == 1) release();
-                make_operand(v, operand[f % 2]);
-                ptx::wgmma_fence();
-#pragma unroll
-                for (int size = kParts - 1; size >= 0; --size) {
-#pragma unroll
-                  for (int first = 0; first <= size; ++first) {
-                    product(operand[f % 2], f / kMBlocks, first, size - first, sums[f % kMBlocks],
-                            f / kMBlocks == 0 && size == kParts - 1 && first == 0 ? accumulate : 1);
-                  }
-                }
-                ptx::wgmma_commit();
-              }
+              multiply(b, sums, accumulate, load, release);
               accumulate = 1;
-              done_filter = filter.empty();
             }
-            filter.next();
+            releases = elected && release_filter;
+#pragma unroll
+            for (int t = 0; t < kTapRows; ++t) done[t] = read[t];
+            if (kPromoted) release();
           }
         }
         __syncwarp();
@@ -171,7 +146,103 @@ struct FloatsMainloop {
     }
     issued();
     ptx::wgmma_wait<0>();
-    release();
+    if (!kPromoted) release();
+  }
+
+ private:
+  // The products of parts whose numbers add up to `size`.
+  static __device__ __forceinline__ void multiply(const Operand& a, uint32_t b, int k, int size,
+                                                  float (&acc)[kAccumulators], int accumulate) {
+    const uint32_t b_high = ptx::descriptor_high(8 * kPixelBytes, ptx::swizzle_of(kPixelBytes));
+#pragma unroll
+    for (int first = 0; first <= size; ++first) {
+      ptx::wgmma<T, ptx::Major::kK>(acc, a.part[first], ptx::descriptor(b + (size - first) * kPartStep + 2 * k, b_high),
+                                    first == 0 ? accumulate : 1);
+    }
+  }
+
+  // `release` is called when all earlier products are done.
+  template <typename Load, typename Release>
+  static __device__ __forceinline__ void multiply(const uint32_t (&b)[kTapRows], Sums& sums, int accumulate, Load load,
+                                                  Release release) {
+    constexpr int kFragments = kSteps * kHaloRows * kAcross, kBuffers = float_buffers(kParts, kFragments);
+    static_assert(kFragments > 1);
+    Values v[kBuffers];
+    Operand operand[kBuffers];
+    load(0, 0, 0, v[0]);
+#pragma unroll
+    for (int f = 0; f < kFragments; ++f) {
+      ptx::wgmma_wait<1>();  // what is loaded or made now was read by the group before
+      if (f == 1) release();
+      const int next = f + 1;
+      if (next < kFragments) {
+        load(next / (kHaloRows * kAcross), next / kAcross % kHaloRows, next % kAcross, v[next % kBuffers]);
+      }
+      Operand& a = operand[f % kBuffers];
+      a.make(v[f % kBuffers]);
+      ptx::wgmma_fence();
+      const int k = f / (kHaloRows * kAcross), row = f / kAcross % kHaloRows;
+#pragma unroll
+      for (int t = 0; t < kTapRows; ++t) {
+        if (row - t < 0 || row - t >= kRows) continue;
+        float (&acc)[kAccumulators] = sums[(row - t) * kAcross + f % kAcross];
+#pragma unroll
+        for (int size = kParts - 1; size >= 0; --size) {
+          multiply(a, b[t], k, size, acc, k + t == 0 && size == kParts - 1 ? accumulate : 1);
+        }
+      }
+      ptx::wgmma_commit();
+    }
+  }
+
+  // Sums of products of one size move to those of the ordinary kind, with their weight: see split_scale().
+  template <typename Load>
+  static __device__ __forceinline__ void multiply_promoted(const uint32_t (&b)[kTapRows], Sums& sums, Load load) {
+    constexpr int kTogether = kTapRows > 1 ? kRows : kMBlocks;  // M-blocks whose operands there is room for
+    constexpr int kGroups = kTogether * kParts, kBuffers = kAccumulators <= 32 ? 2 : 1;
+#pragma unroll
+    for (int first = 0; first < kMBlocks / kTogether; ++first) {
+      Operand operand[kSteps][kTogether + kTapRows - 1];
+#pragma unroll
+      for (int k = 0; k < kSteps; ++k) {
+#pragma unroll
+        for (int row = 0; row < kTogether + kTapRows - 1; ++row) {
+          Values v;
+          load(k, kTapRows > 1 ? row : 0, kTapRows > 1 ? first : row, v);
+          operand[k][row].make(v);
+        }
+      }
+      float acc[kBuffers][kAccumulators];
+      auto add = [&](int group) {
+        float weight = 1;
+        for (int size = group % kParts + 1; size < kParts; ++size) weight /= split_scale(kParts);
+        float (&sum)[kAccumulators] = sums[kTapRows > 1 ? group / kParts * kAcross + first : group / kParts];
+#pragma unroll
+        for (int e = 0; e < kAccumulators; ++e) sum[e] += weight * acc[group % kBuffers][e];
+      };
+#pragma unroll
+      for (int group = 0; group < kGroups; ++group) {
+        ptx::wgmma_fence();
+#pragma unroll
+        for (int k = 0; k < kSteps; ++k) {
+#pragma unroll
+          for (int t = 0; t < kTapRows; ++t) {
+            multiply(operand[k][group / kParts + t], b[t], k, kParts - 1 - group % kParts, acc[group % kBuffers],
+                     k + t == 0 ? 0 : 1);
+          }
+        }
+        ptx::wgmma_commit();
+        if (kBuffers == 2 && group > 0) {
+          ptx::wgmma_wait<1>();
+          add(group - 1);
+        } else if (kBuffers == 1) {
+          ptx::wgmma_wait<0>();
+          add(group);
+        }
+      }
+      ptx::wgmma_wait<0>();
+      if (kBuffers == 2) add(kGroups - 1);
+    }
   }
 };
 
