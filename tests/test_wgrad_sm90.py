@@ -26,7 +26,7 @@ PADDING = st.tuples(st.integers(0, 3), st.integers(0, 3))
 @st.composite
 def stageable(draw: st.DrawFn, kernel: native.Kernel) -> Convolution:
     """With as many channels as the kernel stages at a time, or twice that, few pixels, and rows that it can copy."""
-    width = int(kernel.name.split("_")[2].split("x")[0])
+    width, raw = int(kernel.name.split("_")[2].split("x")[0]), "_raw_" in kernel.name
     channels = draw(st.sampled_from([width, 2 * width] if width == 64 else [width, width - 8]))
     if kernel.name.endswith(("warps", "f32")):
         channels -= draw(st.integers(0, 3))
@@ -38,7 +38,14 @@ def stageable(draw: st.DrawFn, kernel: native.Kernel) -> Convolution:
         h += 7
     elif draw(st.integers(0, 3)) == 0:
         taps = (1, 1)
-    filters = draw(st.sampled_from([40, 72, 136] if kernel.name.endswith("rows") else [8, 72]))
+    if raw:  # planes of whole units of 16 bytes
+        outputs = draw(st.sampled_from([(4, 33), (8, 7), (3, 20), (1, 44), (6, 14), (12, 1), (2, 30)]))
+        h, w = (
+            (out - 1) * step + (r - 1) * d + 1 - 2 * pad
+            for out, step, r, d, pad in zip(outputs, stride, taps, dilation, padding, strict=True)
+        )
+        assume(h > 0 and w > 0)
+    filters = draw(st.sampled_from([40, 72, 136] if kernel.name.endswith("rows") or raw else [8, 72]))
     return Convolution(
         (draw(st.integers(1, 5)), channels, h, w), (filters, channels, *taps), stride, padding, dilation, groups=1
     )
@@ -81,15 +88,17 @@ def test_every_product_of_parts_is_formed_once_and_no_other(
         (n, c, h, w), (k, _, r, s) = conv[:2]
         conv = conv._replace(input=(n, groups * c, h, w), weight=(groups * k, c, r, s), groups=groups)
         assume(not native.validate(*conv))
-    channels_last = data.draw(st.booleans())
+    raw = "_raw_" in kernel.name
+    channels_last = not raw and data.draw(st.booleans())
     problem = native.ConvProblem(
         *conv, pass_="wgrad", dtype="float32", precision=precision, channels_last=channels_last
     )
     assume(kernel.why_not(problem, HOPPER) is None)
     native.check_copies(problem, kernel, HOPPER)
     expected = sorted(products_by_definition(conv, problem, "wgrad"))
+    k = data.draw(st.integers(0, problem.k_per_group - 1)) if raw else 0
     for product in range(len(native.split_products(PARTS[precision]))):
-        assert sorted(native.wgrad_products(problem, kernel, HOPPER, product=product)) == expected
+        assert sorted(native.wgrad_products(problem, kernel, HOPPER, k, product=product)) == expected
 
 
 @st.composite

@@ -50,7 +50,8 @@ CUtensorMap encode_tensor_map(const TensorMapSpec& spec, DType dtype, const void
   for (int i = 0; i < 4; ++i) stride[i] = spec.stride[i];
   const auto type = dtype == DType::kFloat16    ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
                     : dtype == DType::kBFloat16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
-                                                : CU_TENSOR_MAP_DATA_TYPE_TFLOAT32;  // rounded on the way
+                    : spec.exact                ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
+                                                : CU_TENSOR_MAP_DATA_TYPE_TFLOAT32;
   auto* start = static_cast<uint8_t*>(const_cast<void*>(address)) + spec.offset * element_size(dtype);
   auto encode = [&] {
     return encode_tiled()(&map, type, 5, start, size, stride, spec.box, spec.step, CU_TENSOR_MAP_INTERLEAVE_NONE,

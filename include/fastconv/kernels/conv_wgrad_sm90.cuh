@@ -7,6 +7,7 @@
 #include "fastconv/ptx/cluster.cuh"
 #include "fastconv/ptx/warpgroup.cuh"
 #include "fastconv/tile/fold.cuh"
+#include "fastconv/tile/mainloop_wgrad_raw_sm90.cuh"
 #include "fastconv/tile/mainloop_wgrad_sm90.cuh"
 #include "fastconv/tile/reorder.cuh"
 #include "fastconv/tile/split.cuh"
@@ -58,7 +59,8 @@ __global__ __launch_bounds__((WgradConfig{kChannels, kBlocks, kUnits, kWarpgroup
                                                      const __grid_constant__ WgradMaps<kStaging> y_maps) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Threads = WgradThreads<kWarpgroups, kStaging>;
-  using Loop = WgradMainloop<T, kChannels, kBlocks, kUnits, kStaging>;
+  using Loop = std::conditional_t<kStaging == WgradStaging::kRaw, WgradRawMainloop<kChannels, kBlocks, kUnits>,
+                                  WgradMainloop<T, kChannels, kBlocks, kUnits, kStaging>>;
   using Store = WgradJobStore<T, kChannels, kBlocks, kUnits * kWarpgroups>;
 
   extern __shared__ uint8_t smem_raw[];
@@ -112,7 +114,7 @@ __global__ __launch_bounds__((WgradConfig{kChannels, kBlocks, kUnits, kWarpgroup
     if (reorder_x || reorder_y || fold_x) sync_grid();
   }
   const WgradShare share(params, params.first_block + static_cast<int32_t>(blockIdx.x));
-  clear_wgrad_tails(params, share.job, smem);
+  clear_wgrad_tails(params, smem);
   __syncthreads();
   ptx::allow_next_kernel();
   ptx::wait_for_previous_kernel();

@@ -17,6 +17,7 @@ struct TensorMapSpec {
   uint32_t box[5], step[5];
   int32_t swizzle_bytes;  // 128, 64, 32, the most that a row of the box may have; or 0: rows as they are
   int64_t offset = 0;     // of the first element from the tensor's address, elements
+  bool exact = false;     // floats are not rounded to TF32 on the way
 };
 
 }  // namespace fastconv
