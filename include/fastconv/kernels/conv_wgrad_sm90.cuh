@@ -31,7 +31,9 @@ struct WgradThreads {
   static constexpr bool kWide = kWarpgroups == 2;
   static constexpr Registers kRegisters = kStaging == WgradStaging::kTmaRows
                                               ? (kWide ? Registers{56, 224} : Registers{56, 152})
-                                          : kTma  ? (kWide ? Registers{40, 232} : Registers{32, 160})
+                                          : kStaging == WgradStaging::kRaw
+                                              ? (kWide ? Registers{24, 240} : Registers{32, 160})
+                                          : kTma ? (kWide ? Registers{40, 232} : Registers{32, 160})
                                           : kWide ? Registers{168, 168}
                                                   : Registers{104, 136};
 };
@@ -59,7 +61,7 @@ __global__ __launch_bounds__((WgradConfig{kChannels, kBlocks, kUnits, kWarpgroup
                                                      const __grid_constant__ WgradMaps<kStaging> y_maps) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Threads = WgradThreads<kWarpgroups, kStaging>;
-  using Loop = std::conditional_t<kStaging == WgradStaging::kRaw, WgradRawMainloop<kChannels, kBlocks, kUnits>,
+  using Loop = std::conditional_t<kStaging == WgradStaging::kRaw, WgradRawMainloop<kChannels, kBlocks, kUnits, kWarpgroups>,
                                   WgradMainloop<T, kChannels, kBlocks, kUnits, kStaging>>;
   using Store = WgradJobStore<T, kChannels, kBlocks, kUnits * kWarpgroups>;
 
