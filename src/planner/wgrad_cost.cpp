@@ -15,7 +15,7 @@ constexpr double kCopyBytes = 70, kCopyClocks = 125;  // a clock; of one copy, w
 constexpr double kCopyLatency = 1600, kTileClocks = 40;
 constexpr double kOverlap = .35;                   // of the shorter of arithmetic and device memory, what shows
 constexpr double kSumsToSmem = 21, kSumsOut = 26;  // bytes a clock
-constexpr double kSplitIssue = 110;  // instructions of a warp, to load and split dy's fragment of a step
+constexpr double kSplitIssue = 110;                // instructions of a warp, to load and split dy's fragment of a step
 constexpr double kLaunchClocks = 13300, kReduceClocks = 2900;
 // Producer warps go round: loads, then stores, some 500 instructions of one warp a scheduler and a memory latency.
 constexpr double kStagingRoundClocks = 4400;

@@ -21,6 +21,7 @@ using namespace wgrad;
 
 // Step pairs, of 32 pixels, between promotions (see Promotion): a loss of 2e-7 and of 1.4e-6.
 constexpr int32_t kIeeePromotion = 4, kBf16x3Promotion = 32;
+constexpr int32_t kRawPromotion = 16;  // where all products of bf16x3 are added to one sum
 
 constexpr int64_t kMaxTaps = kMaxWgradUnits;  // one a unit fits every configuration's tables
 
@@ -241,9 +242,8 @@ Plan plan_as(const KernelEntry& entry, const ConvProblem& problem, const DeviceS
       const int64_t first_grid =
           prepares ? std::min(grid, device.sm_count / sharing.cluster * sharing.cluster) : int64_t{0};
       const double share = std::min(1., static_cast<double>(grid) / device.sm_count);
-      double cost_us =
-          sharing.clocks / kTensorCyclesPerUs -
-          kBothUs * ((work.parts > 0 && !work.raw) || (work.reorder_x && work.reorder_y));
+      double cost_us = sharing.clocks / kTensorCyclesPerUs -
+                       kBothUs * ((work.parts > 0 && !work.raw) || (work.reorder_x && work.reorder_y));
       if (work.reorder_x) {
         cost_us += streams ? stream_us(work.x_planes, work.groups, first_grid, config.threads() / 32, share)
                            : reorder_us(work.x_planes, work.groups, share);
@@ -404,7 +404,7 @@ WgradLaunch wgrad_launch(const Plan& plan, const ConvProblem& problem) {
   }
   out.parts = std::max(work.parts, 1), out.products = work.passes(), out.groups = i32(work.groups);
   out.stage_parts = work.stage_parts(), out.stage_part_bytes = i32(tile.stage_part_bytes);
-  out.promotion = problem.precision == Precision::kIeee ? kIeeePromotion : kBf16x3Promotion;
+  out.promotion = problem.precision == Precision::kIeee ? kIeeePromotion : work.raw ? kRawPromotion : kBf16x3Promotion;
   out.x_fold = work.fold;
   const int64_t row_bytes = config.channels * 2;
   const Copied copied = copied_operands(work, config.staging);

@@ -1080,6 +1080,20 @@ struct BlockFilter {
   }
 };
 
+// Of the accesses that the lanes of a warp make together, of so many values each.
+int bank_conflicts(const std::array<std::vector<int32_t>, 32>& places, int values) {
+  int most = 1;
+  for (size_t i = 0; i < places[0].size(); ++i) {
+    for (int first = 0; first < 32; first += 32 / values) {  // 128 bytes are read or written at once
+      std::array<int, 32> count{};
+      for (int lane = first; lane < first + 32 / values; ++lane) {
+        if (i < places[lane].size()) most = std::max(most, ++count[places[lane][i] / values % (32 / values)]);
+      }
+    }
+  }
+  return most;
+}
+
 // WgradStaging::kRaw: dy of the 16 pixels of a step, as its consumers load them for filter number `filter` of a block;
 // the element's offset, or kZero.
 std::array<int64_t, 16> raw_pixels(const WgradLaunch& launch, const WgradTile& tile, const WgradStep& step,
@@ -1091,6 +1105,13 @@ std::array<int64_t, 16> raw_pixels(const WgradLaunch& launch, const WgradTile& t
   if (params.y_offset + params.m_blocks * params.y_block_bytes > params.stage_bytes) {
     throw py::index_error("beyond the stage");
   }
+  std::array<std::vector<int32_t>, 32> pairs;
+  for (int32_t lane = 0; lane < 32; ++lane) {
+    for (int32_t i = 0; i < 8; i += 2) {
+      pairs[lane].push_back(fragment_place(params.raw, lane, 0) + fragment_place(params.raw, 0, i));
+    }
+  }
+  if (bank_conflicts(pairs, 2) > 1) throw py::index_error("bank conflicts");
   std::array<int64_t, 16> pixels;
   pixels.fill(kNothing);
   for (int32_t thread = 0; thread < 128; ++thread) {
@@ -1100,8 +1121,7 @@ std::array<int64_t, 16> raw_pixels(const WgradLaunch& launch, const WgradTile& t
       if (pixel != kNothing) throw py::index_error("loaded twice");
       pixel = kZero;
       if (fragment_pixel(thread, i) >= raw.pixels(step)) continue;
-      const int32_t place =
-          raw.place(step) + fragment_place(params.raw, thread, 0) + fragment_place(params.raw, 0, i);
+      const int32_t place = raw.place(step) + fragment_place(params.raw, thread, 0) + fragment_place(params.raw, 0, i);
       if (params.raw.copy_pixels == 0 && place >= 64 * pitch) throw py::index_error("not copied");
       const int32_t copy = place / (64 * pitch), row = place / pitch % 64, at = raw.copy(copy) + place % pitch;
       if (4 * place >= params.y_box_bytes || row != filter) throw py::index_error("not copied");
@@ -1219,20 +1239,6 @@ Products wgrad_products(const ConvProblem& problem, const KernelEntry& kernel, c
 // other.
 using SplitElement = std::optional<std::tuple<std::optional<int64_t>, int>>;
 constexpr int64_t kSplitZero = std::numeric_limits<int64_t>::max(), kSplitNothing = std::numeric_limits<int64_t>::min();
-
-// Of the accesses that the lanes of a warp make together, of so many values each.
-int bank_conflicts(const std::array<std::vector<int32_t>, 32>& places, int values) {
-  int most = 1;
-  for (size_t i = 0; i < places[0].size(); ++i) {
-    for (int first = 0; first < 32; first += 32 / values) {  // 128 bytes are read or written at once
-      std::array<int, 32> count{};
-      for (int lane = first; lane < first + 32 / values; ++lane) {
-        if (i < places[lane].size()) most = std::max(most, ++count[places[lane][i] / values % (32 / values)]);
-      }
-    }
-  }
-  return most;
-}
 
 template <Operand kOperand>
 std::tuple<std::vector<SplitElement>, int> simulate_split(const Split& split, int64_t bytes) {

@@ -29,13 +29,12 @@ struct WgradThreads {
   // NOTES: setmaxnreg moves registers within the block's allotment: 168 x 384 threads or 128 x 512. More threads do not
   // pay: no wgmma may then have 96 accumulators (C7602).
   static constexpr bool kWide = kWarpgroups == 2;
-  static constexpr Registers kRegisters = kStaging == WgradStaging::kTmaRows
-                                              ? (kWide ? Registers{56, 224} : Registers{56, 152})
-                                          : kStaging == WgradStaging::kRaw
-                                              ? (kWide ? Registers{24, 240} : Registers{32, 160})
-                                          : kTma ? (kWide ? Registers{40, 232} : Registers{32, 160})
-                                          : kWide ? Registers{168, 168}
-                                                  : Registers{104, 136};
+  static constexpr Registers kRegisters =
+      kStaging == WgradStaging::kTmaRows ? (kWide ? Registers{56, 224} : Registers{56, 152})
+      : kStaging == WgradStaging::kRaw   ? (kWide ? Registers{24, 240} : Registers{32, 160})
+      : kTma                             ? (kWide ? Registers{40, 232} : Registers{32, 160})
+      : kWide                            ? Registers{168, 168}
+                                         : Registers{104, 136};
 };
 
 struct WgradInMaps {
@@ -61,8 +60,9 @@ __global__ __launch_bounds__((WgradConfig{kChannels, kBlocks, kUnits, kWarpgroup
                                                      const __grid_constant__ WgradMaps<kStaging> y_maps) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Threads = WgradThreads<kWarpgroups, kStaging>;
-  using Loop = std::conditional_t<kStaging == WgradStaging::kRaw, WgradRawMainloop<kChannels, kBlocks, kUnits, kWarpgroups>,
-                                  WgradMainloop<T, kChannels, kBlocks, kUnits, kStaging>>;
+  using Loop =
+      std::conditional_t<kStaging == WgradStaging::kRaw, WgradRawMainloop<kChannels, kBlocks, kUnits, kWarpgroups>,
+                         WgradMainloop<T, kChannels, kBlocks, kUnits, kStaging>>;
   using Store = WgradJobStore<T, kChannels, kBlocks, kUnits * kWarpgroups>;
 
   extern __shared__ uint8_t smem_raw[];

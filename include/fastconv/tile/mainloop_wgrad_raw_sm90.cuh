@@ -156,7 +156,7 @@ struct WgradRawMainloop {
 #pragma unroll
       for (int k = 0; k < 2; ++k) {
         const WgradStep step = params.step[2 * pair + k];
-        uint32_t(&y)[kParts][4] = part[k % kBuffers];
+        uint32_t (&y)[kParts][4] = part[k % kBuffers];
         float v[8];
         fragments.load(ring.stage(), tile, step, v);
         ptx::wgmma_wait<kBuffers - 1>();  // those that read y

@@ -30,9 +30,7 @@ struct Promotion {
     left = period = (largest ? 1 : kSmallProducts) * params.promotion;
   }
   // Those of all sizes are, to begin with, and sums of them have the scale of the largest.
-  __device__ __forceinline__ void begin_all(const WgradParams& params) {
-    weight = 1, left = period = params.promotion;
-  }
+  __device__ __forceinline__ void begin_all(const WgradParams& params) { weight = 1, left = period = params.promotion; }
   // Asked once a step pair.
   __device__ __forceinline__ bool is_due() {
     const bool due = left == 0;

@@ -89,7 +89,8 @@ struct WgradRawTile {
   FASTCONV_HOST_DEVICE int32_t pixels(WgradStep step) const { return width - (step.y & 255); }
 };
 
-// Value i of the eight of A, 64 filters x 16 pixels, that a thread of a warpgroup has, two a register (PTX ISA, "wgmma").
+// Value i of the eight of A, 64 filters x 16 pixels, that a thread of a warpgroup has, two a register (PTX ISA,
+// "wgmma").
 FASTCONV_HOST_DEVICE constexpr int32_t fragment_filter(int32_t thread, int32_t i) {
   return thread / 32 * 16 + thread % 32 / 4 + i / 2 % 2 * 8;
 }
