@@ -30,12 +30,14 @@ def dense_planes(draw: st.DrawFn, kernel: native.Kernel, channels: int, outputs:
     taps, stride, dilation = draw(st.tuples(*[st.integers(1, 3)] * 2)), draw(PAIR), draw(PAIR)
     if draw(st.integers(0, 3)) == 0:
         taps = stride = (1, 1)
-    reach = [(out - 1) * step + (r - 1) * d + 1 for out, step, r, d in zip(outputs, stride, taps, dilation, strict=True)]
-    padding = tuple(draw(st.integers(0, min(3, (size - 1) // 2))) for size in reach)
-    h, w = (size - 2 * pad for size, pad in zip(reach, padding, strict=True))
+    reach = [
+        (out - 1) * step + (r - 1) * d + 1 for out, step, r, d in zip(outputs, stride, taps, dilation, strict=True)
+    ]
+    down, across = (draw(st.integers(0, min(3, (size - 1) // 2))) for size in reach)
+    h, w = reach[0] - 2 * down, reach[1] - 2 * across
     filters = draw(st.sampled_from([8, 40, 72, 136]))
     images = draw(st.integers(1, 2))
-    return Convolution((images, channels, h, w), (filters, channels, *taps), stride, padding, dilation, groups=1)
+    return Convolution((images, channels, h, w), (filters, channels, *taps), stride, (down, across), dilation, groups=1)
 
 
 @st.composite
