@@ -15,7 +15,7 @@ from torch import Tensor
 import fastconv
 import reference
 from bench.errors import TF32_ROUNDING, used_tf32
-from check import MODES
+from check import KERNELS, MODES, Kernel, expect_pass, run_forced
 from shapes import PASSES, Problem, operands, tensor
 
 Convolve = Callable[..., Tensor]
@@ -204,6 +204,28 @@ def test_inf_and_nan_propagate(device: str, mode: str, special: float, where: st
     for actual, e in pairs:
         for kind in (torch.isnan, torch.isposinf, torch.isneginf):
             assert torch.equal(kind(actual).cpu(), kind(e))
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("special", [math.inf, -math.inf, math.nan])
+@pytest.mark.parametrize("kernel", [k for k in KERNELS if "_raw_" in k.name], ids=lambda kernel: kernel.name)
+def test_inf_and_nan_of_gradients_as_they_lie(cuda: str, kernel: Kernel, special: float, mode: str) -> None:
+    """They reach the taps of their own pixels alone, though the rows before are staged with them."""
+    ran = 0
+    for c in (16, 32, 64):
+        problem = Problem(2, c, 10, 19, 40, 3, 3)
+        o = operands(problem, torch.float32, cuda)
+        o.grad_output[-1, 2, 3, 0] = special
+        o.input[-1, :, 2:5, 17:] = 0  # what the end of the row before would meet
+        actual = run_forced(kernel, o, problem, mode)
+        if actual is None:
+            continue
+        expected = expect_pass(kernel.pass_, o, problem).value
+        for kind in (torch.isnan, torch.isposinf, torch.isneginf):
+            assert torch.equal(kind(actual).cpu(), kind(expected).cpu())
+        ran += 1
+    assert ran
 
 
 def test_overflow_becomes_infinity(device: str) -> None:

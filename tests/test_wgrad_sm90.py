@@ -15,6 +15,7 @@ from test_index_maths import Convolution, products_by_definition
 HOPPER = native.DeviceSpec.cuda(90, 132, 227 << 10)
 ALL_KERNELS = [kernel for kernel in native.kernel_table() if kernel.name.startswith("sm90_wgrad_")]
 FLOAT_KERNELS = [kernel for kernel in ALL_KERNELS if kernel.name.endswith("_f32")]
+RAW_KERNELS = [kernel for kernel in FLOAT_KERNELS if "_raw_" in kernel.name]
 KERNELS = [kernel for kernel in ALL_KERNELS if kernel not in FLOAT_KERNELS]
 PARTS = {"bf16x3": 2, "tf32": 2, "ieee": 3}
 PAIR = st.tuples(st.integers(1, 3), st.integers(1, 3))
@@ -24,10 +25,26 @@ PADDING = st.tuples(st.integers(0, 3), st.integers(0, 3))
 
 
 @st.composite
+def dense_planes(draw: st.DrawFn, kernel: native.Kernel, channels: int, outputs: tuple[int, int]) -> Convolution:
+    """With so many rows and columns of gradients."""
+    taps, stride, dilation = draw(st.tuples(*[st.integers(1, 3)] * 2)), draw(PAIR), draw(PAIR)
+    if draw(st.integers(0, 3)) == 0:
+        taps = stride = (1, 1)
+    reach = [
+        (out - 1) * step + (r - 1) * d + 1 for out, step, r, d in zip(outputs, stride, taps, dilation, strict=True)
+    ]
+    down, across = (draw(st.integers(0, min(3, (size - 1) // 2))) for size in reach)
+    h, w = reach[0] - 2 * down, reach[1] - 2 * across
+    filters = draw(st.sampled_from([8, 40, 72, 136]))
+    images = draw(st.integers(1, 2))
+    return Convolution((images, channels, h, w), (filters, channels, *taps), stride, (down, across), dilation, groups=1)
+
+
+@st.composite
 def stageable(draw: st.DrawFn, kernel: native.Kernel) -> Convolution:
     """With as many channels as the kernel stages at a time, or twice that, few pixels, and rows that it can copy."""
-    width = int(kernel.name.split("_")[2].split("x")[0])
-    channels = draw(st.sampled_from([width, 2 * width] if width == 64 else [width, width - 8]))
+    width, raw = int(kernel.name.split("_")[2].split("x")[0]), "_raw_" in kernel.name
+    channels = draw(st.sampled_from([width, 2 * width] if width == 64 and not raw else [width, width - 8]))
     if kernel.name.endswith(("warps", "f32")):
         channels -= draw(st.integers(0, 3))
     h, w = draw(SIZES)
@@ -38,6 +55,9 @@ def stageable(draw: st.DrawFn, kernel: native.Kernel) -> Convolution:
         h += 7
     elif draw(st.integers(0, 3)) == 0:
         taps = (1, 1)
+    if raw:
+        outputs = draw(st.sampled_from([(4, 19), (8, 7), (3, 20), (1, 44), (6, 14), (12, 1), (2, 30)]))
+        return draw(dense_planes(kernel, channels, outputs))
     filters = draw(st.sampled_from([40, 72, 136] if kernel.name.endswith("rows") else [8, 72]))
     return Convolution(
         (draw(st.integers(1, 5)), channels, h, w), (filters, channels, *taps), stride, padding, dilation, groups=1
@@ -81,15 +101,55 @@ def test_every_product_of_parts_is_formed_once_and_no_other(
         (n, c, h, w), (k, _, r, s) = conv[:2]
         conv = conv._replace(input=(n, groups * c, h, w), weight=(groups * k, c, r, s), groups=groups)
         assume(not native.validate(*conv))
-    channels_last = data.draw(st.booleans())
+    raw = "_raw_" in kernel.name
+    channels_last = not raw and data.draw(st.booleans())
     problem = native.ConvProblem(
         *conv, pass_="wgrad", dtype="float32", precision=precision, channels_last=channels_last
     )
     assume(kernel.why_not(problem, HOPPER) is None)
     native.check_copies(problem, kernel, HOPPER)
     expected = sorted(products_by_definition(conv, problem, "wgrad"))
+    k = data.draw(st.integers(0, problem.k_per_group - 1)) if raw else 0
     for product in range(len(native.split_products(PARTS[precision]))):
-        assert sorted(native.wgrad_products(problem, kernel, HOPPER, product=product)) == expected
+        assert sorted(native.wgrad_products(problem, kernel, HOPPER, k, product=product)) == expected
+
+
+# Planes that begin like the tensor, rows that begin anywhere, the last tiles of which have few columns; filters that
+# are no multiple of a block's.
+RAW = {
+    "rows two pixels off": ((1, 16, 6, 264), (72, 16, 3, 3), (1, 1)),
+    "rows one and three pixels off": ((1, 16, 10, 137), (72, 16, 3, 3), (1, 1)),
+    "rows that end within a tile, but with a step": ((2, 16, 6, 82), (40, 16, 3, 3), (1, 1)),
+    "rows of one copy": ((3, 16, 14, 14), (40, 16, 3, 3), (1, 1)),
+    "rows of one copy that begin anywhere": ((2, 16, 9, 15), (72, 16, 2, 3), (1, 1)),
+    "strided": ((2, 16, 18, 150), (40, 16, 3, 5), (2, 2)),
+    "planes without taps": ((2, 16, 15, 20), (136, 16, 1, 1), (1, 1)),
+}
+
+
+# One multiprocessor has large tiles, many have small ones.
+@pytest.mark.parametrize(("precision", "sms"), [("bf16x3", 1), ("bf16x3", 132), ("ieee", 1)])
+@pytest.mark.parametrize("name", RAW)
+def test_gradients_as_they_lie_begin_anywhere(name: str, precision: str, sms: int) -> None:
+    device = native.DeviceSpec.cuda(90, sms, 227 << 10)
+    x, w, stride = RAW[name]
+    conv = Convolution(x, w, stride, (0, 0), (1, 1), groups=1)
+    problem = native.ConvProblem(*conv, pass_="wgrad", dtype="float32", precision=precision)
+    expected = sorted(products_by_definition(conv, problem, "wgrad"))
+    kernels = [kernel for kernel in RAW_KERNELS if kernel.why_not(problem, device) is None]
+    assert len(kernels) == 2
+    for kernel, k in itertools.product(kernels, [9, problem.k - 1]):
+        assert sorted(native.wgrad_products(problem, kernel, device, k)) == expected
+
+
+def test_gradients_as_they_lie_are_planes_without_gaps() -> None:
+    size, strides = (2, 16, 10, 18), {"dense": (8192, 256, 16, 1), "rows": (8192, 512, 32, 1), "columns": (1, 2, 64, 4)}
+    for name, y_strides in strides.items():
+        problem = native.ConvProblem(
+            size, (32, 16, 3, 3), pass_="wgrad", dtype="float32", precision="bf16x3", y_strides=y_strides
+        )
+        takes = [kernel.name for kernel in RAW_KERNELS if kernel.why_not(problem, HOPPER) is None]
+        assert bool(takes) == (name == "dense"), name
 
 
 @st.composite
@@ -196,8 +256,13 @@ def test_hopper_sums_wide_gradients_on_tensor_cores(name: str, dtype: str) -> No
 def test_hopper_sums_large_float32_gradients_on_tensor_cores(name: str, precision: str) -> None:
     problem = PUBLIC[name]
     conv = (problem.input_size, problem.weight_size, *problem.geometry)
-    plan = native.make_plan(native.ConvProblem(*conv, pass_="wgrad", dtype="float32", precision=precision), HOPPER)
-    assert plan.kernel.startswith("sm90_wgrad_") and plan.kernel.endswith("_f32")
+    for channels_last in (False, True):
+        float32 = native.ConvProblem(
+            *conv, pass_="wgrad", dtype="float32", precision=precision, channels_last=channels_last
+        )
+        plan = native.make_plan(float32, HOPPER)
+        assert plan.kernel.startswith("sm90_wgrad_") and plan.kernel.endswith("_f32")
+        assert ("_raw_" in plan.kernel) == (not channels_last)
 
 
 def test_some_kernel_takes_what_hopper_can_stage() -> None:

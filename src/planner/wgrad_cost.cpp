@@ -15,6 +15,7 @@ constexpr double kCopyBytes = 70, kCopyClocks = 125;  // a clock; of one copy, w
 constexpr double kCopyLatency = 1600, kTileClocks = 40;
 constexpr double kOverlap = .35;                   // of the shorter of arithmetic and device memory, what shows
 constexpr double kSumsToSmem = 21, kSumsOut = 26;  // bytes a clock
+constexpr double kSplitIssue = 110;                // instructions of a warp, to load and split dy's fragment of a step
 constexpr double kLaunchClocks = 13300, kReduceClocks = 2900;
 // Producer warps go round: loads, then stores, some 500 instructions of one warp a scheduler and a memory latency.
 constexpr double kStagingRoundClocks = 4400;
@@ -32,17 +33,25 @@ double tile_clocks(const Work& work, const WgradConfig& config, const Reach& rea
                    const Tile& tile, Copied copied) {
   // A wgmma m64 x n x k16 takes n / 2 clocks, or what reading its operands at 128 bytes a clock takes.
   const double wgmma = std::max(config.n() / 2., (64 + config.n()) / 4.);
-  const double mma = static_cast<double>(tile.steps * config.slots()) * wgmma / kMmaEfficiency;
-  const double bytes = static_cast<double>(reach.most_parts * tile.x_box_bytes + tiling.m_blocks * tile.y_box_bytes);
-  const double copies = static_cast<double>(reach.most_parts + tiling.m_blocks);
+  double mma = static_cast<double>(tile.steps * config.slots()) * wgmma / kMmaEfficiency;
+  const int64_t x_boxes = work.stage_parts() * reach.most_parts;
+  const double bytes = static_cast<double>(x_boxes * tile.x_box_bytes + tiling.m_blocks * tile.y_box_bytes);
+  const auto copies = static_cast<double>(x_boxes + tiling.m_blocks * tile.copies);
+  if (work.raw) {
+    // A from registers: B alone is read from shared memory. A scheduler issues for a warp of each warpgroup.
+    const int64_t splits = work.parts == 3 ? 3 : 1;  // products of each size split dy anew
+    mma = std::max(static_cast<double>(work.products() * tile.steps * config.slots()) * (config.n() / 2.),
+                   kSplitIssue * static_cast<double>(splits * tile.steps * config.warpgroups)) /
+          kMmaEfficiency;
+  }
   double load = bytes / kCopyBytes + kCopyClocks * copies;
   // The copy engine takes as long for a short row of pixels as for one of 128 bytes, and longer where each lies in
   // another page of memory, or neighbours have maps of their own.
-  if (config.staging == WgradStaging::kTmaRows) {
+  if (y_has_pixel_rows(config.staging) && !x_has_pixel_rows(config.staging)) {
     constexpr int64_t kPageBytes = 2 << 20;
-    const int64_t phases = row_phases(work.y);
-    const double row_clocks = work.y.stride.c * 2 >= kPageBytes / 2 ? 13 : phases > 2 ? 11 : phases > 1 ? 8 : 5;
-    const auto rows = static_cast<double>(tiling.m_blocks * kFilters * tiling.tile_p);
+    const int64_t phases = work.raw ? 1 : row_phases(work.y), element = work.raw ? 4 : 2;
+    const double row_clocks = work.y.stride.c * element >= kPageBytes / 2 ? 13 : phases > 2 ? 11 : phases > 1 ? 8 : 5;
+    const auto rows = static_cast<double>(tiling.m_blocks * kFilters * (work.raw ? tile.copies : tiling.tile_p));
     load += std::max(0., rows * row_clocks - static_cast<double>(tiling.m_blocks * tile.y_box_bytes) / kCopyBytes);
   }
   if (!copied.x) load += staging_clocks(x_operand(work, tiling, tile), config.channels, reach.most_parts);

@@ -19,8 +19,10 @@ namespace {
 
 using namespace wgrad;
 
-// Step pairs, of 32 pixels, between promotions (see Promotion): a loss of 2e-7 and of 1.4e-6.
+// Step pairs, of 32 pixels, between promotions (see Promotion): a loss of 2e-7, of 1.4e-6, and of 2.1e-6 where all
+// three products of bf16x3 are added to one sum.
 constexpr int32_t kIeeePromotion = 4, kBf16x3Promotion = 32;
+constexpr int32_t kRawPromotion = 16;
 
 constexpr int64_t kMaxTaps = kMaxWgradUnits;  // one a unit fits every configuration's tables
 
@@ -68,6 +70,21 @@ void make_row_maps(const Work& work, const WgradTiling& tiling, WgradLaunch& lau
   }
 }
 
+// dy as it lies: planes of pixels, filters, groups, images.
+TensorMapSpec raw_map(const Work& work, const Tile& tile) {
+  const Side& y = work.y;
+  auto u64 = [](int64_t v) { return static_cast<uint64_t>(v); };
+  constexpr int64_t kBytes = 4;
+  TensorMapSpec map{{u64(y.h * y.w), u64(y.c), u64(work.groups), u64(y.n), 1},
+                    {stride_bytes(y.c, y.stride.c, kBytes), stride_bytes(work.groups, y.c * y.stride.c, kBytes),
+                     stride_bytes(y.n, y.stride.n, kBytes), 16},
+                    {static_cast<uint32_t>(tile.y_pitch), kFilters, 1, 1, 1},
+                    {1, 1, 1, 1, 1},
+                    0};
+  map.exact = true;
+  return map;
+}
+
 // Every Hopper GPU runs as many clusters of two as it has pairs of multiprocessors.
 constexpr int64_t kMaxCooperativeCluster = 2;
 
@@ -90,7 +107,8 @@ void for_each_shape(const Work& work, WgradStaging staging, F f) {
     return;
   }
   const bool y_rows = y_has_pixel_rows(staging);  // of 32 to 128 bytes
-  for (int64_t cols = y_rows ? 16 : 8; cols <= (y_rows ? 64 : 256); cols *= 2) {
+  const int64_t most_cols = staging == WgradStaging::kRaw ? 128 : y_rows ? 64 : 256;
+  for (int64_t cols = y_rows ? 16 : 8; cols <= most_cols; cols *= 2) {
     if (cols >= 2 * q && cols > 16) break;
     for (int64_t pixels = 64; pixels <= 256; pixels *= 2) {
       const int64_t rows = pixels / cols;
@@ -165,6 +183,9 @@ Workspace workspace_of(const Work& work, const WgradConfig& config, const WgradT
 double read_bytes(const Work& work, const ConvProblem& problem) {
   if (work.parts == 0) return compulsory_bytes(problem);
   const Workspace workspace = workspace_of(work);
+  const Side& y = work.y_planes;
+  const double raw = 4. * static_cast<double>(y.n * y.h * y.w) * static_cast<double>(y.c * work.groups);
+  if (work.raw) return static_cast<double>(workspace.x) + raw;
   return static_cast<double>(workspace.x + workspace.y) / work.parts * work.products();
 }
 
@@ -192,6 +213,7 @@ Plan plan_as(const KernelEntry& entry, const ConvProblem& problem, const DeviceS
 
     for (int m_blocks = 1; m_blocks <= (work.pointwise ? 4 : 2); ++m_blocks) {
       if (config.slots() % m_blocks != 0 || m_blocks > filter_blocks(work, config.staging)) continue;
+      if (work.raw && config.warpgroups % m_blocks != 0) continue;  // a warpgroup has fragments of one
       make_units(work, config, box_taps, m_blocks, units);
       if (!units.fits || units.groups() > kMaxWgradTapGroups) continue;
       const Reach reach = reach_of(work, units, box_taps);
@@ -207,7 +229,7 @@ Plan plan_as(const KernelEntry& entry, const ConvProblem& problem, const DeviceS
         shape.m_blocks = static_cast<int8_t>(m_blocks);
         Tile one;
         if (!make_tile(work, config, reach, shape, device.smem_optin_bytes, one)) return;
-        const double clocks = work.products() * tile_clocks(work, config, reach, shape, one, copied);
+        const double clocks = work.passes() * tile_clocks(work, config, reach, shape, one, copied);
         const double block = std::ceil(static_cast<double>(one.count) / about_splits) * clocks;
         if (block >= least || !spare_blocks_stay_inside(work, config, box_taps, units, one)) return;
         least = block, clocks_of_best = clocks, tiling = shape, tile = one;
@@ -221,16 +243,16 @@ Plan plan_as(const KernelEntry& entry, const ConvProblem& problem, const DeviceS
       const int64_t first_grid =
           prepares ? std::min(grid, device.sm_count / sharing.cluster * sharing.cluster) : int64_t{0};
       const double share = std::min(1., static_cast<double>(grid) / device.sm_count);
-      double cost_us =
-          sharing.clocks / kTensorCyclesPerUs - kBothUs * (work.parts > 0 || (work.reorder_x && work.reorder_y));
+      double cost_us = sharing.clocks / kTensorCyclesPerUs -
+                       kBothUs * ((work.parts > 0 && !work.raw) || (work.reorder_x && work.reorder_y));
       if (work.reorder_x) {
         cost_us += streams ? stream_us(work.x_planes, work.groups, first_grid, config.threads() / 32, share)
                            : reorder_us(work.x_planes, work.groups, share);
       }
       if (work.reorder_y) cost_us += reorder_us(work.y_planes, work.groups, share);
       if (work.parts > 0) {
-        cost_us += split_us(work.x_planes, work.groups, Operand::kBf16, work.parts, share) +
-                   split_us(work.y_planes, work.groups, Operand::kBf16, work.parts, share);
+        cost_us += split_us(work.x_planes, work.groups, Operand::kBf16, work.parts, share);
+        if (!work.raw) cost_us += split_us(work.y_planes, work.groups, Operand::kBf16, work.parts, share);
       }
       if (fold) cost_us += reorder_us(work.x, work.groups, share);
       if (cost_us >= plan.cost_us) continue;
@@ -281,7 +303,11 @@ const char* why_not_as_it_is(const KernelEntry& entry, const ConvProblem& a, con
   if (a.stride.h > kMaxStride || a.stride.w > kMaxStride) return "takes strides up to 8";
   if (a.r * a.s > kMaxTaps) return "takes filters of up to 64 taps";
   if (a.dtype == DType::kFloat32) {
-    if (!splittable(input_side(a), a.groups) || !splittable(output_side(a), a.groups)) {
+    const bool raw = config.staging == WgradStaging::kRaw;
+    if (raw && !raw_copyable(output_side(a), a.groups)) {
+      return "copies dy as it lies: needs NCHW planes without gaps, of whole units of 16 bytes";
+    }
+    if (!splittable(input_side(a), a.groups) || !(raw || splittable(output_side(a), a.groups))) {
       return "counts with 32 bits what it writes to the workspace";
     }
     return plan_as(entry, a, device, false, false).grid > 0 ? nullptr : kNoRoom;
@@ -375,10 +401,11 @@ WgradLaunch wgrad_launch(const Plan& plan, const ConvProblem& problem) {
   }
   if (work.parts > 0) {
     out.x_split = make_split(work.x_planes, work.groups, Operand::kBf16, work.parts);
-    out.y_split = make_split(work.y_planes, work.groups, Operand::kBf16, work.parts);
+    if (!work.raw) out.y_split = make_split(work.y_planes, work.groups, Operand::kBf16, work.parts);
   }
-  out.parts = std::max(work.parts, 1), out.products = work.products(), out.groups = i32(work.groups);
-  out.promotion = problem.precision == Precision::kIeee ? kIeeePromotion : kBf16x3Promotion;
+  out.parts = std::max(work.parts, 1), out.products = work.passes(), out.groups = i32(work.groups);
+  out.stage_parts = work.stage_parts(), out.stage_part_bytes = i32(tile.stage_part_bytes);
+  out.promotion = problem.precision == Precision::kIeee ? kIeeePromotion : work.raw ? kRawPromotion : kBf16x3Promotion;
   out.x_fold = work.fold;
   const int64_t row_bytes = config.channels * 2;
   const Copied copied = copied_operands(work, config.staging);
@@ -388,12 +415,20 @@ WgradLaunch wgrad_launch(const Plan& plan, const ConvProblem& problem) {
   const int64_t groups = work.groups * out.parts;  // of the maps: the parts of channels are like more groups
   Side x = work.x, y = work.y;
   if (work.parts > 0) x.c = split_channels(x.c, Operand::kBf16), y.c = split_channels(y.c, Operand::kBf16);
+  if (work.raw) {
+    out.raw.pitch = i32(tile.y_pitch), out.raw.width = i32(work.y.w);
+    const bool whole_rows = copies_whole_rows(work, tiling);
+    out.raw.row_pitch = whole_rows ? out.raw.width : kFilters * out.raw.pitch;
+    out.raw.copy_pixels = whole_rows ? 0 : out.raw.width;
+  }
   if (copied.x) {
     launch.x_map =
         tensor_map(x, groups, x_pixel_rows, config.channels, tile.x_pitch, tile.x_rows, tiling.tile_n, work.stride);
   }
   if (config.staging == WgradStaging::kTmaRows) {
     make_row_maps(work, tiling, launch);
+  } else if (work.raw) {
+    launch.y_map[launch.y_maps++] = raw_map(work, tile);
   } else if (copied.y) {
     launch.y_map[launch.y_maps++] =
         tensor_map(y, groups, y_pixel_rows, kFilters, tile.y_pitch, tile.y_rows, tiling.tile_n, kUnitStep);
@@ -416,7 +451,7 @@ WgradLaunch wgrad_launch(const Plan& plan, const ConvProblem& problem) {
   out.stream_offset = i32(out.data_bytes - stream_bytes(tiling));
   out.x_part_bytes = i32(tile.x_part_bytes), out.x_box_bytes = i32(tile.x_box_bytes);
   out.y_block_bytes = i32(tile.y_block_bytes), out.y_box_bytes = i32(tile.y_box_bytes);
-  out.y_offset = i32(reach.most_parts * tile.x_part_bytes);
+  out.y_offset = out.stage_parts * out.stage_part_bytes;
   out.x_group_pitch = i32(8 * row_bytes), out.y_group_pitch = i32(8 * kYRowBytes);
 
   // A step is 16 pixels of a row, or 8 each of two. Where rows of the tile are of pixels, a row of the image is one of
@@ -433,7 +468,7 @@ WgradLaunch wgrad_launch(const Plan& plan, const ConvProblem& problem) {
       const int64_t x = i * tile.x_pitch * row_bytes + (left + j) * (x_pixel_rows ? 2 : row_bytes);
       const int64_t y =
           out.rows.place(i32(i), i32(rows)) * tile.y_pitch * kYRowBytes + j * (y_pixel_rows ? 2 : kYRowBytes);
-      out.step[steps++] = {static_cast<uint16_t>(x / 16), static_cast<uint16_t>(y / 16)};
+      out.step[steps++] = {static_cast<uint16_t>(x / 16), static_cast<uint16_t>(work.raw ? (i << 8) + j : y / 16)};
     }
   }
   out.step_pairs = steps / 2;

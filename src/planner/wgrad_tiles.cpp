@@ -60,6 +60,13 @@ WgradOperand operand(const Side& side, int64_t groups, int64_t pitch, int64_t ro
   return out;
 }
 
+// Floats of a filter in one of the copies of dy as it lies.
+int64_t raw_pitch(const Work& work, const WgradTiling& tiling, bool whole_rows) {
+  constexpr int64_t kLead = 3;
+  const int64_t floats = (whole_rows ? (tiling.tile_p - 1) * work.y.w : 0) + tiling.tile_q + kLead;
+  return round_up(floats - 8, 16) + 8;
+}
+
 }  // namespace
 
 void make_units(const Work& work, const WgradConfig& config, BoxTaps box_taps, int m_blocks, Units& units) {
@@ -144,6 +151,10 @@ Reach reach_of(const Work& work, const Units& units, BoxTaps box_taps) {
   return reach;
 }
 
+bool copies_whole_rows(const Work& work, const WgradTiling& tiling) {
+  return tiling.tile_q >= work.y.w && raw_pitch(work, tiling, true) <= kMaxBox;
+}
+
 bool make_tile(const Work& work, const WgradConfig& config, const Reach& reach, const WgradTiling& tiling,
                int64_t smem_bytes, Tile& tile) {
   const int64_t row_bytes = config.channels * 2, n = tiling.tile_n;
@@ -170,7 +181,15 @@ bool make_tile(const Work& work, const WgradConfig& config, const Reach& reach, 
   if (tile.steps > kMaxWgradSteps) return false;
   tile.x_box_bytes = x_boxes * row_bytes, tile.x_part_bytes = round_up(x_positions * row_bytes, kAlignment);
   tile.y_box_bytes = y_boxes * kYRowBytes, tile.y_block_bytes = round_up(y_positions * kYRowBytes, kAlignment);
-  tile.stage_bytes = reach.most_parts * tile.x_part_bytes + tiling.m_blocks * tile.y_block_bytes;
+  tile.copies = 1;
+  if (work.raw) {
+    const bool whole_rows = copies_whole_rows(work, tiling);
+    tile.copies = whole_rows ? 1 : tiling.tile_p, tile.y_pitch = raw_pitch(work, tiling, whole_rows);
+    tile.y_box_bytes = tile.copies * kFilters * tile.y_pitch * 4;
+    tile.y_block_bytes = round_up(tile.y_box_bytes, kAlignment);
+  }
+  tile.stage_part_bytes = reach.most_parts * tile.x_part_bytes;
+  tile.stage_bytes = work.stage_parts() * tile.stage_part_bytes + tiling.m_blocks * tile.y_block_bytes;
   tile.stages = std::min<int64_t>(kMaxWgradStages,
                                   (smem_bytes - kAlignment - kBarrierBytes - stream_bytes(tiling)) / tile.stage_bytes);
   tile.count = ceil_div(work.y.n, n) * ceil_div(work.y.h, tiling.tile_p) *
@@ -201,7 +220,8 @@ bool spare_blocks_stay_inside(const Work& work, const WgradConfig& config, BoxTa
       if (!made) make_parts(units, g, box_taps, parts);
       made = true;
       const Line line = line_of(work, config, box_taps, parts, tile, units.unit[u]);
-      const int64_t last = line.start + (config.blocks - 1) * line.step;
+      const int64_t last =
+          (work.stage_parts() - 1) * tile.stage_part_bytes + line.start + (config.blocks - 1) * line.step;
       if (last + tile.used * config.channels * 2 > tile.stage_bytes) return false;
     }
   }

@@ -207,8 +207,8 @@ def wgrad_products(
 ) -> list[tuple[int, int, int]]:
     """As products(), by the plan of a kernel of the sm_90a weight gradient. Raises ValueError if it refuses.
 
-    `filter`: where rows of dy are copied, of that filter, its offsets in dy counted from its first. `product`: of the
-    parts of float32 tensors; IndexError if there is none, or if other parts are multiplied.
+    `filter`: where rows or planes of dy are copied, of that filter, its offsets in dy counted from its first.
+    `product`: of the parts of float32 tensors; IndexError if there is none, or if other parts are multiplied.
     """
 
 def split_products(parts: int) -> list[tuple[int, int]]:

@@ -1026,11 +1026,11 @@ BoxPixel box_pixel(const WgradOperand& from, bool pixel_rows, int64_t bytes, int
 }
 
 // What a box of a tensor map holds at a coordinate: the element's offset in the tensor, or kZero.
-int64_t mapped(const TensorMapSpec& map, const std::array<int64_t, 5>& at) {
+int64_t mapped(const TensorMapSpec& map, const std::array<int64_t, 5>& at, int64_t element_bytes = 2) {
   int64_t offset = map.offset + at[0];
   for (int i = 0; i < 5; ++i) {
     if (at[i] < 0 || at[i] >= static_cast<int64_t>(map.size[i])) return kZero;
-    if (i > 0) offset += at[i] * static_cast<int64_t>(map.stride[i - 1]) / 2;
+    if (i > 0) offset += at[i] * static_cast<int64_t>(map.stride[i - 1]) / element_bytes;
   }
   return offset;
 }
@@ -1145,6 +1145,58 @@ struct BlockFilter {
   }
 };
 
+// Of the accesses that the lanes of a warp make together, of so many values each.
+int bank_conflicts(const std::array<std::vector<int32_t>, 32>& places, int values) {
+  int most = 1;
+  for (size_t i = 0; i < places[0].size(); ++i) {
+    for (int first = 0; first < 32; first += 32 / values) {  // 128 bytes are read or written at once
+      std::array<int, 32> count{};
+      for (int lane = first; lane < first + 32 / values; ++lane) {
+        if (i < places[lane].size()) most = std::max(most, ++count[places[lane][i] / values % (32 / values)]);
+      }
+    }
+  }
+  return most;
+}
+
+// WgradStaging::kRaw: dy of the 16 pixels of a step, as its consumers load them for filter number `filter` of a block;
+// the element's offset, or kZero.
+std::array<int64_t, 16> raw_pixels(const WgradLaunch& launch, const WgradTile& tile, const WgradStep& step,
+                                   int32_t block, int32_t filter) {
+  const WgradParams& params = launch.params;
+  const TensorMapSpec& map = launch.y_map[0];
+  const WgradRawTile raw(params, tile);
+  const int32_t pitch = params.raw.pitch;
+  if (params.y_offset + params.m_blocks * params.y_block_bytes > params.stage_bytes) {
+    throw py::index_error("beyond the stage");
+  }
+  std::array<std::vector<int32_t>, 32> pairs;
+  for (int32_t lane = 0; lane < 32; ++lane) {
+    for (int32_t i = 0; i < 8; i += 2) {
+      pairs[lane].push_back(fragment_place(params.raw, lane, 0) + fragment_place(params.raw, 0, i));
+    }
+  }
+  if (bank_conflicts(pairs, 2) > 1) throw py::index_error("bank conflicts");
+  std::array<int64_t, 16> pixels;
+  pixels.fill(kNothing);
+  for (int32_t thread = 0; thread < 128; ++thread) {
+    for (int32_t i = 0; i < 8; ++i) {
+      if (fragment_filter(thread, i) != filter) continue;
+      int64_t& pixel = pixels.at(fragment_pixel(thread, i));
+      if (pixel != kNothing) throw py::index_error("loaded twice");
+      pixel = kZero;
+      if (fragment_pixel(thread, i) >= raw.pixels(step)) continue;
+      const int32_t place = raw.place(step) + fragment_place(params.raw, thread, 0) + fragment_place(params.raw, 0, i);
+      if (params.raw.copy_pixels == 0 && place >= 64 * pitch) throw py::index_error("not copied");
+      const int32_t copy = place / (64 * pitch), row = place / pitch % 64, at = raw.copy(copy) + place % pitch;
+      if (4 * place >= params.y_box_bytes || row != filter) throw py::index_error("not copied");
+      if (raw.copy(copy) % 4 != 0) throw py::index_error("no legal copy");
+      pixel = mapped(map, {at, block * 64 + row, 0, tile.n, 0}, 4);
+    }
+  }
+  return pixels;
+}
+
 // As the sm_90a weight gradient forms them: both operands' pixels by their place in a stage. `product`: of parts.
 Products wgrad_products(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device, int32_t filter,
                         int32_t product) {
@@ -1155,13 +1207,14 @@ Products wgrad_products(const ConvProblem& problem, const KernelEntry& kernel, c
   const bool x_pixels = x_has_pixel_rows(kernel.wgrad.staging), y_pixels = y_has_pixel_rows(kernel.wgrad.staging);
   // Rows of dy: of one filter, whose plane is where `target` counts from, and whose x lies further left.
   const bool rows = kernel.wgrad.staging == WgradStaging::kTmaRows;
-  const bool folds = params.x_fold.pixels > 0;
+  const bool raw = kernel.wgrad.staging == WgradStaging::kRaw, folds = params.x_fold.pixels > 0;
   const BlockFilter at(params, filter);
   const int32_t back = rows ? params.rows.shift[params.rows.filter_phase(at.block) << params.rows.row_log2] : 0;
-  if (product >= params.products) throw py::index_error("no such product");
+  if (product >= split_products(params.parts)) throw py::index_error("no such product");
   const bool splits = params.x_split.parts > 0;
   const SplitProduct parts(params.parts, product);
   std::vector<int64_t> copied;
+  std::array<int64_t, 16> fragment{};
   Products products;
   auto target_of = [&](const WgradTile& tile, int64_t y_bytes) {
     if (rows) {
@@ -1189,7 +1242,7 @@ Products wgrad_products(const ConvProblem& problem, const KernelEntry& kernel, c
     const int64_t x_bytes = step.x * 16 + (x_pixels ? 2 * i : i / 8 * params.x_group_pitch + i % 8 * channels * 2);
     const int64_t y_bytes = step.y * 16 + (y_pixels ? 2 * i : i / 8 * params.y_group_pitch + i % 8 * 128);
     const int32_t n = tile.n, p = tile.p, q = tile.q;
-    const int64_t target = target_of(tile, y_bytes);
+    const int64_t target = raw ? fragment.at(i) : target_of(tile, y_bytes);
     if (target == kZero) return;
     for (int u = group.unit_begin; u < group.unit_end; ++u) {
       const WgradUnit& unit = params.unit[u];
@@ -1232,6 +1285,10 @@ Products wgrad_products(const ConvProblem& problem, const KernelEntry& kernel, c
         const WgradTile tile(params, t);
         if (rows) copied = copied_rows(launch, tile, at.block, at.number);
         for (int32_t step = 0; step < 2 * params.step_pairs; ++step) {
+          if (raw) {
+            fragment = raw_pixels(launch, tile, params.step[step], at.block, at.number);
+            for (int64_t& pixel : fragment) pixel = pixel == kZero ? kZero : pixel - filter * problem.y_strides.c;
+          }
           for (int32_t i = 0; i < 16; ++i) {
             multiply(params.tap_group[g], c_job * params.c_blocks_per_job * channels, tile, params.step[step], i);
           }
@@ -1247,20 +1304,6 @@ Products wgrad_products(const ConvProblem& problem, const KernelEntry& kernel, c
 // other.
 using SplitElement = std::optional<std::tuple<std::optional<int64_t>, int>>;
 constexpr int64_t kSplitZero = std::numeric_limits<int64_t>::max(), kSplitNothing = std::numeric_limits<int64_t>::min();
-
-// Of the accesses that the lanes of a warp make together, of so many values each.
-int bank_conflicts(const std::array<std::vector<int32_t>, 32>& places, int values) {
-  int most = 1;
-  for (size_t i = 0; i < places[0].size(); ++i) {
-    for (int first = 0; first < 32; first += 32 / values) {  // 128 bytes are read or written at once
-      std::array<int, 32> count{};
-      for (int lane = first; lane < first + 32 / values; ++lane) {
-        if (i < places[lane].size()) most = std::max(most, ++count[places[lane][i] / values % (32 / values)]);
-      }
-    }
-  }
-  return most;
-}
 
 template <Operand kOperand>
 std::tuple<std::vector<SplitElement>, int> simulate_split(const Split& split, int64_t bytes) {

@@ -7,6 +7,7 @@
 #include "fastconv/ptx/cluster.cuh"
 #include "fastconv/ptx/warpgroup.cuh"
 #include "fastconv/tile/fold.cuh"
+#include "fastconv/tile/mainloop_wgrad_raw_sm90.cuh"
 #include "fastconv/tile/mainloop_wgrad_sm90.cuh"
 #include "fastconv/tile/reorder.cuh"
 #include "fastconv/tile/split.cuh"
@@ -28,11 +29,12 @@ struct WgradThreads {
   // NOTES: setmaxnreg moves registers within the block's allotment: 168 x 384 threads or 128 x 512. More threads do not
   // pay: no wgmma may then have 96 accumulators (C7602).
   static constexpr bool kWide = kWarpgroups == 2;
-  static constexpr Registers kRegisters = kStaging == WgradStaging::kTmaRows
-                                              ? (kWide ? Registers{56, 224} : Registers{56, 152})
-                                          : kTma  ? (kWide ? Registers{40, 232} : Registers{32, 160})
-                                          : kWide ? Registers{168, 168}
-                                                  : Registers{104, 136};
+  static constexpr Registers kRegisters =
+      kStaging == WgradStaging::kTmaRows ? (kWide ? Registers{56, 224} : Registers{56, 152})
+      : kStaging == WgradStaging::kRaw   ? (kWide ? Registers{24, 240} : Registers{32, 160})
+      : kTma                             ? (kWide ? Registers{40, 232} : Registers{32, 160})
+      : kWide                            ? Registers{168, 168}
+                                         : Registers{104, 136};
 };
 
 struct WgradInMaps {
@@ -58,7 +60,9 @@ __global__ __launch_bounds__((WgradConfig{kChannels, kBlocks, kUnits, kWarpgroup
                                                      const __grid_constant__ WgradMaps<kStaging> y_maps) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Threads = WgradThreads<kWarpgroups, kStaging>;
-  using Loop = WgradMainloop<T, kChannels, kBlocks, kUnits, kStaging>;
+  using Loop =
+      std::conditional_t<kStaging == WgradStaging::kRaw, WgradRawMainloop<kChannels, kBlocks, kUnits, kWarpgroups>,
+                         WgradMainloop<T, kChannels, kBlocks, kUnits, kStaging>>;
   using Store = WgradJobStore<T, kChannels, kBlocks, kUnits * kWarpgroups>;
 
   extern __shared__ uint8_t smem_raw[];
@@ -112,7 +116,7 @@ __global__ __launch_bounds__((WgradConfig{kChannels, kBlocks, kUnits, kWarpgroup
     if (reorder_x || reorder_y || fold_x) sync_grid();
   }
   const WgradShare share(params, params.first_block + static_cast<int32_t>(blockIdx.x));
-  clear_wgrad_tails(params, share.job, smem);
+  clear_wgrad_tails(params, smem);
   __syncthreads();
   ptx::allow_next_kernel();
   ptx::wait_for_previous_kernel();

@@ -32,8 +32,10 @@ void launch_wgrad(const Plan& plan, const ConvProblem& problem, const ConvBuffer
   }
   if (params.x_split.parts > 0) {
     params.x_split.values = static_cast<const float*>(buffers.x);
-    params.y_split.values = static_cast<const float*>(buffers.y);
     params.x.data = params.x_split.rows = workspace;
+  }
+  if (params.y_split.parts > 0) {
+    params.y_split.values = static_cast<const float*>(buffers.y);
     params.y.data = params.y_split.rows = workspace + wgrad.y_offset;
   }
   params.x_order.done = reinterpret_cast<uint32_t*>(workspace + wgrad.done_offset);
@@ -47,7 +49,8 @@ void launch_wgrad(const Plan& plan, const ConvProblem& problem, const ConvBuffer
     in_maps.y_planes = encode_tensor_map(wgrad.y_planes, operand, params.y_order.planes);
   }
   TensorMaps y_maps{};
-  for (int i = 0; i < wgrad.y_maps; ++i) y_maps.map[i] = encode_tensor_map(wgrad.y_map[i], operand, params.y.data);
+  const DType y_operand = kStaging == WgradStaging::kRaw ? problem.dtype : operand;
+  for (int i = 0; i < wgrad.y_maps; ++i) y_maps.map[i] = encode_tensor_map(wgrad.y_map[i], y_operand, params.y.data);
 
   LaunchShape shape{plan.grid, plan.block_threads, plan.smem_bytes};
   shape.early = true;

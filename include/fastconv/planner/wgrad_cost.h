@@ -10,6 +10,7 @@ namespace fastconv::wgrad {
 
 inline constexpr double kDramBytes = 2711;  // a clock
 
+// Of one pass.
 double tile_clocks(const Work& work, const WgradConfig& config, const Reach& reach, const WgradTiling& tiling,
                    const Tile& tile, Copied copied);
 

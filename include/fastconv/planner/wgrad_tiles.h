@@ -79,9 +79,13 @@ struct Tile {
   int64_t x_rows, x_pitch, y_rows, y_pitch;  // rows of one image
   int64_t steps;                             // of 16 pixels
   int64_t used;                              // positions that a step may read, from where it starts
-  int64_t x_box_bytes, x_part_bytes, y_box_bytes, y_block_bytes, stage_bytes;
+  int64_t x_box_bytes, x_part_bytes, stage_part_bytes, y_box_bytes, y_block_bytes, stage_bytes;
+  int64_t copies;  // of a block of dy's filters
   int64_t stages, count;
 };
+
+// WgradStaging::kRaw: a copy brings whole rows of the image, all that the tile has.
+bool copies_whole_rows(const Work& work, const WgradTiling& tiling);
 
 // False if it does not fit.
 bool make_tile(const Work& work, const WgradConfig& config, const Reach& reach, const WgradTiling& tiling,

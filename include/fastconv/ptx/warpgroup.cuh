@@ -24,6 +24,13 @@ __device__ __forceinline__ void barrier_sync(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
+// Of the warp's 32. NOTES: read again each time, so that it takes no register in between.
+__device__ __forceinline__ int lane() {
+  int lane;
+  asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
+  return lane;
+}
+
 // A value of another lane of a whole warp. NOTES: __shfl_sync takes the bits of a float as an integer; the compiler
 // then keeps accumulators as integers, and ptxas no longer sees that they are wgmma's.
 __device__ __forceinline__ float shuffle(float value, int lane) {

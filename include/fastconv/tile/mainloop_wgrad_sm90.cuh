@@ -29,6 +29,8 @@ struct Promotion {
     weight *= split_scale(params.parts);
     left = period = (largest ? 1 : kSmallProducts) * params.promotion;
   }
+  // Those of all sizes are, to begin with, and sums of them have the scale of the largest.
+  __device__ __forceinline__ void begin_all(const WgradParams& params) { weight = 1, left = period = params.promotion; }
   // Asked once a step pair.
   __device__ __forceinline__ bool is_due() {
     const bool due = left == 0;
@@ -40,6 +42,14 @@ struct Promotion {
     for (int u = 0; u < kUnits; ++u) {
 #pragma unroll
       for (int i = 0; i < kAccumulators; ++i) sums[u][i] += weight * acc[u][i];
+    }
+  }
+  // From products of one size to the next larger ones.
+  static __device__ __forceinline__ void shrink(float (&acc)[kUnits][kAccumulators]) {
+#pragma unroll
+    for (int u = 0; u < kUnits; ++u) {
+#pragma unroll
+      for (int i = 0; i < kAccumulators; ++i) acc[u][i] *= 1 / split_scale(kMaxSplitParts);
     }
   }
   __device__ __forceinline__ void end(float (&acc)[kUnits][kAccumulators]) {

@@ -32,6 +32,19 @@ __device__ __forceinline__ void copy_wgrad_rows(const WgradParams& params, const
   }
 }
 
+// One thread: dy's planes of a stage, as they lie.
+__device__ __forceinline__ void copy_wgrad_planes(const WgradParams& params, const WgradJob& job, const WgradTile& tile,
+                                                  const CUtensorMap* map, uint32_t to, uint32_t barrier) {
+  const WgradRawTile raw(params, tile);
+  const int copies = params.raw.copy_pixels == 0 ? 1 : params.tile_p;
+  for (int m = 0; m < params.m_blocks; ++m, to += params.y_block_bytes) {
+    for (int i = 0; i < copies; ++i) {
+      ptx::tma_load(to + i * 64 * 4 * params.raw.pitch, map, raw.copy(i), (job.k_job * params.m_blocks + m) * 64,
+                    job.group, tile.n, 0, barrier);
+    }
+  }
+}
+
 // One warp. The copy engine fills in zeros for padding, for channels beyond C or K and for pixels beyond the image: a
 // product with such a pixel of dy adds nothing, whatever x holds there. Shifted rows of dy have a barrier a stage of
 // their own, for clear_wgrad_margins().
@@ -42,7 +55,7 @@ __device__ __forceinline__ void stage_wgrad_tma(const WgradParams& params, const
   const WgradJob& job = share.job;
   const WgradTapGroup& group = params.tap_group[job.tap_group];
   const int32_t c_block = job.c_job * params.c_blocks_per_job, k_block = job.k_job * params.m_blocks;
-  const int32_t x_bytes = (group.part_end - group.part_begin) * params.x_box_bytes;
+  const int32_t x_bytes = params.stage_parts * (group.part_end - group.part_begin) * params.x_box_bytes;
   const int32_t y_bytes = params.m_blocks * params.y_box_bytes;
   const bool apart = kStaging == WgradStaging::kTmaRows && params.rows.shifted;
 
@@ -60,16 +73,20 @@ __device__ __forceinline__ void stage_wgrad_tma(const WgradParams& params, const
       const uint32_t y_barrier = apart ? y_barriers + 8 * ring.index : ring.full();
       ptx::mbarrier_arrive_expect(ring.full(), apart ? x_bytes : x_bytes + y_bytes);
       if (apart) ptx::mbarrier_arrive_expect(y_barrier, y_bytes);
-      uint32_t to = ring.stage();
-      for (int i = group.part_begin; i < group.part_end; ++i, to += params.x_part_bytes) {
-        const WgradPart& part = params.part[i];
-        copy_box<x_has_pixel_rows(kStaging)>(to, x_map, (c_block + part.c_block) * kChannels, x_group,
-                                             tile.q * params.stride_w + part.dw, tile.p * params.stride_h + part.dh,
-                                             tile.n, ring.full());
+      for (int p = 0; p < params.stage_parts; ++p) {
+        uint32_t to = ring.stage() + p * params.stage_part_bytes;
+        for (int i = group.part_begin; i < group.part_end; ++i, to += params.x_part_bytes) {
+          const WgradPart& part = params.part[i];
+          copy_box<x_has_pixel_rows(kStaging)>(to, x_map, (c_block + part.c_block) * kChannels,
+                                               x_group + p * params.groups, tile.q * params.stride_w + part.dw,
+                                               tile.p * params.stride_h + part.dh, tile.n, ring.full());
+        }
       }
-      to = ring.stage() + params.y_offset;
+      uint32_t to = ring.stage() + params.y_offset;
       if constexpr (kStaging == WgradStaging::kTmaRows) {
         copy_wgrad_rows(params, job, tile, y_maps, to, y_barrier);
+      } else if constexpr (kStaging == WgradStaging::kRaw) {
+        copy_wgrad_planes(params, job, tile, &y_maps, to, y_barrier);
       } else {
         for (int m = 0; m < params.m_blocks; ++m, to += params.y_block_bytes) {
           copy_box<y_has_pixel_rows(kStaging)>(to, &y_maps, (k_block + m) * 64, y_group, tile.q, tile.p, tile.n,
@@ -246,15 +263,14 @@ __device__ __forceinline__ void stage_wgrad_warps(const WgradParams& params, con
 }
 
 // The rows of a stage that no copy writes but a step may read: beyond the last pixel of a tile. All threads.
-__device__ __forceinline__ void clear_wgrad_tails(const WgradParams& params, const WgradJob& job, uint32_t data) {
-  const WgradTapGroup& group = params.tap_group[job.tap_group];
-  const int parts = group.part_end - group.part_begin, boxes = parts + params.m_blocks;
+__device__ __forceinline__ void clear_wgrad_tails(const WgradParams& params, uint32_t data) {
+  const int x_boxes = params.y_offset / params.x_part_bytes, boxes = x_boxes + params.m_blocks;
   for (int i = 0; i < params.stages * boxes; ++i) {
     const int stage = i / boxes, box = i - stage * boxes;
     const uint32_t base = data + stage * params.stage_bytes;
-    const bool is_x = box < parts;
+    const bool is_x = box < x_boxes;
     const uint32_t start =
-        is_x ? base + box * params.x_part_bytes : base + params.y_offset + (box - parts) * params.y_block_bytes;
+        is_x ? base + box * params.x_part_bytes : base + params.y_offset + (box - x_boxes) * params.y_block_bytes;
     const int begin = is_x ? params.x_box_bytes : params.y_box_bytes;
     const int end = is_x ? params.x_part_bytes : params.y_block_bytes;
     for (int at = begin + threadIdx.x * 16; at < end; at += blockDim.x * 16) {

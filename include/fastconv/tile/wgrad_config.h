@@ -11,14 +11,16 @@ namespace fastconv {
 //   kTma        channels, copied from channels_last, or from NCHW that the kernel has written anew: see reorder.h;
 //   kTmaPixels  pixels, copied from NCHW: pointwise alone, since a filter tap can only shift by whole rows;
 //   kTmaRows    channels of x as in kTma; pixels of dy, copied from NCHW: no tap shifts them;
-//   kWarps      channels, from any layout: what cannot be copied goes through the registers of producer warps.
-enum class WgradStaging : int8_t { kTma, kTmaPixels, kTmaRows, kWarps };
+//   kWarps      channels, from any layout: what cannot be copied goes through the registers of producer warps;
+//   kRaw        float32: channels of x as in kTma, all its parts at once; dy as it lies in NCHW, which consumers split
+//               in registers on its way to the products.
+enum class WgradStaging : int8_t { kTma, kTmaPixels, kTmaRows, kWarps, kRaw };
 
 FASTCONV_HOST_DEVICE constexpr bool x_has_pixel_rows(WgradStaging staging) {
   return staging == WgradStaging::kTmaPixels;
 }
 FASTCONV_HOST_DEVICE constexpr bool y_has_pixel_rows(WgradStaging staging) {
-  return staging == WgradStaging::kTmaPixels || staging == WgradStaging::kTmaRows;
+  return staging == WgradStaging::kTmaPixels || staging == WgradStaging::kTmaRows || staging == WgradStaging::kRaw;
 }
 // Whether part of x may be written anew while products go on. Where dy is too, nothing was won by it.
 FASTCONV_HOST_DEVICE constexpr bool streams_x(WgradStaging staging) { return staging == WgradStaging::kTmaRows; }

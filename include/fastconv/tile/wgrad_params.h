@@ -42,7 +42,8 @@ struct WgradTapGroup {
   int32_t last_dh, last_dw;  // the largest of its parts
 };
 
-// 16 pixels of a tile: where they start in a part of x and in dy, in units of 16 bytes.
+// 16 pixels of a tile: where they start in a part of x and in dy, in units of 16 bytes; of WgradStaging::kRaw, y is
+// (row << 8) + column.
 struct WgradStep {
   uint16_t x, y;
 };
@@ -98,6 +99,15 @@ struct WgradRows {
   }
 };
 
+// WgradStaging::kRaw: planes of dy as they lie, of 64 filters a copy. A copy begins at a multiple of 16 bytes, up to
+// three pixels early. It brings a row of the tile or, where tiles have whole rows of the image, all of them.
+struct WgradRaw {
+  int32_t pitch;        // floats of a filter in a copy: an odd multiple of 8, for the banks when fragments are loaded
+  int32_t width;        // of the image
+  int32_t row_pitch;    // from one row's pixels to the next in shared memory, floats
+  int32_t copy_pixels;  // from one copy to the next in the plane; 0: there is one
+};
+
 // How a block writes its part of dW, if no other block has sums of it.
 enum class WgradStore : int8_t {
   kQuads,     // as the sums lie in registers, two channels of two filters at once: any strides
@@ -114,6 +124,7 @@ struct WgradParams {
   Split x_split, y_split;    // of float32 tensors, likewise; otherwise without parts
   WgradOperand x, y;
   WgradRows rows;
+  WgradRaw raw;
   void* w;
   float* partial;
 
@@ -127,9 +138,11 @@ struct WgradParams {
   FastDivmod tiles_q, tiles_p;  // tile = (n * tiles_p + p) * tiles_q + q
   int32_t tile_n, tile_p, tile_q;
   int32_t stride_h, stride_w;
-  // The reduction of float32 tensors goes over the tiles once for each product of parts, see split.h. Part i of group g
-  // is group g + i * groups of the tensor maps. Of the last product, sums are promoted after so many step pairs.
+  // The reduction of float32 tensors goes over the tiles once for each product of parts, see split.h, or once in all if
+  // x has all its parts in a stage. Part i of group g is group g + i * groups of the tensor maps. Of the largest
+  // product, sums are promoted after so many step pairs.
   int32_t parts, products, groups, promotion;
+  int32_t stage_parts, stage_part_bytes;  // of x
 
   int32_t m_blocks;           // of 64 filters
   int32_t units_per_m_block;  // slots of units; slot = m_block * units_per_m_block + unit
