@@ -16,6 +16,7 @@ import itertools
 import json
 import math
 import shlex
+import signal
 import statistics
 import sys
 import time
@@ -273,6 +274,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         build=environment.build(),
         names={name: opponents.display_name(name, device) for name in ("fastconv", "torch")},
     )
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # a time limit's; see below
     try:
         for case in tqdm(cases(options.quick), unit="case"):
             found.points += measure(case, device, options.draws)
