@@ -113,6 +113,7 @@ def convolution_backward(
 
 
 TF32_ROUNDING = 2.0**-11
+BF16X3_ERROR = 2e-5
 
 
 def used_tf32(error: float) -> bool:
@@ -120,16 +121,22 @@ def used_tf32(error: float) -> bool:
     return error > 2.0**-14
 
 
+def promised(mode: Mode, opponent_error: float | None) -> float:
+    """The most that docs/precision.md allows, relative to the opponent's error where there is one."""
+    if mode.precision == "bf16x3":
+        return BF16X3_ERROR
+    if opponent_error is not None and mode.precision == "ieee":
+        return 1.2 * opponent_error
+    if opponent_error is not None and mode.precision == "tf32":
+        return 1.1 * opponent_error if used_tf32(opponent_error) else TF32_ROUNDING
+    return WRONG_ABOVE[mode.label]
+
+
 def verdict(mode: Mode, error: float, opponent_error: float | None) -> str:
-    """`ok`; `loose` if beyond the precision promised in docs, which is relative to the opponent's; `WRONG`."""
+    """`ok`; `loose` if beyond what is promised; `WRONG`."""
     if not error <= WRONG_ABOVE[mode.label]:
         return "WRONG"
-    promised = 2e-5 if mode.precision == "bf16x3" else WRONG_ABOVE[mode.label]
-    if opponent_error is not None and mode.precision == "ieee":
-        promised = 1.2 * opponent_error
-    if opponent_error is not None and mode.precision == "tf32":
-        promised = 1.1 * opponent_error if used_tf32(opponent_error) else TF32_ROUNDING
-    return "ok" if error <= promised else "loose"
+    return "ok" if error <= promised(mode, opponent_error) else "loose"
 
 
 def _ends(size: int, each: int, device: torch.device) -> torch.Tensor:

@@ -9,13 +9,14 @@ import json
 import math
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 import fastconv
-from bench import alternatives, environment, limits, timing
+from bench import accuracy, alternatives, environment, limits, opponents, timing
 from bench.__main__ import QUICK_FLOPS, parse, quick
 from bench.errors import Reference, random_tensors, reference, verdict
 from bench.floors import H200, Ceilings, floor_of
@@ -323,3 +324,71 @@ def test_limits_are_of_kernels_for_tensor_cores() -> None:
     cases = limits.cases("public", ["seed_5x7", "dw_*", "resnext_g32", "rn50_stem"])
     assert {name for name, *_ in cases} == {"seed_5x7", "rn50_stem"}
     assert [case for case in cases if case[2] == "wgrad"] == [("seed_5x7", "nhwc", "wgrad")]
+
+
+def test_sums_of_the_sweep_are_as_long_as_it_says() -> None:
+    for case in accuracy.cases(quick=True):
+        x, w = (torch.ones(size, requires_grad=True) for size in (case.problem.input, case.problem.weight))
+        y = F.conv2d(x, w, None, *case.problem.conv_args)
+        dx, dw = torch.autograd.grad(y.sum(), (x, w))
+        if case.sweep == "length":
+            assert case.at == {"fprop": y, "dgrad": dx, "wgrad": dw}[case.pass_].max()
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+def test_numbers_of_the_sweep_have_the_range_that_it_says(pass_: str) -> None:
+    problem = Problem("p", (2, 16, 32, 32), (32, 16, 3, 3))
+
+    def drawn(sigma: float, exponent: int) -> list[torch.Tensor]:
+        case = accuracy.Case("", 0, pass_, problem, sigma, exponent)
+        data = accuracy.draw_tensors(case, torch.Generator().manual_seed(0))
+        return [getattr(data, name) for name in accuracy.FACTORS[pass_]]
+
+    for tensor in drawn(sigma=3, exponent=0):  # the logarithm of a normal number's magnitude has variance pi^2 / 8
+        assert float(tensor.abs().log().var()) == pytest.approx(9 + math.pi**2 / 8, rel=0.1)
+    first, second = drawn(sigma=0, exponent=0)
+    assert float(first.var()) == pytest.approx(1, rel=0.1)
+    for exponent in (96, -96):
+        times, divided = drawn(0, exponent)
+        assert torch.equal(times, first * 2.0**exponent) and torch.equal(divided, second * 2.0**-exponent)
+    for exponent in (min(accuracy.EXPONENTS), max(accuracy.EXPONENTS)):
+        times, divided = drawn(0, exponent)
+        assert 0 < times.norm(torch.inf) < math.inf and 0 < divided.norm(torch.inf) < math.inf
+        assert exponent > 0 or times.norm(torch.inf) < torch.finfo(torch.float32).smallest_normal
+
+
+def test_accuracy_is_measured_and_drawn_again(tmp_path: Path) -> None:
+    assert accuracy.main(["--device", "cpu", "--quick", "--draws", "1", "--out", str(tmp_path)]) == 0
+    (path,) = tmp_path.glob("*.json")
+    found = accuracy.Accuracy.from_json(path.read_text())
+    assert found.to_json() == path.read_text()
+    modes = [f"fp32 {precision}" for precision in PRECISIONS]
+    curves = {(point.sweep, point.pass_, point.mode) for point in found.points}
+    assert curves == set(itertools.product(accuracy.SWEEPS, PASSES, modes))
+    for point in found.points:
+        assert point.kernel.startswith("cpu_")
+        assert point.error is not None and point.opponent_error is not None
+        assert 0 < point.error < 1e-6 and 0 < point.opponent_error < 1e-6
+    table = path.with_suffix(".md").read_text()
+    assert all(f"| {sweep}" in table for sweep in accuracy.SWEEPS)
+    picture, again = path.with_suffix(".png").read_bytes(), tmp_path / "again.png"
+    assert accuracy.main(["--draw", str(path), "--picture", str(again)]) == 0
+    assert picture.startswith(b"\x89PNG") and again.read_bytes() == picture
+
+
+@pytest.mark.parametrize(("factor", "error"), [(1 + 1e-3, pytest.approx(1e-3, rel=0.01)), (math.nan, None)])
+def test_accuracy_shows_what_is_wrong(factor: float, error: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = opponents.fastconv_run
+
+    def wrong(*args: Any) -> opponents.Run:
+        run = right(*args)
+        return lambda data: run(data) * factor
+
+    monkeypatch.setitem(opponents.CONTENDERS, "fastconv", wrong)
+    points = accuracy.measure(accuracy.cases(quick=True)[0], torch.device("cpu"), draws=2)
+    assert [point.error for point in points] == [error] * 3
+    assert all(point.share > 1 for point in points)
+    assert all(point.opponent_error is not None and point.opponent_error < 1e-6 for point in points)
+    found = accuracy.Accuracy("", "", {}, {}, {}, {}, {"torch": "oneDNN"}, points)
+    assert accuracy.Accuracy.from_json(found.to_json()) == found
+    assert "Beyond it: 3 of 3" in accuracy.markdown(found)

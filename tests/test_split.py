@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from itertools import product
+from math import prod
+from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import _fastconv_native as native
@@ -162,6 +164,87 @@ def test_filters_become_rows_of_operands(data: st.DataObject, how: tuple, groups
     assert written[: len(expected)] == expected
     assert all(element is None for element in written[len(expected) :])
     assert len(written) - len(expected) < 128 * CHUNK[operand] // 16
+
+
+HOPPER = native.DeviceSpec.cuda(90, 132, 227 << 10)
+FLOAT_KERNELS = [k for k in native.kernel_table() if k.name.startswith(("halo_", "sm90_wgrad_"))]
+PARTS = {"tf32": 2, "bf16x3": 2, "ieee": 3}
+ZERO, NOTHING = -(1 << 62), -(1 << 61)  # no elements of a tensor
+
+
+@st.composite
+def float_problems(draw: st.DrawFn, pass_: str, precision: str) -> native.ConvProblem:
+    """Any layout, alignment and number of channels, grouped or not, pointwise or not."""
+    channels = st.sampled_from([3, 4, 8, 15, 16, 17, 24, 33, 40, 72])
+    pair = st.tuples(st.integers(1, 3), st.integers(1, 3))
+    groups, c, k = draw(st.sampled_from([1, 1, 2, 3])), draw(channels), draw(channels)
+    pointwise = (1, 1), (1, 1), (0, 0), (1, 1)
+    taps, stride, padding, dilation = draw(st.just(pointwise) | st.tuples(pair, pair, pair, pair))
+    geometry = stride, padding, dilation, groups
+    x = (draw(st.integers(1, 3)), groups * c, draw(st.integers(1, 9)), draw(st.integers(1, 12)))
+    w = (groups * k, c, *taps)
+    assume(not native.validate(x, w, *geometry))
+    n, _, p, q = native.output_size(x, w, *geometry)
+    options: dict[str, Any] = {"channels_last": draw(st.booleans())}
+    if draw(st.booleans()):
+        sizes = {"x_strides": x, "w_strides": w, "y_strides": (n, groups * k, p, q)}
+        options = {name: draw(strides_of(size)) for name, size in sizes.items()}
+        options["align"] = draw(st.sampled_from([4, 8, 16]))
+    return native.ConvProblem(x, w, *geometry, pass_=pass_, precision=precision, **options)
+
+
+def mapped_elements(p: native.ConvProblem, pass_: str, name: str, sizes: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Of every coordinate of a tensor map, outermost dimension first: the tensor's element, or ZERO, and the part."""
+    at = np.indices(sizes[::-1])
+    index: tuple[np.ndarray, ...]
+    if name == "w":
+        strides = p.w_strides
+        part, group = np.divmod(at[0], p.groups)
+        k, c = (at[4], at[1]) if pass_ == "dgrad" else (at[1], at[4])
+        exists = (k < p.k_per_group) & (c < p.c_per_group)
+        index = group * p.k_per_group + k, c, at[2], at[3]
+    else:
+        n, h, w = (p.n, p.h, p.w) if name == "x" else (p.n, p.p, p.q)
+        channels, strides = (p.c_per_group, p.x_strides) if name == "x" else (p.k_per_group, p.y_strides)
+        part, group = np.divmod(at[3], p.groups)
+        exists = at[4] < channels
+        columns, rows, images = sizes[2:]
+        assert (images, rows, columns) == (n, h, w) or (p.r, p.s) == (1, 1)  # which may be one row
+        image, row, column = np.unravel_index((at[0] * rows + at[1]) * columns + at[2], (n, h, w))
+        index = image, group * channels + at[4], row, column
+    elements = sum((i * stride for i, stride in zip(index, strides, strict=True)), np.zeros_like(part))
+    return np.where(exists, elements, ZERO), part
+
+
+@pytest.mark.parametrize("precision", PARTS)
+@pytest.mark.parametrize("pass_", ["fprop", "dgrad", "wgrad"])
+@given(data=st.data())
+@settings(max_examples=40)
+def test_tensor_maps_hold_every_part_of_every_value(pass_: str, precision: str, data: st.DataObject) -> None:
+    problem = data.draw(float_problems(pass_, precision))
+    kernels = [k for k in FLOAT_KERNELS if k.pass_ == pass_ and k.why_not(problem, HOPPER) is None]
+    assume(kernels)
+    kernel = data.draw(st.sampled_from(kernels))
+    native.check_copies(problem, kernel, HOPPER)
+    parts = 1 if "tf32" in kernel.name else PARTS[precision]
+    maps = native.operand_maps(problem, kernel, HOPPER)
+    assert set(maps) == {"fprop": {"x", "w"}, "dgrad": {"y", "w"}, "wgrad": {"x", "y"}}[pass_]
+    for name, (sizes, strides, written) in maps.items():
+        channels, groups = (sizes[0], sizes[4]) if name == "w" else sizes[:2]
+        reduced = problem.k_per_group if name == "y" or (name, pass_) == ("w", "dgrad") else problem.c_per_group
+        assert channels >= reduced and groups == parts * problem.groups
+        if name == "w":
+            produced = problem.c_per_group if pass_ == "dgrad" else problem.k_per_group
+            assert sizes[1:4] == [problem.s, problem.r, produced]
+        else:
+            assert prod(sizes[2:]) == problem.n * (problem.h * problem.w if name == "x" else problem.p * problem.q)
+        at = sum(i * stride for i, stride in zip(np.indices(sizes[::-1]), strides[::-1], strict=True))
+        expected, part = mapped_elements(problem, pass_, name, sizes)
+        if not written:  # the tensor is read in place
+            assert parts == 1 and (at == expected).all()
+            continue
+        held = np.array([(NOTHING, 0) if e is None else (ZERO if e[0] is None else e[0], e[1]) for e in written])
+        assert (held[at, 0] == expected).all() and (held[at, 1] == part).all()
 
 
 def dense(size: tuple[int, int, int, int], layout: str) -> tuple[int, int, int, int]:

@@ -186,6 +186,16 @@ def split_strides(size: Quad, groups: int, operand: str, parts: int) -> Quad: ..
 def filter_split(problem: ConvProblem, operand: str, parts: int, unit_rows: int = 0) -> tuple[SplitElements, int]:
     """As split()."""
 
+def operand_maps(
+    problem: ConvProblem, kernel: Kernel, device: DeviceSpec
+) -> dict[str, tuple[list[int], list[int], SplitElements]]:
+    """The tensor maps of a kernel for float32 on tensor cores, by the tensor that they hold values of: x, w or y.
+
+    Sizes and strides, of elements from the innermost dimension, and the workspace where the map begins, as split();
+    nothing if the tensor itself is read. Raises ValueError if the kernel refuses, IndexError if an operand is written
+    beyond its room in the workspace.
+    """
+
 def split_parts(values: list[int], parts: int) -> list[list[int]]:
     """Bits of each bf16 part of float32 values, given as bits; as many as a multiple of 8."""
 

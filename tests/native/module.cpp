@@ -4,7 +4,9 @@
 
 #include <array>
 #include <bit>
+#include <iterator>
 #include <limits>
+#include <map>
 #include <optional>
 #include <set>
 #include <sstream>
@@ -1034,10 +1036,16 @@ int64_t mapped(const TensorMapSpec& map, const std::array<int64_t, 5>& at, int64
   }
   return offset;
 }
-void check_copy(const TensorMapSpec& map, int64_t column) {
-  bool legal = map.offset % 8 == 0 && map.offset >= 0 && column % 8 == 0;
-  for (const uint64_t stride : map.stride) legal = legal && stride % 16 == 0;
+// What cuTensorMapEncodeTiled takes of elements of so many bytes, and whether a copy may begin at the column.
+void check_copy(const TensorMapSpec& map, int64_t bytes, int64_t column) {
+  const int64_t row_bytes = map.box[0] * bytes;
+  bool legal = map.offset >= 0 && map.offset * bytes % 16 == 0 && column * bytes % 16 == 0;
+  for (const uint64_t size : map.size) legal = legal && size >= 1 && size <= uint64_t{1} << 32;
+  for (const uint64_t stride : map.stride) legal = legal && stride % 16 == 0 && stride < uint64_t{1} << 40;
   for (const uint32_t box : map.box) legal = legal && box >= 1 && box <= 256;
+  for (const uint32_t step : map.step) legal = legal && step >= 1 && step <= 8;
+  legal = legal && map.step[0] == 1 && row_bytes % 16 == 0;
+  if (map.swizzle_bytes != 0) legal = legal && row_bytes <= map.swizzle_bytes;
   if (!legal) throw py::index_error("no legal copy");
 }
 
@@ -1047,14 +1055,17 @@ void check_copies(const ConvProblem& problem, const KernelEntry& kernel, const D
   if (plan.grid == 0) return;  // nothing is launched
   if (kernel.family == KernelFamily::kHalo) {
     const HaloLaunch launch = halo_launch(plan, problem);
-    for (int i = 0; i < launch.in_maps; ++i) check_copy(launch.in_map[i], 0);
-    if (launch.params.filter_direct) check_copy(launch.filter_map, 0);
+    const int64_t bytes = element_size(launch.operand);
+    for (int i = 0; i < launch.in_maps; ++i) check_copy(launch.in_map[i], bytes, 0);
+    if (launch.params.filter_direct) check_copy(launch.filter_map, bytes, 0);
+    if (launch.planes.size[0] > 0) check_copy(launch.planes, bytes, 0);
+    if (launch.out_planes.size[0] > 0) check_copy(launch.out_planes, bytes, 0);
   } else if (kernel.family == KernelFamily::kWgrad) {
     const WgradLaunch launch = wgrad_launch(plan, problem);
-    if (launch.params.x_copied) check_copy(launch.x_map, 0);
-    for (int i = 0; i < launch.y_maps; ++i) check_copy(launch.y_map[i], 0);
-    if (launch.x_planes.size[0] > 0) check_copy(launch.x_planes, 0);
-    if (launch.y_planes.size[0] > 0) check_copy(launch.y_planes, 0);
+    if (launch.params.x_copied) check_copy(launch.x_map, 2, 0);
+    for (int i = 0; i < launch.y_maps; ++i) check_copy(launch.y_map[i], 2, 0);
+    if (launch.x_planes.size[0] > 0) check_copy(launch.x_planes, 2, 0);
+    if (launch.y_planes.size[0] > 0) check_copy(launch.y_planes, 2, 0);
   }
 }
 
@@ -1114,7 +1125,7 @@ std::vector<int64_t> copied_rows(const WgradLaunch& launch, const WgradTile& til
   std::vector<int64_t> pixels(params.tile_p * params.tile_q, kNothing);
   for_each_y_copy(params, tile, block, [&](int32_t at, int32_t row, int32_t first, int32_t place) {
     const TensorMapSpec& map = launch.y_map[at];
-    check_copy(map, tile.q);
+    check_copy(map, 2, tile.q);
     if (at >= launch.y_maps) throw py::index_error("another map");
     for (uint32_t i = 0; i < map.box[3]; ++i) {
       for (int32_t j = 0; j < params.tile_q; ++j) {
@@ -1386,6 +1397,46 @@ std::vector<std::vector<uint32_t>> split_parts(const std::vector<uint32_t>& valu
   return out;
 }
 
+// A tensor map by which float32 values are read: sizes and strides, of elements, and what the workspace holds where it
+// begins; nothing if it is the tensor that is read.
+using OperandMap = std::tuple<std::vector<uint64_t>, std::vector<uint64_t>, std::vector<SplitElement>>;
+
+OperandMap operand_map(const TensorMapSpec& map, const Split& split, Operand operand, int64_t bytes) {
+  const uint64_t element = kSplitChunkBytes / split_chunk(operand);
+  std::vector<uint64_t> strides{1};
+  for (const uint64_t stride : map.stride) strides.push_back(stride / element);
+  if (map.offset != 0) throw py::index_error("begins elsewhere");
+  std::vector<SplitElement> written;
+  if (split.parts > 0) written = std::get<0>(simulate_split(split, bytes, operand, 0));
+  return {{std::begin(map.size), std::end(map.size)}, strides, written};
+}
+
+// By the tensor that they hold values of. What a split writes has to lie where the plan has room for it.
+std::map<std::string, OperandMap> operand_maps(const ConvProblem& problem, const KernelEntry& kernel,
+                                               const DeviceSpec& device) {
+  const Plan plan = kernel.plan(kernel, problem, device);
+  std::map<std::string, OperandMap> maps;
+  if (kernel.family == KernelFamily::kHalo) {
+    const HaloLaunch launch = halo_launch(plan, problem);
+    const Operand operand = halo::operand_of(kernel.halo.operands);
+    if (launch.in_offset > launch.out_offset || launch.out_offset > plan.workspace_bytes) {
+      throw py::index_error("beyond the workspace");
+    }
+    maps["w"] = operand_map(launch.filter_map, launch.params.filter_split, operand, launch.in_offset);
+    maps[problem.pass == Pass::kDgrad ? "y" : "x"] =
+        operand_map(launch.in_map[0], launch.params.in_split, operand, launch.out_offset - launch.in_offset);
+  } else {
+    const WgradLaunch launch = wgrad_launch(plan, problem);
+    const int64_t y_offset = launch.y_offset, end = launch.done_offset;
+    if (y_offset > end || end > launch.partial_offset || launch.partial_offset > plan.workspace_bytes) {
+      throw py::index_error("beyond the workspace");
+    }
+    maps["x"] = operand_map(launch.x_map, launch.params.x_split, Operand::kBf16, y_offset);
+    maps["y"] = operand_map(launch.y_map[0], launch.params.y_split, Operand::kBf16, end - y_offset);
+  }
+  return maps;
+}
+
 // A function of a problem's plan; ValueError with the kernel's reason if it has none.
 template <typename R>
 auto unless_refused(R (*of_plan)(const ConvProblem&, const KernelEntry&, const DeviceSpec&)) {
@@ -1504,6 +1555,7 @@ void bind_split(py::module_& m) {
                               operand, unit_rows);
       },
       "problem"_a, "operand"_a, "parts"_a, "unit_rows"_a = 0);
+  m.def("operand_maps", unless_refused(operand_maps), "problem"_a, "kernel"_a, "device"_a);
   m.def("split_parts", &split_parts, "values"_a, "parts"_a);
   m.def(
       "to_tf32",
