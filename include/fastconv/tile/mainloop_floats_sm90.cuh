@@ -15,7 +15,7 @@ namespace fastconv {
 template <int kDepth, int kChannels>
 struct FloatLoader {
   using Fragment = FloatFragment<kDepth>;
-  using Values = float[Fragment::kValues];
+  using Values = float[2][Fragment::kValues];  // of two fragments
 
   const HaloParams& params;
   Fragment fragment;
@@ -33,7 +33,7 @@ struct FloatLoader {
   // on. kOneRow: the M-block's pixels are of one row.
   template <bool kOneRow>
   __device__ __forceinline__ void load(uint32_t stage, const FloatRows& rows, int row, int column, int k,
-                                       Values& v) const {
+                                       float (&v)[Fragment::kValues]) const {
     stage += (k * kDepth + fragment.channel) * channel_bytes;
     uint32_t at[2];
 #pragma unroll
@@ -48,32 +48,35 @@ struct FloatLoader {
   }
 };
 
-// A fragment in kParts.
+// Two fragments in kParts.
 template <int kParts>
-struct FloatOperand {
-  uint32_t part[kParts][4];
+struct FloatOperands {
+  uint32_t part[kParts][2][4];
 
   template <int kValues>
-  __device__ __forceinline__ void make(const float (&v)[kValues]) {
+  __device__ __forceinline__ void make(const float (&v)[2][kValues]) {
     if constexpr (kParts == 1) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) part[0][i] = __float_as_uint(v[i]);  // the copy engine has rounded it
+      for (int i = 0; i < 8; ++i) part[0][i / 4][i % 4] = __float_as_uint(v[i / 4][i % 4]);  // rounded as it was copied
     } else {
-      SplitParts parts(v);
+      float all[16];
 #pragma unroll
-      for (int i = 0; i < kParts - 1; ++i) parts.next(i == 0, split_scale(kParts), part[i]);
-      parts.last(part[kParts - 1]);
+      for (int i = 0; i < 16; ++i) all[i] = v[i / 8][i % 8];
+      SplitParts parts(all);
+#pragma unroll
+      for (int p = 0; p < kParts; ++p) {
+        uint32_t words[8];
+        if (p < kParts - 1) {
+          parts.next(p == 0, split_scale(kParts), words);
+        } else {
+          parts.last(words);
+        }
+#pragma unroll
+        for (int i = 0; i < 8; ++i) part[p][i / 4][i % 4] = words[i];
+      }
     }
   }
 };
-
-// Operands that are loaded ahead, being made, or read by products under way: so many that a run of kFragments ends
-// where it began.
-__host__ __device__ constexpr int float_buffers(int parts, int fragments) {
-  int buffers = parts == 1 ? 3 : 2;
-  while (fragments % buffers != 0) ++buffers;
-  return buffers;
-}
 
 // Three filter columns lie side by side on N or none. If they do, so do three filter rows in time: a row of the halo is
 // multiplied by all of them, for as many rows of M-blocks, as soon as it is an operand.
@@ -90,7 +93,7 @@ struct FloatsMainloop {
   static constexpr int kHaloRows = kRows + kTapRows - 1;
   using Loader = FloatLoader<kDepth, kChannels>;
   using Values = typename Loader::Values;
-  using Operand = FloatOperand<kParts>;
+  using Operands = FloatOperands<kParts>;
   using Sums = float[kMBlocks][kAccumulators];
 
   // `issued` is called when no stage is left to wait for, with wgmmas still in flight.
@@ -122,7 +125,7 @@ struct FloatsMainloop {
               b[t] = ptx::descriptor_low(filter.stage()), read[t] = filter.empty();
             }
             // Step k of the M-block that is `m`-th in row `row` of them, shifted by the tap.
-            auto load = [&](int k, int row, int m, Values& v) {
+            auto load = [&](int k, int row, int m, auto& v) {
               const FloatPlace block = float_block(params, first_block + m);
               loader.template load<(kColumns > 1)>(halo.stage(), rows, block.row + row + i * group.row_step,
                                                    block.column + j * group.col_step, k, v);
@@ -150,45 +153,57 @@ struct FloatsMainloop {
   }
 
  private:
-  // The products of parts whose numbers add up to `size`.
-  static __device__ __forceinline__ void multiply(const Operand& a, uint32_t b, int k, int size,
+  // The products of parts, of fragment `i` of two, whose numbers add up to `size`.
+  static __device__ __forceinline__ void multiply(const Operands& a, int i, uint32_t b, int k, int size,
                                                   float (&acc)[kAccumulators], int accumulate) {
     const uint32_t b_high = ptx::descriptor_high(8 * kPixelBytes, ptx::swizzle_of(kPixelBytes));
 #pragma unroll
     for (int first = 0; first <= size; ++first) {
-      ptx::wgmma<T, ptx::Major::kK>(acc, a.part[first], ptx::descriptor(b + (size - first) * kPartStep + 2 * k, b_high),
+      ptx::wgmma<T, ptx::Major::kK>(acc, a.part[first][i],
+                                    ptx::descriptor(b + (size - first) * kPartStep + 2 * k, b_high),
                                     first == 0 ? accumulate : 1);
     }
   }
 
-  // `release` is called when all earlier products are done.
+  // While a pair of fragments is multiplied, the next one is made and the one after that is on its way. `release` is
+  // called when all earlier products are done.
   template <typename Load, typename Release>
   static __device__ __forceinline__ void multiply(const uint32_t (&b)[kTapRows], Sums& sums, int accumulate, Load load,
                                                   Release release) {
-    constexpr int kFragments = kSteps * kHaloRows * kAcross, kBuffers = float_buffers(kParts, kFragments);
-    static_assert(kFragments > 1);
-    Values v[kBuffers];
-    Operand operand[kBuffers];
-    load(0, 0, 0, v[0]);
+    constexpr int kPairs = kSteps * kHaloRows * kAcross / 2;
+    static_assert(kPairs > 1 && kSteps * kHaloRows * kAcross % 2 == 0);
+    Values v[2];
+    Operands operands[2];
+    auto load_pair = [&](int pair) {
 #pragma unroll
-    for (int f = 0; f < kFragments; ++f) {
-      ptx::wgmma_wait<1>();  // what is loaded or made now was read by the group before
-      if (f == 1) release();
-      const int next = f + 1;
-      if (next < kFragments) {
-        load(next / (kHaloRows * kAcross), next / kAcross % kHaloRows, next % kAcross, v[next % kBuffers]);
+      for (int f = 2 * pair; f < 2 * pair + 2; ++f) {
+        load(f / (kHaloRows * kAcross), f / kAcross % kHaloRows, f % kAcross, v[pair % 2][f % 2]);
       }
-      Operand& a = operand[f % kBuffers];
-      a.make(v[f % kBuffers]);
+    };
+    load_pair(0);
+#pragma unroll
+    for (int pair = 0; pair < kPairs; ++pair) {
+      if (pair == 0 && kPairs % 2 == 1) {
+        ptx::wgmma_wait<0>();  // the last pair was in the same registers
+      } else {
+        ptx::wgmma_wait<1>();
+      }
+      if (pair == 1) release();
+      if (pair + 1 < kPairs) load_pair(pair + 1);
+      Operands& a = operands[pair % 2];
+      a.make(v[pair % 2]);
       ptx::wgmma_fence();
-      const int k = f / (kHaloRows * kAcross), row = f / kAcross % kHaloRows;
 #pragma unroll
-      for (int t = 0; t < kTapRows; ++t) {
-        if (row - t < 0 || row - t >= kRows) continue;
-        float (&acc)[kAccumulators] = sums[(row - t) * kAcross + f % kAcross];
+      for (int f = 2 * pair; f < 2 * pair + 2; ++f) {
+        const int k = f / (kHaloRows * kAcross), row = f / kAcross % kHaloRows;
 #pragma unroll
-        for (int size = kParts - 1; size >= 0; --size) {
-          multiply(a, b[t], k, size, acc, k + t == 0 && size == kParts - 1 ? accumulate : 1);
+        for (int t = 0; t < kTapRows; ++t) {
+          if (row - t < 0 || row - t >= kRows) continue;
+          float (&acc)[kAccumulators] = sums[(row - t) * kAcross + f % kAcross];
+#pragma unroll
+          for (int size = kParts - 1; size >= 0; --size) {
+            multiply(a, f % 2, b[t], k, size, acc, k + t == 0 && size == kParts - 1 ? accumulate : 1);
+          }
         }
       }
       ptx::wgmma_commit();
@@ -202,15 +217,18 @@ struct FloatsMainloop {
     constexpr int kGroups = kTogether * kParts, kBuffers = kAccumulators <= 32 ? 2 : 1;
 #pragma unroll
     for (int first = 0; first < kMBlocks / kTogether; ++first) {
-      Operand operand[kSteps][kTogether + kTapRows - 1];
+      constexpr int kFragments = kSteps * (kTogether + kTapRows - 1);
+      static_assert(kFragments % 2 == 0);
+      Operands operands[kFragments / 2];
 #pragma unroll
-      for (int k = 0; k < kSteps; ++k) {
+      for (int f = 0; f < kFragments; f += 2) {
+        Values v;
 #pragma unroll
-        for (int row = 0; row < kTogether + kTapRows - 1; ++row) {
-          Values v;
-          load(k, kTapRows > 1 ? row : 0, kTapRows > 1 ? first : row, v);
-          operand[k][row].make(v);
+        for (int i = f; i < f + 2; ++i) {
+          const int row = i / kSteps;
+          load(i % kSteps, kTapRows > 1 ? row : 0, kTapRows > 1 ? first : row, v[i % 2]);
         }
+        operands[f / 2].make(v);
       }
       float acc[kBuffers][kAccumulators];
       auto add = [&](int group) {
@@ -227,7 +245,8 @@ struct FloatsMainloop {
         for (int k = 0; k < kSteps; ++k) {
 #pragma unroll
           for (int t = 0; t < kTapRows; ++t) {
-            multiply(operand[k][group / kParts + t], b[t], k, kParts - 1 - group % kParts, acc[group % kBuffers],
+            const int f = (group / kParts + t) * kSteps + k;
+            multiply(operands[f / 2], f % 2, b[t], k, kParts - 1 - group % kParts, acc[group % kBuffers],
                      k + t == 0 ? 0 : 1);
           }
         }

@@ -189,7 +189,6 @@ struct WgradRawMainloop {
     template <int kCount>
     static __device__ __forceinline__ void split(const float (&v)[8], uint32_t (&y)[kParts][4]) {
       SplitParts parts(v);
-      parts.infinite = __any_sync(~0u, parts.infinite);  // or another thread's: all branch alike
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
         if (i < kParts - 1) {

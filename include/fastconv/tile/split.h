@@ -184,7 +184,8 @@ FASTCONV_HOST_DEVICE bool is_infinite(float value) { return __builtin_fabsf(valu
 
 // Whether one of the values, none of them infinite, is the largest that there is. On the GPU this costs fewer
 // instructions than to look at the numbers that they come from.
-FASTCONV_HOST_DEVICE bool has_largest_bf16(const uint32_t (&pairs)[4]) {
+template <int kPairs>
+FASTCONV_HOST_DEVICE bool has_largest_bf16(const uint32_t (&pairs)[kPairs]) {
   constexpr uint32_t kLargest = 0x7f7f;
 #if defined(__CUDA_ARCH__)
   auto larger = [](uint32_t a, uint32_t b) {
@@ -192,8 +193,12 @@ FASTCONV_HOST_DEVICE bool has_largest_bf16(const uint32_t (&pairs)[4]) {
     asm("max.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
     return c;
   };
-  const uint32_t most = larger(larger(pairs[0], pairs[1]), larger(pairs[2], pairs[3]));
-  return (most & 0x7fff) == kLargest || (most >> 16 & 0x7fff) == kLargest;
+  uint32_t most[kPairs / 2];
+  for (int i = 0; i < kPairs / 2; ++i) most[i] = larger(pairs[i], pairs[i + kPairs / 2]);
+  for (int left = kPairs / 4; left > 0; left /= 2) {
+    for (int i = 0; i < left; ++i) most[i] = larger(most[i], most[i + left]);
+  }
+  return (most[0] & 0x7fff) == kLargest || (most[0] >> 16 & 0x7fff) == kLargest;
 #else
   for (const uint32_t pair : pairs) {
     if ((pair & 0x7fff) == kLargest || (pair >> 16 & 0x7fff) == kLargest) return true;
@@ -222,30 +227,32 @@ FASTCONV_HOST_DEVICE uint32_t to_tf32(float value) {
 // The parts of a chunk's values: each the nearest bf16 to what those before it leave. Of an infinity they are 1, zeros
 // and the infinity, with its sign: the last part meets only the first of the other factor, so that products are
 // infinite, or NaN, as the value's own.
+template <int kValues>
 struct SplitParts {
-  float rest[8];
+  static constexpr int kPairs = kValues / 2;
+  float rest[kValues];
 
-  FASTCONV_HOST_DEVICE explicit SplitParts(const float (&values)[8]) {
-    for (int i = 0; i < 8; ++i) rest[i] = values[i];
+  FASTCONV_HOST_DEVICE explicit SplitParts(const float (&values)[kValues]) {
+    for (int i = 0; i < kValues; ++i) rest[i] = values[i];
   }
 
   // The next part, which is not the last; what it leaves is `scale` times as large in those that follow.
-  FASTCONV_HOST_DEVICE void next(bool first, float scale, uint32_t (&part)[4]) {
-    for (int i = 0; i < 4; ++i) part[i] = to_bf16_pair<true>(rest[2 * i], rest[2 * i + 1]);
+  FASTCONV_HOST_DEVICE void next(bool first, float scale, uint32_t (&part)[kPairs]) {
+    for (int i = 0; i < kPairs; ++i) part[i] = to_bf16_pair<true>(rest[2 * i], rest[2 * i + 1]);
     if (has_largest_bf16(part)) {  // as infinite values have
       const uint32_t one = first ? 0x3f80 : 0;
-      for (int i = 0; i < 4; ++i) {
+      for (int i = 0; i < kPairs; ++i) {
         if (is_infinite(rest[2 * i])) part[i] = (part[i] & 0xffff8000) | one;
         if (is_infinite(rest[2 * i + 1])) part[i] = (part[i] & 0x8000ffff) | one << 16;
       }
     }
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < kPairs; ++i) {
       rest[2 * i] = (rest[2 * i] - __builtin_bit_cast(float, part[i] << 16)) * scale;
       rest[2 * i + 1] = (rest[2 * i + 1] - __builtin_bit_cast(float, part[i] & 0xffff0000)) * scale;
     }
   }
-  FASTCONV_HOST_DEVICE void last(uint32_t (&part)[4]) const {
-    for (int i = 0; i < 4; ++i) part[i] = to_bf16_pair<false>(rest[2 * i], rest[2 * i + 1]);
+  FASTCONV_HOST_DEVICE void last(uint32_t (&part)[kPairs]) const {
+    for (int i = 0; i < kPairs; ++i) part[i] = to_bf16_pair<false>(rest[2 * i], rest[2 * i + 1]);
   }
 };
 
