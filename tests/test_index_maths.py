@@ -147,7 +147,9 @@ def staged_convolutions(draw: st.DrawFn, kernel: native.Kernel) -> Convolution:
         [1] if whole or (staging == "pairs" and not dgrad) else [1, 2, 4] if staging == "transposed" else [1, 2, 3]
     )
     rows_together = side_by_side and staging == "floats"
-    h, r, *rows = axis(image[0], [1] if whole or unit_stride or (lines and dgrad) else [1, 2, 3, 4], three=rows_together)
+    h, r, *rows = axis(
+        image[0], [1] if whole or unit_stride or (lines and dgrad) else [1, 2, 3, 4], three=rows_together
+    )
     w, s, *cols = axis(image[1], [1] if lines or unit_stride else columns, in_threes=side_by_side)
     stride, padding, dilation = zip(rows, cols, strict=True)
     # Only the reduced channels cost time here, so the others are as many as the kernel wants.

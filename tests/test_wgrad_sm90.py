@@ -15,7 +15,7 @@ from test_index_maths import Convolution, products_by_definition
 HOPPER = native.DeviceSpec.cuda(90, 132, 227 << 10)
 ALL_KERNELS = [kernel for kernel in native.kernel_table() if kernel.name.startswith("sm90_wgrad_")]
 FLOAT_KERNELS = [kernel for kernel in ALL_KERNELS if kernel.name.endswith("_f32")]
-RAW_KERNELS = [kernel for kernel in FLOAT_KERNELS if "_raw_" in kernel.name]
+RAW_KERNELS = [kernel for kernel in FLOAT_KERNELS if "_floats_" in kernel.name]
 KERNELS = [kernel for kernel in ALL_KERNELS if kernel not in FLOAT_KERNELS]
 PARTS = {"bf16x3": 2, "tf32": 2, "ieee": 3}
 PAIR = st.tuples(st.integers(1, 3), st.integers(1, 3))
@@ -43,8 +43,8 @@ def dense_planes(draw: st.DrawFn, kernel: native.Kernel, channels: int, outputs:
 @st.composite
 def stageable(draw: st.DrawFn, kernel: native.Kernel) -> Convolution:
     """With as many channels as the kernel stages at a time, or twice that, few pixels, and rows that it can copy."""
-    width, raw = int(kernel.name.split("_")[2].split("x")[0]), "_raw_" in kernel.name
-    channels = draw(st.sampled_from([width, 2 * width] if width == 64 and not raw else [width, width - 8]))
+    width, floats = int(kernel.name.split("_")[2].split("x")[0]), "_floats_" in kernel.name
+    channels = draw(st.sampled_from([width, 2 * width] if width == 64 and not floats else [width, width - 8]))
     if kernel.name.endswith(("warps", "f32")):
         channels -= draw(st.integers(0, 3))
     h, w = draw(SIZES)
@@ -55,7 +55,7 @@ def stageable(draw: st.DrawFn, kernel: native.Kernel) -> Convolution:
         h += 7
     elif draw(st.integers(0, 3)) == 0:
         taps = (1, 1)
-    if raw:
+    if floats:
         outputs = draw(st.sampled_from([(4, 19), (8, 7), (3, 20), (1, 44), (6, 14), (12, 1), (2, 30)]))
         return draw(dense_planes(kernel, channels, outputs))
     filters = draw(st.sampled_from([40, 72, 136] if kernel.name.endswith("rows") else [8, 72]))
@@ -101,15 +101,15 @@ def test_every_product_of_parts_is_formed_once_and_no_other(
         (n, c, h, w), (k, _, r, s) = conv[:2]
         conv = conv._replace(input=(n, groups * c, h, w), weight=(groups * k, c, r, s), groups=groups)
         assume(not native.validate(*conv))
-    raw = "_raw_" in kernel.name
-    channels_last = not raw and data.draw(st.booleans())
+    floats = "_floats_" in kernel.name
+    channels_last = not floats and data.draw(st.booleans())
     problem = native.ConvProblem(
         *conv, pass_="wgrad", dtype="float32", precision=precision, channels_last=channels_last
     )
     assume(kernel.why_not(problem, HOPPER) is None)
     native.check_copies(problem, kernel, HOPPER)
     expected = sorted(products_by_definition(conv, problem, "wgrad"))
-    k = data.draw(st.integers(0, problem.k_per_group - 1)) if raw else 0
+    k = data.draw(st.integers(0, problem.k_per_group - 1)) if floats else 0
     for product in range(len(native.split_products(PARTS[precision]))):
         assert sorted(native.wgrad_products(problem, kernel, HOPPER, k, product=product)) == expected
 
@@ -262,7 +262,7 @@ def test_hopper_sums_large_float32_gradients_on_tensor_cores(name: str, precisio
         )
         plan = native.make_plan(float32, HOPPER)
         assert plan.kernel.startswith("sm90_wgrad_") and plan.kernel.endswith("_f32")
-        assert ("_raw_" in plan.kernel) == (not channels_last)
+        assert ("_floats_" in plan.kernel) == (not channels_last)
 
 
 def test_some_kernel_takes_what_hopper_can_stage() -> None:

@@ -71,7 +71,7 @@ Launcher half_launcher(const KernelEntry& kernel) {
         case WgradStaging::kTmaPixels: return wgrad_launcher<WgradStaging::kTmaPixels, T>(kernel.line);
         case WgradStaging::kTmaRows: return wgrad_launcher<WgradStaging::kTmaRows, T>(kernel.line);
         case WgradStaging::kWarps: return wgrad_launcher<WgradStaging::kWarps, T>(kernel.line);
-        case WgradStaging::kRaw: break;
+        case WgradStaging::kFloats: break;
       }
       return nullptr;
     default: return simt_launcher<T>(kernel);
@@ -84,7 +84,7 @@ Launcher float_launcher(const KernelEntry& kernel) {
       return kernel.halo.staging == HaloStaging::kFloats ? float_halo_launcher<HaloStaging::kFloats>(kernel)
                                                          : float_halo_launcher<HaloStaging::kTma>(kernel);
     case KernelFamily::kWgrad:
-      return kernel.wgrad.staging == WgradStaging::kRaw ? wgrad_launcher<WgradStaging::kRaw, float>(kernel.line)
+      return kernel.wgrad.staging == WgradStaging::kFloats ? wgrad_launcher<WgradStaging::kFloats, float>(kernel.line)
                                                         : wgrad_launcher<WgradStaging::kTma, float>(kernel.line);
     default: return simt_launcher<float>(kernel);
   }

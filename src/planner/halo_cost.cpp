@@ -57,12 +57,13 @@ double staging_clocks(const Work& work, const HaloConfig& config, const HaloTili
   return (work.taps == 1 ? 1.4 : 1) * copy * raw_copies(work, tiling, tiles);
 }
 
-// Instructions of a warp that load and split what it needs of a product's channels, and add its sums.
+// Clocks of a multiprocessor for what a consumer of float32 planes does with a fragment apart from its products: its
+// few warps wait for their own instructions. Three filter rows share fragments where columns lie on N.
 double fragment_clocks(const HaloConfig& config) {
   switch (config.operands) {
-    case HaloOperands::kTf32: return 30;
-    case HaloOperands::kParts: return 70;
-    default: return 95 + 3 * config.n() / 2. / (config.channels / 16);
+    case HaloOperands::kTf32: return config.columns > 1 ? 40 : 55;
+    case HaloOperands::kParts: return config.columns > 1 ? 140 : 200;
+    default: return config.columns > 1 ? 280 : (150 + 3 * config.n()) * (config.channels < 32 ? 1.3 : 1);
   }
 }
 
@@ -96,7 +97,7 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
   // Warps that stage and products compete for shared memory.
   const bool by_warps = staged_by_warps(config.staging);
   const double body = std::max({mma, smem, load, issue}) + (by_warps ? .15 * std::min(mma, staging) : 0) +
-                      .3 * std::min(mma, issue) + (tiles.raw.whole ? 900 * halos : 0);
+                      .1 * std::min(mma, issue) + (tiles.raw.whole ? 900 * halos : 0);
   const double tile = tiling.turns ? std::max({body + 100, epilogue, (body + epilogue + 500) / 2}) : body + epilogue;
   const auto waves = static_cast<double>(config.lines ? 2 * rows_of_busiest(work, tiling.run_rows, sm_count) *
                                                             ceil_div(work.cols, tiling.tile_q)
@@ -105,7 +106,8 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
   // filters that do not exist as well; staging warps lose more where they cannot run ahead.
   const double idle = 1 - static_cast<double>(work.out.c) / static_cast<double>(tiles.filters * config.block_k);
   // Sums are promoted while the other warpgroup multiplies, unless it waits for its turn.
-  const bool waits = config.operands == HaloOperands::kPromotedParts && tiling.turns;
+  const bool promotes = config.operands == HaloOperands::kPromotedParts, waits = promotes && tiling.turns;
+  const bool narrow = promotes && !floats && config.channels < 32;  // six times the copies of short rows
   const bool by_threads = config.staging == HaloStaging::kPairs || config.staging == HaloStaging::kPixels;
   const double rough = !by_threads ? 1 +
                                          (config.staging != HaloStaging::kTransposed ? .02
@@ -113,7 +115,7 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
                                                                                      : .08) *
                                              (tiling.halo_stages == 2) +
                                          .02 * short_of_filters(tiling, tiles) + .01 * tiling.linear + .5 * waits +
-                                         .05 * ((tiling.linear || config.columns > 1) && tiling.turns) +
+                                         .9 * narrow + .05 * ((tiling.linear || config.columns > 1) && tiling.turns) +
                                          .03 * (config.staging == HaloStaging::kTransposed && tiling.turns) +
                                          .01 * (!tiling.linear && tiling.block_w_log2 == 6) + .02 * idle +
                                          .1 * (by_warps && tiling.linear && config.channels < 64 && work.in.c > 32)

@@ -15,7 +15,7 @@ constexpr double kCopyBytes = 70, kCopyClocks = 125;  // a clock; of one copy, w
 constexpr double kCopyLatency = 1600, kTileClocks = 40;
 constexpr double kOverlap = .35;                   // of the shorter of arithmetic and device memory, what shows
 constexpr double kSumsToSmem = 21, kSumsOut = 26;  // bytes a clock
-constexpr double kSplitIssue = 110;                // instructions of a warp, to load and split dy's fragment of a step
+constexpr double kSplitIssue = 110;                // to load and split dy's fragment of a step
 constexpr double kLaunchClocks = 13300, kReduceClocks = 2900;
 // Producer warps go round: loads, then stores, some 500 instructions of one warp a scheduler and a memory latency.
 constexpr double kStagingRoundClocks = 4400;
@@ -37,26 +37,29 @@ double tile_clocks(const Work& work, const WgradConfig& config, const Reach& rea
   const int64_t x_boxes = work.stage_parts() * reach.most_parts;
   const double bytes = static_cast<double>(x_boxes * tile.x_box_bytes + tiling.m_blocks * tile.y_box_bytes);
   const auto copies = static_cast<double>(x_boxes + tiling.m_blocks * tile.copies);
-  if (work.raw) {
+  if (work.floats) {
     // A from registers: B alone is read from shared memory. A scheduler issues for a warp of each warpgroup.
-    const int64_t splits = work.parts == 3 ? 3 : 1;  // products of each size split dy anew
-    mma = std::max(static_cast<double>(work.products() * tile.steps * config.slots()) * (config.n() / 2.),
-                   kSplitIssue * static_cast<double>(splits * tile.steps * config.warpgroups)) /
-          kMmaEfficiency;
+    // Products of each size split dy anew, and wait for the accumulators in between.
+    const bool by_size = work.parts == 3;
+    const double products = static_cast<double>(work.products() * tile.steps * config.slots()) * (config.n() / 2.);
+    const double splits = kSplitIssue * static_cast<double>((by_size ? 3 : 1) * tile.steps * config.warpgroups);
+    const double shows = by_size ? .7 : config.warpgroups > 2 ? .4 : .1;
+    mma = (std::max(products, splits) + shows * std::min(products, splits)) / kMmaEfficiency;
   }
   double load = bytes / kCopyBytes + kCopyClocks * copies;
   // The copy engine takes as long for a short row of pixels as for one of 128 bytes, and longer where each lies in
   // another page of memory, or neighbours have maps of their own.
   if (y_has_pixel_rows(config.staging) && !x_has_pixel_rows(config.staging)) {
     constexpr int64_t kPageBytes = 2 << 20;
-    const int64_t phases = work.raw ? 1 : row_phases(work.y), element = work.raw ? 4 : 2;
+    const int64_t phases = work.floats ? 1 : row_phases(work.y), element = work.floats ? 4 : 2;
     const double row_clocks = work.y.stride.c * element >= kPageBytes / 2 ? 13 : phases > 2 ? 11 : phases > 1 ? 8 : 5;
-    const auto rows = static_cast<double>(tiling.m_blocks * kFilters * (work.raw ? tile.copies : tiling.tile_p));
+    const auto rows = static_cast<double>(tiling.m_blocks * kFilters * (work.floats ? tile.copies : tiling.tile_p));
     load += std::max(0., rows * row_clocks - static_cast<double>(tiling.m_blocks * tile.y_box_bytes) / kCopyBytes);
   }
   if (!copied.x) load += staging_clocks(x_operand(work, tiling, tile), config.channels, reach.most_parts);
   if (!copied.y) load += staging_clocks(y_operand(work, tiling, tile), kFilters, tiling.m_blocks);
-  return std::max({mma, load, (mma + load + kCopyLatency) / static_cast<double>(tile.stages)}) + kTileClocks;
+  const double stages = static_cast<double>(tile.stages) - .5 * work.floats;  // which are released a step late
+  return std::max({mma, load, (mma + load + kCopyLatency) / stages}) + kTileClocks;
 }
 
 Sharing share_pixels(const WgradConfig& config, const DeviceSpec& device, int64_t jobs, int64_t tiles,

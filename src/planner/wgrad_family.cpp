@@ -22,7 +22,7 @@ using namespace wgrad;
 // Step pairs, of 32 pixels, between promotions (see Promotion): a loss of 2e-7, of 1.4e-6, and of 2.1e-6 where all
 // three products of bf16x3 are added to one sum.
 constexpr int32_t kIeeePromotion = 4, kBf16x3Promotion = 32;
-constexpr int32_t kRawPromotion = 16;
+constexpr int32_t kFloatsPromotion = 16;
 
 constexpr int64_t kMaxTaps = kMaxWgradUnits;  // one a unit fits every configuration's tables
 
@@ -107,7 +107,7 @@ void for_each_shape(const Work& work, WgradStaging staging, F f) {
     return;
   }
   const bool y_rows = y_has_pixel_rows(staging);  // of 32 to 128 bytes
-  const int64_t most_cols = staging == WgradStaging::kRaw ? 128 : y_rows ? 64 : 256;
+  const int64_t most_cols = staging == WgradStaging::kFloats ? 128 : y_rows ? 64 : 256;
   for (int64_t cols = y_rows ? 16 : 8; cols <= most_cols; cols *= 2) {
     if (cols >= 2 * q && cols > 16) break;
     for (int64_t pixels = 64; pixels <= 256; pixels *= 2) {
@@ -184,8 +184,8 @@ double read_bytes(const Work& work, const ConvProblem& problem) {
   if (work.parts == 0) return compulsory_bytes(problem);
   const Workspace workspace = workspace_of(work);
   const Side& y = work.y_planes;
-  const double raw = 4. * static_cast<double>(y.n * y.h * y.w) * static_cast<double>(y.c * work.groups);
-  if (work.raw) return static_cast<double>(workspace.x) + raw;
+  const double y_bytes = 4. * static_cast<double>(y.n * y.h * y.w) * static_cast<double>(y.c * work.groups);
+  if (work.floats) return static_cast<double>(workspace.x) + y_bytes;
   return static_cast<double>(workspace.x + workspace.y) / work.parts * work.products();
 }
 
@@ -213,7 +213,7 @@ Plan plan_as(const KernelEntry& entry, const ConvProblem& problem, const DeviceS
 
     for (int m_blocks = 1; m_blocks <= (work.pointwise ? 4 : 2); ++m_blocks) {
       if (config.slots() % m_blocks != 0 || m_blocks > filter_blocks(work, config.staging)) continue;
-      if (work.raw && config.warpgroups % m_blocks != 0) continue;  // a warpgroup has fragments of one
+      if (work.floats && config.warpgroups % m_blocks != 0) continue;  // a warpgroup has fragments of one
       make_units(work, config, box_taps, m_blocks, units);
       if (!units.fits || units.groups() > kMaxWgradTapGroups) continue;
       const Reach reach = reach_of(work, units, box_taps);
@@ -244,7 +244,7 @@ Plan plan_as(const KernelEntry& entry, const ConvProblem& problem, const DeviceS
           prepares ? std::min(grid, device.sm_count / sharing.cluster * sharing.cluster) : int64_t{0};
       const double share = std::min(1., static_cast<double>(grid) / device.sm_count);
       double cost_us = sharing.clocks / kTensorCyclesPerUs -
-                       kBothUs * ((work.parts > 0 && !work.raw) || (work.reorder_x && work.reorder_y));
+                       kBothUs * ((work.parts > 0 && !work.floats) || (work.reorder_x && work.reorder_y));
       if (work.reorder_x) {
         cost_us += streams ? stream_us(work.x_planes, work.groups, first_grid, config.threads() / 32, share)
                            : reorder_us(work.x_planes, work.groups, share);
@@ -252,7 +252,7 @@ Plan plan_as(const KernelEntry& entry, const ConvProblem& problem, const DeviceS
       if (work.reorder_y) cost_us += reorder_us(work.y_planes, work.groups, share);
       if (work.parts > 0) {
         cost_us += split_us(work.x_planes, work.groups, Operand::kBf16, work.parts, share);
-        if (!work.raw) cost_us += split_us(work.y_planes, work.groups, Operand::kBf16, work.parts, share);
+        if (!work.floats) cost_us += split_us(work.y_planes, work.groups, Operand::kBf16, work.parts, share);
       }
       if (fold) cost_us += reorder_us(work.x, work.groups, share);
       if (cost_us >= plan.cost_us) continue;
@@ -303,11 +303,11 @@ const char* why_not_as_it_is(const KernelEntry& entry, const ConvProblem& a, con
   if (a.stride.h > kMaxStride || a.stride.w > kMaxStride) return "takes strides up to 8";
   if (a.r * a.s > kMaxTaps) return "takes filters of up to 64 taps";
   if (a.dtype == DType::kFloat32) {
-    const bool raw = config.staging == WgradStaging::kRaw;
-    if (raw && !raw_copyable(output_side(a), a.groups)) {
+    const bool floats = config.staging == WgradStaging::kFloats;
+    if (floats && !floats_copyable(output_side(a), a.groups)) {
       return "copies dy as it lies: needs NCHW planes without gaps, of whole units of 16 bytes";
     }
-    if (!splittable(input_side(a), a.groups) || !(raw || splittable(output_side(a), a.groups))) {
+    if (!splittable(input_side(a), a.groups) || !(floats || splittable(output_side(a), a.groups))) {
       return "counts with 32 bits what it writes to the workspace";
     }
     return plan_as(entry, a, device, false, false).grid > 0 ? nullptr : kNoRoom;
@@ -401,11 +401,13 @@ WgradLaunch wgrad_launch(const Plan& plan, const ConvProblem& problem) {
   }
   if (work.parts > 0) {
     out.x_split = make_split(work.x_planes, work.groups, Operand::kBf16, work.parts);
-    if (!work.raw) out.y_split = make_split(work.y_planes, work.groups, Operand::kBf16, work.parts);
+    if (!work.floats) out.y_split = make_split(work.y_planes, work.groups, Operand::kBf16, work.parts);
   }
   out.parts = std::max(work.parts, 1), out.products = work.passes(), out.groups = i32(work.groups);
   out.stage_parts = work.stage_parts(), out.stage_part_bytes = i32(tile.stage_part_bytes);
-  out.promotion = problem.precision == Precision::kIeee ? kIeeePromotion : work.raw ? kRawPromotion : kBf16x3Promotion;
+  out.promotion = problem.precision == Precision::kIeee ? kIeeePromotion
+                  : work.floats                         ? kFloatsPromotion
+                                                        : kBf16x3Promotion;
   out.x_fold = work.fold;
   const int64_t row_bytes = config.channels * 2;
   const Copied copied = copied_operands(work, config.staging);
@@ -415,11 +417,11 @@ WgradLaunch wgrad_launch(const Plan& plan, const ConvProblem& problem) {
   const int64_t groups = work.groups * out.parts;  // of the maps: the parts of channels are like more groups
   Side x = work.x, y = work.y;
   if (work.parts > 0) x.c = split_channels(x.c, Operand::kBf16), y.c = split_channels(y.c, Operand::kBf16);
-  if (work.raw) {
-    out.raw.pitch = i32(tile.y_pitch), out.raw.width = i32(work.y.w);
+  if (work.floats) {
+    out.floats.pitch = i32(tile.y_pitch), out.floats.width = i32(work.y.w);
     const bool whole_rows = copies_whole_rows(work, tiling);
-    out.raw.row_pitch = whole_rows ? out.raw.width : kFilters * out.raw.pitch;
-    out.raw.copy_pixels = whole_rows ? 0 : out.raw.width;
+    out.floats.row_pitch = whole_rows ? out.floats.width : kFilters * out.floats.pitch;
+    out.floats.copy_pixels = whole_rows ? 0 : out.floats.width;
   }
   if (copied.x) {
     launch.x_map =
@@ -427,7 +429,7 @@ WgradLaunch wgrad_launch(const Plan& plan, const ConvProblem& problem) {
   }
   if (config.staging == WgradStaging::kTmaRows) {
     make_row_maps(work, tiling, launch);
-  } else if (work.raw) {
+  } else if (work.floats) {
     launch.y_map[launch.y_maps++] = raw_map(work, tile);
   } else if (copied.y) {
     launch.y_map[launch.y_maps++] =
@@ -468,7 +470,7 @@ WgradLaunch wgrad_launch(const Plan& plan, const ConvProblem& problem) {
       const int64_t x = i * tile.x_pitch * row_bytes + (left + j) * (x_pixel_rows ? 2 : row_bytes);
       const int64_t y =
           out.rows.place(i32(i), i32(rows)) * tile.y_pitch * kYRowBytes + j * (y_pixel_rows ? 2 : kYRowBytes);
-      out.step[steps++] = {static_cast<uint16_t>(x / 16), static_cast<uint16_t>(work.raw ? (i << 8) + j : y / 16)};
+      out.step[steps++] = {static_cast<uint16_t>(x / 16), static_cast<uint16_t>(work.floats ? (i << 8) + j : y / 16)};
     }
   }
   out.step_pairs = steps / 2;

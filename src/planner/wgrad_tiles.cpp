@@ -182,7 +182,7 @@ bool make_tile(const Work& work, const WgradConfig& config, const Reach& reach, 
   tile.x_box_bytes = x_boxes * row_bytes, tile.x_part_bytes = round_up(x_positions * row_bytes, kAlignment);
   tile.y_box_bytes = y_boxes * kYRowBytes, tile.y_block_bytes = round_up(y_positions * kYRowBytes, kAlignment);
   tile.copies = 1;
-  if (work.raw) {
+  if (work.floats) {
     const bool whole_rows = copies_whole_rows(work, tiling);
     tile.copies = whole_rows ? 1 : tiling.tile_p, tile.y_pitch = raw_pitch(work, tiling, whole_rows);
     tile.y_box_bytes = tile.copies * kFilters * tile.y_pitch * 4;

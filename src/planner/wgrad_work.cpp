@@ -50,8 +50,8 @@ Work make_work(const ConvProblem& p, const WgradConfig& config, bool fold) {
     // There is no TF32: wgmma takes it with pixels side by side alone, as nothing is staged here.
     work.parts = split_parts(p.precision);
     work.x = split_side(work.x, p.groups, Operand::kBf16, work.parts);
-    work.raw = config.staging == WgradStaging::kRaw;
-    if (!work.raw) work.y = split_side(work.y, p.groups, Operand::kBf16, work.parts);
+    work.floats = config.staging == WgradStaging::kFloats;
+    if (!work.floats) work.y = split_side(work.y, p.groups, Operand::kBf16, work.parts);
   } else {
     work.reorder_x = !fold && reorders(x_has_pixel_rows(config.staging), work.x);
     work.reorder_y = reorders(y_has_pixel_rows(config.staging), work.y);
@@ -98,7 +98,7 @@ bool rows_copyable(const Side& y, int64_t groups) {
          copies(y.n, y.stride.n) && copies(y.h, y.stride.h * phases.rows) && copies(y.c, y.stride.c * phases.filters) &&
          copies(groups, y.c * y.stride.c);
 }
-bool raw_copyable(const Side& y, int64_t groups) {
+bool floats_copyable(const Side& y, int64_t groups) {
   constexpr int64_t kBytes = 4;
   return (y.w == 1 || y.stride.w == 1) && (y.h == 1 || y.stride.h == y.w) && y.align >= 16 && y.h * y.w < kMaxExtent &&
          copies(y.n, y.stride.n, kBytes) && copies(y.c, y.stride.c, kBytes) && copies(groups, y.c * y.stride.c, kBytes);
@@ -119,7 +119,7 @@ Copied copied_operands(const Work& work, WgradStaging staging) {
 Workspace workspace_of(const Work& work) {
   if (work.parts > 0) {
     auto bytes = [&](const Side& side) { return split_bytes(side, work.groups, Operand::kBf16, work.parts); };
-    return {bytes(work.x_planes), work.raw ? 0 : bytes(work.y_planes), 0};
+    return {bytes(work.x_planes), work.floats ? 0 : bytes(work.y_planes), 0};
   }
   const int64_t folded = round_up(int64_t{work.fold.pixels} * work.fold.row * 2, 128);
   return {work.reorder_x ? reordered_bytes(work.x_planes, work.groups) : folded,

@@ -1170,21 +1170,21 @@ int bank_conflicts(const std::array<std::vector<int32_t>, 32>& places, int value
   return most;
 }
 
-// WgradStaging::kRaw: dy of the 16 pixels of a step, as its consumers load them for filter number `filter` of a block;
-// the element's offset, or kZero.
-std::array<int64_t, 16> raw_pixels(const WgradLaunch& launch, const WgradTile& tile, const WgradStep& step,
-                                   int32_t block, int32_t filter) {
+// WgradStaging::kFloats: dy of the 16 pixels of a step, as its consumers load them for filter number `filter` of a
+// block; the element's offset, or kZero.
+std::array<int64_t, 16> float_pixels(const WgradLaunch& launch, const WgradTile& tile, const WgradStep& step,
+                                     int32_t block, int32_t filter) {
   const WgradParams& params = launch.params;
   const TensorMapSpec& map = launch.y_map[0];
-  const WgradRawTile raw(params, tile);
-  const int32_t pitch = params.raw.pitch;
+  const WgradFloatsTile floats(params, tile);
+  const int32_t pitch = params.floats.pitch;
   if (params.y_offset + params.m_blocks * params.y_block_bytes > params.stage_bytes) {
     throw py::index_error("beyond the stage");
   }
   std::array<std::vector<int32_t>, 32> pairs;
   for (int32_t lane = 0; lane < 32; ++lane) {
     for (int32_t i = 0; i < 8; i += 2) {
-      pairs[lane].push_back(fragment_place(params.raw, lane, 0) + fragment_place(params.raw, 0, i));
+      pairs[lane].push_back(fragment_place(params.floats, lane, 0) + fragment_place(params.floats, 0, i));
     }
   }
   if (bank_conflicts(pairs, 2) > 1) throw py::index_error("bank conflicts");
@@ -1196,12 +1196,13 @@ std::array<int64_t, 16> raw_pixels(const WgradLaunch& launch, const WgradTile& t
       int64_t& pixel = pixels.at(fragment_pixel(thread, i));
       if (pixel != kNothing) throw py::index_error("loaded twice");
       pixel = kZero;
-      if (fragment_pixel(thread, i) >= raw.pixels(step)) continue;
-      const int32_t place = raw.place(step) + fragment_place(params.raw, thread, 0) + fragment_place(params.raw, 0, i);
-      if (params.raw.copy_pixels == 0 && place >= 64 * pitch) throw py::index_error("not copied");
-      const int32_t copy = place / (64 * pitch), row = place / pitch % 64, at = raw.copy(copy) + place % pitch;
+      if (fragment_pixel(thread, i) >= floats.pixels(step)) continue;
+      const int32_t place =
+          floats.place(step) + fragment_place(params.floats, thread, 0) + fragment_place(params.floats, 0, i);
+      if (params.floats.copy_pixels == 0 && place >= 64 * pitch) throw py::index_error("not copied");
+      const int32_t copy = place / (64 * pitch), row = place / pitch % 64, at = floats.copy(copy) + place % pitch;
       if (4 * place >= params.y_box_bytes || row != filter) throw py::index_error("not copied");
-      if (raw.copy(copy) % 4 != 0) throw py::index_error("no legal copy");
+      if (floats.copy(copy) % 4 != 0) throw py::index_error("no legal copy");
       pixel = mapped(map, {at, block * 64 + row, 0, tile.n, 0}, 4);
     }
   }
@@ -1218,7 +1219,7 @@ Products wgrad_products(const ConvProblem& problem, const KernelEntry& kernel, c
   const bool x_pixels = x_has_pixel_rows(kernel.wgrad.staging), y_pixels = y_has_pixel_rows(kernel.wgrad.staging);
   // Rows of dy: of one filter, whose plane is where `target` counts from, and whose x lies further left.
   const bool rows = kernel.wgrad.staging == WgradStaging::kTmaRows;
-  const bool raw = kernel.wgrad.staging == WgradStaging::kRaw, folds = params.x_fold.pixels > 0;
+  const bool floats = kernel.wgrad.staging == WgradStaging::kFloats, folds = params.x_fold.pixels > 0;
   const BlockFilter at(params, filter);
   const int32_t back = rows ? params.rows.shift[params.rows.filter_phase(at.block) << params.rows.row_log2] : 0;
   if (product >= split_products(params.parts)) throw py::index_error("no such product");
@@ -1253,7 +1254,7 @@ Products wgrad_products(const ConvProblem& problem, const KernelEntry& kernel, c
     const int64_t x_bytes = step.x * 16 + (x_pixels ? 2 * i : i / 8 * params.x_group_pitch + i % 8 * channels * 2);
     const int64_t y_bytes = step.y * 16 + (y_pixels ? 2 * i : i / 8 * params.y_group_pitch + i % 8 * 128);
     const int32_t n = tile.n, p = tile.p, q = tile.q;
-    const int64_t target = raw ? fragment.at(i) : target_of(tile, y_bytes);
+    const int64_t target = floats ? fragment.at(i) : target_of(tile, y_bytes);
     if (target == kZero) return;
     for (int u = group.unit_begin; u < group.unit_end; ++u) {
       const WgradUnit& unit = params.unit[u];
@@ -1296,8 +1297,8 @@ Products wgrad_products(const ConvProblem& problem, const KernelEntry& kernel, c
         const WgradTile tile(params, t);
         if (rows) copied = copied_rows(launch, tile, at.block, at.number);
         for (int32_t step = 0; step < 2 * params.step_pairs; ++step) {
-          if (raw) {
-            fragment = raw_pixels(launch, tile, params.step[step], at.block, at.number);
+          if (floats) {
+            fragment = float_pixels(launch, tile, params.step[step], at.block, at.number);
             for (int64_t& pixel : fragment) pixel = pixel == kZero ? kZero : pixel - filter * problem.y_strides.c;
           }
           for (int32_t i = 0; i < 16; ++i) {

@@ -7,7 +7,7 @@
 #include "fastconv/ptx/cluster.cuh"
 #include "fastconv/ptx/warpgroup.cuh"
 #include "fastconv/tile/fold.cuh"
-#include "fastconv/tile/mainloop_wgrad_raw_sm90.cuh"
+#include "fastconv/tile/mainloop_wgrad_floats_sm90.cuh"
 #include "fastconv/tile/mainloop_wgrad_sm90.cuh"
 #include "fastconv/tile/reorder.cuh"
 #include "fastconv/tile/split.cuh"
@@ -31,7 +31,7 @@ struct WgradThreads {
   static constexpr bool kWide = kWarpgroups == 2;
   static constexpr Registers kRegisters =
       kStaging == WgradStaging::kTmaRows ? (kWide ? Registers{56, 224} : Registers{56, 152})
-      : kStaging == WgradStaging::kRaw   ? (kWide ? Registers{24, 240} : Registers{32, 160})
+      : kStaging == WgradStaging::kFloats   ? (kWide ? Registers{24, 240} : Registers{32, 160})
       : kTma                             ? (kWide ? Registers{40, 232} : Registers{32, 160})
       : kWide                            ? Registers{168, 168}
                                          : Registers{104, 136};
@@ -61,7 +61,7 @@ __global__ __launch_bounds__((WgradConfig{kChannels, kBlocks, kUnits, kWarpgroup
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Threads = WgradThreads<kWarpgroups, kStaging>;
   using Loop =
-      std::conditional_t<kStaging == WgradStaging::kRaw, WgradRawMainloop<kChannels, kBlocks, kUnits, kWarpgroups>,
+      std::conditional_t<kStaging == WgradStaging::kFloats, WgradFloatsMainloop<kChannels, kBlocks, kUnits, kWarpgroups>,
                          WgradMainloop<T, kChannels, kBlocks, kUnits, kStaging>>;
   using Store = WgradJobStore<T, kChannels, kBlocks, kUnits * kWarpgroups>;
 

@@ -49,7 +49,7 @@ void launch_wgrad(const Plan& plan, const ConvProblem& problem, const ConvBuffer
     in_maps.y_planes = encode_tensor_map(wgrad.y_planes, operand, params.y_order.planes);
   }
   TensorMaps y_maps{};
-  const DType y_operand = kStaging == WgradStaging::kRaw ? problem.dtype : operand;
+  const DType y_operand = kStaging == WgradStaging::kFloats ? problem.dtype : operand;
   for (int i = 0; i < wgrad.y_maps; ++i) y_maps.map[i] = encode_tensor_map(wgrad.y_map[i], y_operand, params.y.data);
 
   LaunchShape shape{plan.grid, plan.block_threads, plan.smem_bytes};

@@ -84,7 +84,7 @@ struct Tile {
   int64_t stages, count;
 };
 
-// WgradStaging::kRaw: a copy brings whole rows of the image, all that the tile has.
+// WgradStaging::kFloats: a copy brings whole rows of the image, all that the tile has.
 bool copies_whole_rows(const Work& work, const WgradTiling& tiling);
 
 // False if it does not fit.

@@ -25,7 +25,7 @@ struct Axis {
 struct Work {
   Side x, y;         // as the products meet them
   int parts = 0;     // of float32 tensors, which pass through the workspace as such, see split.h
-  bool raw = false;  // but for dy: WgradStaging::kRaw
+  bool floats = false;  // but for dy: WgradStaging::kFloats
   bool reorder_x = false, reorder_y = false;
   FoldedRows fold{};        // of x, if it has pixels
   Side x_planes, y_planes;  // as they are in memory
@@ -37,9 +37,9 @@ struct Work {
   // Of the values of x and dy.
   int products() const { return parts > 0 ? split_products(parts) : 1; }
   // Of the reduction over all pixels.
-  int passes() const { return raw ? 1 : products(); }
+  int passes() const { return floats ? 1 : products(); }
   // Of x, side by side in a stage.
-  int stage_parts() const { return raw ? parts : 1; }
+  int stage_parts() const { return floats ? parts : 1; }
   // Whether operands pass through the workspace first.
   bool prepares() const { return parts > 0 || reorder_x || reorder_y || fold.pixels > 0; }
 };
@@ -54,7 +54,7 @@ struct Copied {
 bool copyable(const Side& side, int64_t groups);
 bool pixels_copyable(const Side& side, int64_t groups);
 bool rows_copyable(const Side& y, int64_t groups);
-bool raw_copyable(const Side& y, int64_t groups);
+bool floats_copyable(const Side& y, int64_t groups);
 Copied copied_operands(const Work& work, WgradStaging staging);
 
 // How dy's rows of pixels lie to addresses that the copy engine takes.

@@ -35,11 +35,11 @@ __device__ __forceinline__ void copy_wgrad_rows(const WgradParams& params, const
 // One thread: dy's planes of a stage, as they lie.
 __device__ __forceinline__ void copy_wgrad_planes(const WgradParams& params, const WgradJob& job, const WgradTile& tile,
                                                   const CUtensorMap* map, uint32_t to, uint32_t barrier) {
-  const WgradRawTile raw(params, tile);
-  const int copies = params.raw.copy_pixels == 0 ? 1 : params.tile_p;
+  const WgradFloatsTile floats(params, tile);
+  const int copies = params.floats.copy_pixels == 0 ? 1 : params.tile_p;
   for (int m = 0; m < params.m_blocks; ++m, to += params.y_block_bytes) {
     for (int i = 0; i < copies; ++i) {
-      ptx::tma_load(to + i * 64 * 4 * params.raw.pitch, map, raw.copy(i), (job.k_job * params.m_blocks + m) * 64,
+      ptx::tma_load(to + i * 64 * 4 * params.floats.pitch, map, floats.copy(i), (job.k_job * params.m_blocks + m) * 64,
                     job.group, tile.n, 0, barrier);
     }
   }
@@ -85,7 +85,7 @@ __device__ __forceinline__ void stage_wgrad_tma(const WgradParams& params, const
       uint32_t to = ring.stage() + params.y_offset;
       if constexpr (kStaging == WgradStaging::kTmaRows) {
         copy_wgrad_rows(params, job, tile, y_maps, to, y_barrier);
-      } else if constexpr (kStaging == WgradStaging::kRaw) {
+      } else if constexpr (kStaging == WgradStaging::kFloats) {
         copy_wgrad_planes(params, job, tile, &y_maps, to, y_barrier);
       } else {
         for (int m = 0; m < params.m_blocks; ++m, to += params.y_block_bytes) {

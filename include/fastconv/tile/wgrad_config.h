@@ -12,15 +12,15 @@ namespace fastconv {
 //   kTmaPixels  pixels, copied from NCHW: pointwise alone, since a filter tap can only shift by whole rows;
 //   kTmaRows    channels of x as in kTma; pixels of dy, copied from NCHW: no tap shifts them;
 //   kWarps      channels, from any layout: what cannot be copied goes through the registers of producer warps;
-//   kRaw        float32: channels of x as in kTma, all its parts at once; dy as it lies in NCHW, which consumers split
+//   kFloats     float32: channels of x as in kTma, all its parts at once; dy as it lies in NCHW, which consumers split
 //               in registers on its way to the products.
-enum class WgradStaging : int8_t { kTma, kTmaPixels, kTmaRows, kWarps, kRaw };
+enum class WgradStaging : int8_t { kTma, kTmaPixels, kTmaRows, kWarps, kFloats };
 
 FASTCONV_HOST_DEVICE constexpr bool x_has_pixel_rows(WgradStaging staging) {
   return staging == WgradStaging::kTmaPixels;
 }
 FASTCONV_HOST_DEVICE constexpr bool y_has_pixel_rows(WgradStaging staging) {
-  return staging == WgradStaging::kTmaPixels || staging == WgradStaging::kTmaRows || staging == WgradStaging::kRaw;
+  return staging == WgradStaging::kTmaPixels || staging == WgradStaging::kTmaRows || staging == WgradStaging::kFloats;
 }
 // Whether part of x may be written anew while products go on. Where dy is too, nothing was won by it.
 FASTCONV_HOST_DEVICE constexpr bool streams_x(WgradStaging staging) { return staging == WgradStaging::kTmaRows; }

@@ -42,7 +42,7 @@ struct WgradTapGroup {
   int32_t last_dh, last_dw;  // the largest of its parts
 };
 
-// 16 pixels of a tile: where they start in a part of x and in dy, in units of 16 bytes; of WgradStaging::kRaw, y is
+// 16 pixels of a tile: where they start in a part of x and in dy, in units of 16 bytes; of WgradStaging::kFloats, y is
 // (row << 8) + column.
 struct WgradStep {
   uint16_t x, y;
@@ -99,9 +99,9 @@ struct WgradRows {
   }
 };
 
-// WgradStaging::kRaw: planes of dy as they lie, of 64 filters a copy. A copy begins at a multiple of 16 bytes, up to
+// WgradStaging::kFloats: planes of dy as they lie, of 64 filters a copy. A copy begins at a multiple of 16 bytes, up to
 // three pixels early. It brings a row of the tile or, where tiles have whole rows of the image, all of them.
-struct WgradRaw {
+struct WgradFloats {
   int32_t pitch;        // floats of a filter in a copy: an odd multiple of 8, for the banks when fragments are loaded
   int32_t width;        // of the image
   int32_t row_pitch;    // from one row's pixels to the next in shared memory, floats
@@ -124,7 +124,7 @@ struct WgradParams {
   Split x_split, y_split;    // of float32 tensors, likewise; otherwise without parts
   WgradOperand x, y;
   WgradRows rows;
-  WgradRaw raw;
+  WgradFloats floats;
   void* w;
   float* partial;
 

@@ -69,21 +69,21 @@ FASTCONV_HOST_DEVICE int32_t last_x_unit(const WgradParams& params, const WgradT
   return last_reorder_unit(params.x_order, (n * x.h + h) * x.w + w);
 }
 
-// WgradStaging::kRaw: where a tile of dy lies in its planes, and in the blocks of 64 filters of a stage.
-struct WgradRawTile {
-  const WgradRaw& raw;
+// WgradStaging::kFloats: where a tile of dy lies in its planes, and in the blocks of 64 filters of a stage.
+struct WgradFloatsTile {
+  const WgradFloats& floats;
   int32_t first;  // pixel of the plane
   int32_t width;  // columns that the image has from the tile's first on
 
-  FASTCONV_HOST_DEVICE WgradRawTile(const WgradParams& params, const WgradTile& tile)
-      : raw(params.raw), first(tile.p * raw.width + tile.q), width(raw.width - tile.q) {}
+  FASTCONV_HOST_DEVICE WgradFloatsTile(const WgradParams& params, const WgradTile& tile)
+      : floats(params.floats), first(tile.p * floats.width + tile.q), width(floats.width - tile.q) {}
 
   // First pixel that copy number i brings. It lies at i * 64 * pitch floats.
-  FASTCONV_HOST_DEVICE int32_t copy(int32_t i) const { return (first + i * raw.copy_pixels) & ~3; }
+  FASTCONV_HOST_DEVICE int32_t copy(int32_t i) const { return (first + i * floats.copy_pixels) & ~3; }
   // Of a step's first pixel, of a block's first filter, floats.
   FASTCONV_HOST_DEVICE int32_t place(WgradStep step) const {
     const int32_t row = step.y >> 8;
-    return row * raw.row_pitch + ((first + row * raw.copy_pixels) & 3) + (step.y & 255);
+    return row * floats.row_pitch + ((first + row * floats.copy_pixels) & 3) + (step.y & 255);
   }
   // As many pixels of a step exist, or more. What is staged behind them belongs to the next row.
   FASTCONV_HOST_DEVICE int32_t pixels(WgradStep step) const { return width - (step.y & 255); }
@@ -98,8 +98,8 @@ FASTCONV_HOST_DEVICE constexpr int32_t fragment_pixel(int32_t thread, int32_t i)
   return thread % 4 * 2 + i % 2 + i / 4 * 8;
 }
 // From a step's place, floats: that of the thread's first value, plus that of the first thread's value i.
-FASTCONV_HOST_DEVICE int32_t fragment_place(const WgradRaw& raw, int32_t thread, int32_t i) {
-  return fragment_filter(thread, i) * raw.pitch + fragment_pixel(thread, i);
+FASTCONV_HOST_DEVICE int32_t fragment_place(const WgradFloats& floats, int32_t thread, int32_t i) {
+  return fragment_filter(thread, i) * floats.pitch + fragment_pixel(thread, i);
 }
 
 // WgradStaging::kTmaRows, the copies of a block of filters of dy. f(map, the copy's first row among those of the

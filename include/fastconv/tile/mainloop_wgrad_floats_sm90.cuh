@@ -1,4 +1,4 @@
-// Consumer of the weight gradient of float32 whose dy arrives as it lies, WgradStaging::kRaw: a warpgroup loads
+// Consumer of the weight gradient of float32 whose dy arrives as it lies, WgradStaging::kFloats: a warpgroup loads
 // fragments of dy, splits them into parts and multiplies these from registers by the parts of x, one pass for all.
 #pragma once
 
@@ -9,27 +9,28 @@
 namespace fastconv {
 
 // A thread's values of 16 pixels of 64 filters of dy.
-struct RawFragments {
-  const WgradRaw& raw;
+struct WgradFragments {
+  const WgradFloats& floats;
   uint32_t first;  // from a stage's start to the thread's first value, apart from the step
 
-  __device__ __forceinline__ RawFragments(const WgradParams& params, int m_block, int thread)
-      : raw(params.raw),
-        first(params.y_offset + m_block * params.y_block_bytes + 4 * fragment_place(params.raw, thread, 0)) {}
+  __device__ __forceinline__ WgradFragments(const WgradParams& params, int m_block, int thread)
+      : floats(params.floats),
+        first(params.y_offset + m_block * params.y_block_bytes + 4 * fragment_place(params.floats, thread, 0)) {}
 
   // What lies beyond the image's row is zero. NOTES: the branches are the same for all threads.
-  __device__ __forceinline__ void load(uint32_t stage, const WgradRawTile& tile, WgradStep step, float (&v)[8]) const {
+  __device__ __forceinline__ void load(uint32_t stage, const WgradFloatsTile& tile, WgradStep step,
+                                       float (&v)[8]) const {
     const int place = tile.place(step), pixels = tile.pixels(step);
     const uint32_t from = stage + first + 4 * place;
     if (place % 2 == 0) {
 #pragma unroll
       for (int i = 0; i < 8; i += 2) {
-        const uint2 pair = ptx::load_shared8(from + 4 * fragment_place(raw, 0, i));
+        const uint2 pair = ptx::load_shared8(from + 4 * fragment_place(floats, 0, i));
         v[i] = __uint_as_float(pair.x), v[i + 1] = __uint_as_float(pair.y);
       }
     } else {
 #pragma unroll
-      for (int i = 0; i < 8; ++i) v[i] = __uint_as_float(ptx::load_shared4(from + 4 * fragment_place(raw, 0, i)));
+      for (int i = 0; i < 8; ++i) v[i] = __uint_as_float(ptx::load_shared4(from + 4 * fragment_place(floats, 0, i)));
     }
     if (pixels >= 16) return;
     const int lane = ptx::lane();
@@ -41,7 +42,7 @@ struct RawFragments {
 };
 
 template <int kChannels, int kBlocks, int kUnits, int kWarpgroups>
-struct WgradRawMainloop {
+struct WgradFloatsMainloop {
   static constexpr bool kSplit = true;
   using Operand = __nv_bfloat16;
   static constexpr int kAccumulators = kChannels * kBlocks / 2;  // of one unit, per thread
@@ -67,7 +68,7 @@ struct WgradRawMainloop {
     Ring& ring;
     const bool elected;
     Sums& acc;
-    const RawFragments fragments;
+    const WgradFragments fragments;
     Promotion<true, kUnits, kAccumulators> promotion;
     uint32_t x_low[kUnits];
     uint32_t part[kBuffers][kParts][4];  // of dy
@@ -94,7 +95,7 @@ struct WgradRawMainloop {
     __device__ __forceinline__ void run(const WgradShare& share) {
       promotion.begin_all(params);
       for (int t = share.split; t < params.tiles; t += params.splits) {
-        const WgradRawTile tile(params, WgradTile(params, t));
+        const WgradFloatsTile tile(params, WgradTile(params, t));
         ring.wait_full();
         if constexpr (kParts == 2) {
           multiply_at_once(tile);
@@ -109,7 +110,7 @@ struct WgradRawMainloop {
     }
 
    private:
-    __device__ __forceinline__ void multiply_at_once(const WgradRawTile& tile) {
+    __device__ __forceinline__ void multiply_at_once(const WgradFloatsTile& tile) {
       for (int pair = 0; pair < params.step_pairs; ++pair) {
         step_pair<kParts - 1, 0>(tile, pair, [&] {
           if (promotion.is_due()) promote();
@@ -118,7 +119,7 @@ struct WgradRawMainloop {
     }
 
     // Products of each size have a scale of their own, see split_scale().
-    __device__ __forceinline__ void multiply_by_size(const WgradRawTile& tile) {
+    __device__ __forceinline__ void multiply_by_size(const WgradFloatsTile& tile) {
       for (int begin = 0; begin < params.step_pairs; begin += params.promotion) {
         const int end = min(begin + params.promotion, params.step_pairs);
         auto shrink = [&] {
@@ -140,7 +141,7 @@ struct WgradRawMainloop {
     }
 
     template <int kSize, typename F>
-    __device__ __forceinline__ void step_pairs(const WgradRawTile& tile, int begin, int end, F first) {
+    __device__ __forceinline__ void step_pairs(const WgradFloatsTile& tile, int begin, int end, F first) {
       for (int pair = begin; pair < end; ++pair) {
         step_pair<kSize, kSize>(tile, pair, [&] {
           if (pair == begin) first();
@@ -150,7 +151,7 @@ struct WgradRawMainloop {
 
     // Products of parts whose numbers add up to kMost, then less, down to kLeast. `turn` may change accumulators.
     template <int kMost, int kLeast, typename F>
-    __device__ __forceinline__ void step_pair(const WgradRawTile& tile, int pair, F turn) {
+    __device__ __forceinline__ void step_pair(const WgradFloatsTile& tile, int pair, F turn) {
       constexpr int kRowBytes = 2 * kChannels;  // 16 pixels are neighbours, of one row of x
       const uint32_t x_high = ptx::descriptor_high(8 * kRowBytes, ptx::swizzle_of(kRowBytes));
 #pragma unroll

@@ -1,0 +1,3 @@
+#include "fastconv/kernels/wgrad_launch.cuh"
+
+template fastconv::Launcher fastconv::wgrad_launcher<fastconv::WgradStaging::kFloats, float>(int);

@@ -1,3 +1,0 @@
-#include "fastconv/kernels/wgrad_launch.cuh"
-
-template fastconv::Launcher fastconv::wgrad_launcher<fastconv::WgradStaging::kRaw, float>(int);
