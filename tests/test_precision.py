@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -209,17 +210,20 @@ def test_inf_and_nan_propagate(device: str, mode: str, special: float, where: st
 @pytest.mark.cuda
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("special", [math.inf, -math.inf, math.nan])
-@pytest.mark.parametrize(
-    "kernel", [k for k in KERNELS if "wgrad" in k.name and "_floats_" in k.name], ids=lambda kernel: kernel.name
-)
-def test_inf_and_nan_of_gradients_as_they_lie(cuda: str, kernel: Kernel, special: float, mode: str) -> None:
-    """They reach the taps of their own pixels alone, though the rows before are staged with them."""
+@pytest.mark.parametrize("kernel", [k for k in KERNELS if "_floats" in k.name], ids=lambda kernel: kernel.name)
+def test_inf_and_nan_of_planes_as_they_lie(cuda: str, kernel: Kernel, special: float, mode: str) -> None:
+    """They reach the results of their own pixels alone, though the ends of rows are staged with those beside them."""
     ran = 0
-    for c in (16, 32, 64):
-        problem = Problem(2, c, 10, 19, 40, 3, 3)
+    for c, k, h in itertools.product((16, 32, 64), (24, 40), (10, 12)):
+        problem = Problem(2, c, h, 19, k, 3, 3, padding=(1, 1) if kernel.pass_ == "fprop" else (0, 0))
         o = operands(problem, torch.float32, cuda)
-        o.grad_output[-1, 2, 3, 0] = special
-        o.input[-1, :, 2:5, 17:] = 0  # what the end of the row before would meet
+        read = o.input if kernel.pass_ == "fprop" else o.grad_output
+        read[-1, 2, 3, 0] = special  # after the end of a row
+        if kernel.pass_ == "wgrad":
+            o.input[-1, :, 2:5, 17:] = 0  # what that end would meet
+        else:
+            read[0, 5, 4, -1] = special  # before the first column of the next row, and its padding
+            read[0, -1, -1, -1] = special  # before the next image
         actual = run_forced(kernel, o, problem, mode)
         if actual is None:
             continue

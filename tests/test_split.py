@@ -193,6 +193,14 @@ def float_problems(draw: st.DrawFn, pass_: str, precision: str) -> native.ConvPr
     return native.ConvProblem(x, w, *geometry, pass_=pass_, precision=precision, **options)
 
 
+def floats_elements(p: native.ConvProblem, name: str, sizes: list[int]) -> np.ndarray:
+    """Of every coordinate of a map of planes as they lie, outermost dimension first: the tensor's element."""
+    _, image, group, channel, pixel = np.indices(sizes[::-1])
+    channels, width, strides = (p.c_per_group, p.w, p.x_strides) if name == "x" else (p.k_per_group, p.q, p.y_strides)
+    index = image, group * channels + channel, *np.divmod(pixel, width)
+    return sum((i * stride for i, stride in zip(index, strides, strict=True)), np.zeros_like(pixel))
+
+
 def mapped_elements(p: native.ConvProblem, pass_: str, name: str, sizes: list[int]) -> tuple[np.ndarray, np.ndarray]:
     """Of every coordinate of a tensor map, outermost dimension first: the tensor's element, or ZERO, and the part."""
     at = np.indices(sizes[::-1])
@@ -226,10 +234,18 @@ def test_tensor_maps_hold_every_part_of_every_value(pass_: str, precision: str, 
     assume(kernels)
     kernel = data.draw(st.sampled_from(kernels))
     native.check_copies(problem, kernel, HOPPER)
-    parts = 1 if "tf32" in kernel.name else PARTS[precision]
+    parts = 1 if "tf32" in kernel.name else PARTS[precision]  # of what passes through the workspace
     maps = native.operand_maps(problem, kernel, HOPPER)
     assert set(maps) == {"fprop": {"x", "w"}, "dgrad": {"y", "w"}, "wgrad": {"x", "y"}}[pass_]
     for name, (sizes, strides, written) in maps.items():
+        at = sum(i * stride for i, stride in zip(np.indices(sizes[::-1]), strides[::-1], strict=True))
+        if "_floats" in kernel.name and name == ("x" if pass_ == "fprop" else "y"):
+            h, w, c = (problem.h, problem.w, problem.c_per_group)
+            if name == "y":
+                h, w, c = (problem.p, problem.q, problem.k_per_group)
+            assert sizes == [h * w, c, problem.groups, problem.n, 1] and not written
+            assert (at == floats_elements(problem, name, sizes)).all()
+            continue
         channels, groups = (sizes[0], sizes[4]) if name == "w" else sizes[:2]
         reduced = problem.k_per_group if name == "y" or (name, pass_) == ("w", "dgrad") else problem.c_per_group
         assert channels >= reduced and groups == parts * problem.groups
@@ -238,13 +254,34 @@ def test_tensor_maps_hold_every_part_of_every_value(pass_: str, precision: str, 
             assert sizes[1:4] == [problem.s, problem.r, produced]
         else:
             assert prod(sizes[2:]) == problem.n * (problem.h * problem.w if name == "x" else problem.p * problem.q)
-        at = sum(i * stride for i, stride in zip(np.indices(sizes[::-1]), strides[::-1], strict=True))
         expected, part = mapped_elements(problem, pass_, name, sizes)
         if not written:  # the tensor is read in place
             assert parts == 1 and (at == expected).all()
             continue
         held = np.array([(NOTHING, 0) if e is None else (ZERO if e[0] is None else e[0], e[1]) for e in written])
         assert (held[at, 0] == expected).all() and (held[at, 1] == part).all()
+
+
+@pytest.mark.parametrize("precision", PARTS)
+@pytest.mark.parametrize(
+    ("pass_", "x", "w", "padding"),
+    [
+        ("fprop", (1, 64, 2, 8), (16, 64, 3, 3), 1),
+        ("fprop", (1, 64, 4, 12), (16, 64, 3, 3), 0),
+        ("fprop", (1, 64, 6, 8), (16, 64, 3, 3), 0),
+        ("dgrad", (1, 16, 4, 12), (48, 16, 3, 3), 0),
+    ],
+)
+def test_the_few_blocks_of_a_small_output_have_room_to_split_its_filter(
+    pass_: str, x: tuple[int, int, int, int], w: tuple[int, int, int, int], padding: int, precision: str
+) -> None:
+    problem = native.ConvProblem(
+        x, w, (1, 1), (padding, padding), (1, 1), 1, pass_=pass_, precision=precision, align=128
+    )
+    kernels = [k for k in FLOAT_KERNELS if k.pass_ == pass_ and k.why_not(problem, HOPPER) is None]
+    assert any("_floats" in kernel.name for kernel in kernels)
+    for kernel in kernels:
+        native.check_copies(problem, kernel, HOPPER)
 
 
 def dense(size: tuple[int, int, int, int], layout: str) -> tuple[int, int, int, int]:

@@ -334,11 +334,12 @@ int32_t pack_warps(const Reorder& order, const Plan& plan) {
 
 // Truncation loses about 2e-8 of a sum with every 16 products of its largest parts, so that more than so many would
 // not keep the contract of bf16x3. TF32's own error is larger.
-constexpr int64_t kMaxUnpromoted = 4096;
+constexpr int64_t kMaxUnpromoted = 4096, kMaxUnpromotedFloats = 3072;  // which add the small products to that sum too
 
 const char* operands_why_not(const HaloConfig& config, const ConvProblem& problem) {
   const int64_t products =
       (problem.pass == Pass::kFprop ? problem.c_per_group() : problem.k_per_group()) * problem.r * problem.s;
+  const int64_t most = config.staging == HaloStaging::kFloats ? kMaxUnpromotedFloats : kMaxUnpromoted;
   switch (config.operands) {
     case HaloOperands::kHalf: return nullptr;
     case HaloOperands::kPromotedParts:
@@ -347,7 +348,7 @@ const char* operands_why_not(const HaloConfig& config, const ConvProblem& proble
     case HaloOperands::kTf32: return problem.precision == Precision::kTf32 ? nullptr : "rounds to TF32";
     case HaloOperands::kParts:
       if (problem.precision == Precision::kIeee) return "is less accurate than ieee";
-      if (problem.precision == Precision::kBf16x3 && products > kMaxUnpromoted) {
+      if (problem.precision == Precision::kBf16x3 && products > most) {
         return "loses too much of sums of so many products";
       }
       return nullptr;
@@ -386,7 +387,8 @@ const char* split_why_not(const KernelEntry& entry, const ConvProblem& problem, 
   if (entry.halo.staging == HaloStaging::kFloats && !floats_can_stage(problem)) {
     return "needs contiguous images, 16 bytes apart, stride 1";
   }
-  if (!splittable(in, problem.groups) || !filter_splittable(problem)) return "counts pixels and taps with 32 bits";
+  const bool fits = entry.halo.staging == HaloStaging::kFloats || splittable(in, problem.groups);
+  if (!fits || !filter_splittable(problem)) return "counts pixels and taps with 32 bits";
   return tiles_why_not(entry, problem, {}, device);
 }
 
@@ -466,7 +468,8 @@ Plan halo_plan(const KernelEntry& entry, const ConvProblem& problem, const Devic
   plan.halo = best.tiling;
   plan.halo.reorder_in = work.reordering.in, plan.halo.reorder_out = work.reordering.out;
   if (best.workspace.bytes() > 0) {
-    const int32_t reorder_bytes = reorders(entry.halo.staging) ? plan.block_threads / 32 * kReorderBytes : 0;
+    const bool rewrites = reorders(entry.halo.staging) || entry.halo.operands != HaloOperands::kHalf;
+    const int32_t reorder_bytes = rewrites ? plan.block_threads / 32 * kReorderBytes : 0;
     const int32_t pack_bytes = entry.halo.operands == HaloOperands::kHalf ? kPackBytes + kPackTableBytes : 0;
     plan.smem_bytes = std::max(plan.smem_bytes, kHaloAlignment + reorder_bytes + pack_bytes + kHaloBarrierBytes);
   }

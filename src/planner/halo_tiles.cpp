@@ -167,14 +167,15 @@ bool choose_stages(const Work& work, const HaloConfig& config, const Tiles& tile
                    HaloTiling& tiling) {
   const int64_t room = smem_bytes - halo_fixed_bytes(config, work.out_bytes) - tiles.raw_bytes();
   const int64_t halo = tiles.halo_stage_bytes, step = tiles.step_bytes;
+  const bool floats = config.staging == HaloStaging::kFloats;
   // A folded halo is given away when the next one is on its way, and free again when the next one is in use.
   const int64_t least = config.staging == HaloStaging::kFolded ? 3 : 2;
   // Of parts that several products need one is enough.
   const int parts = work.splitting.parts / config.parts_a_stage();
   const int64_t resident = tiles.steps / split_products(parts) * parts;
-  tiling.filter_resident = tiles.filters == 1 && work.groups == 1 && resident > 0 &&
-                           (parts == 1 || work.phases() == 1) && resident + 8 + tiles.raw.stages <= kMaxHaloStages &&
-                           resident * step + least * halo <= room;
+  tiling.filter_resident =
+      tiles.filters == 1 && work.groups == 1 && resident > 0 && (parts == 1 || work.phases() == 1) &&
+      resident + (floats ? 8 : 4) + tiles.raw.stages <= kMaxHaloStages && resident * step + least * halo <= room;
   int64_t halo_stages, filter_stages;
   if (tiling.filter_resident) {
     filter_stages = resident;
@@ -185,7 +186,7 @@ bool choose_stages(const Work& work, const HaloConfig& config, const Tiles& tile
     const int64_t want = std::max<int64_t>(4, ceil_div(49152, step));
     halo_stages = std::clamp<int64_t>((room - want * step) / halo, least, 4);
     filter_stages = std::min<int64_t>(24, (room - halo_stages * halo) / step);
-    if (filter_stages < 3) return false;
+    if (filter_stages < (floats && config.columns > 1 ? 6 : 3)) return false;  // three rows are waited for at once
   }
   tiling.halo_stages = static_cast<int16_t>(halo_stages), tiling.filter_stages = static_cast<int16_t>(filter_stages);
   if (config.lines) return tiling.filter_resident;

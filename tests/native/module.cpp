@@ -1056,14 +1056,18 @@ void check_copies(const ConvProblem& problem, const KernelEntry& kernel, const D
   if (kernel.family == KernelFamily::kHalo) {
     const HaloLaunch launch = halo_launch(plan, problem);
     const int64_t bytes = element_size(launch.operand);
-    for (int i = 0; i < launch.in_maps; ++i) check_copy(launch.in_map[i], bytes, 0);
+    for (int i = 0; i < launch.in_maps; ++i) check_copy(launch.in_map[i], element_size(launch.in_values), 0);
+    if (launch.params.filter_split.parts > 0 && launch.params.data_bytes < plan.block_threads / 32 * kReorderBytes) {
+      throw py::index_error("no room to split");
+    }
     if (launch.params.filter_direct) check_copy(launch.filter_map, bytes, 0);
     if (launch.planes.size[0] > 0) check_copy(launch.planes, bytes, 0);
     if (launch.out_planes.size[0] > 0) check_copy(launch.out_planes, bytes, 0);
   } else if (kernel.family == KernelFamily::kWgrad) {
     const WgradLaunch launch = wgrad_launch(plan, problem);
     if (launch.params.x_copied) check_copy(launch.x_map, 2, 0);
-    for (int i = 0; i < launch.y_maps; ++i) check_copy(launch.y_map[i], 2, 0);
+    const bool floats = kernel.wgrad.staging == WgradStaging::kFloats;
+    for (int i = 0; i < launch.y_maps; ++i) check_copy(launch.y_map[i], floats ? 4 : 2, 0);
     if (launch.x_planes.size[0] > 0) check_copy(launch.x_planes, 2, 0);
     if (launch.y_planes.size[0] > 0) check_copy(launch.y_planes, 2, 0);
   }
@@ -1403,7 +1407,7 @@ std::vector<std::vector<uint32_t>> split_parts(const std::vector<uint32_t>& valu
 using OperandMap = std::tuple<std::vector<uint64_t>, std::vector<uint64_t>, std::vector<SplitElement>>;
 
 OperandMap operand_map(const TensorMapSpec& map, const Split& split, Operand operand, int64_t bytes) {
-  const uint64_t element = kSplitChunkBytes / split_chunk(operand);
+  const uint64_t element = split.parts > 0 ? kSplitChunkBytes / split_chunk(operand) : sizeof(float);
   std::vector<uint64_t> strides{1};
   for (const uint64_t stride : map.stride) strides.push_back(stride / element);
   if (map.offset != 0) throw py::index_error("begins elsewhere");

@@ -189,8 +189,8 @@ FASTCONV_HOST_DEVICE FloatPlace float_pixel(const HaloParams& params, int32_t m)
   return {(m >> 3) * params.group_p, (m >> 3) * params.group_q + (m & 7)};
 }
 
-// What a lane has of 64 pixels by kDepth channels in registers, of its warp's 16 pixels (PTX ISA, "wgmma", A): 16
-// values of 16 bits or 8 of TF32.
+// What a lane has of 64 pixels by kDepth channels in registers, of its warp's 16 pixels (PTX ISA, "wgmma", A); kDepth
+// is 16 of values of 16 bits, 8 of TF32.
 template <int kDepth>
 struct FloatFragment {
   static constexpr int kValues = kDepth / 2, kEach = kDepth / 8;  // of a lane; of a register

@@ -171,7 +171,8 @@ struct FloatsMainloop {
   static __device__ __forceinline__ void multiply(const uint32_t (&b)[kTapRows], Sums& sums, int accumulate, Load load,
                                                   Release release) {
     constexpr int kPairs = kSteps * kHaloRows * kAcross / 2;
-    static_assert(kPairs > 1 && kSteps * kHaloRows * kAcross % 2 == 0);
+    static_assert(kPairs % 2 == 0 &&
+                  kSteps * kHaloRows * kAcross % 2 == 0);  // the last pair is in the second registers
     Values v[2];
     Operands operands[2];
     auto load_pair = [&](int pair) {
@@ -183,11 +184,7 @@ struct FloatsMainloop {
     load_pair(0);
 #pragma unroll
     for (int pair = 0; pair < kPairs; ++pair) {
-      if (pair == 0 && kPairs % 2 == 1) {
-        ptx::wgmma_wait<0>();  // the last pair was in the same registers
-      } else {
-        ptx::wgmma_wait<1>();
-      }
+      ptx::wgmma_wait<1>();
       if (pair == 1) release();
       if (pair + 1 < kPairs) load_pair(pair + 1);
       Operands& a = operands[pair % 2];
