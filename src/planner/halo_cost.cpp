@@ -59,10 +59,11 @@ double staging_clocks(const Work& work, const HaloConfig& config, const HaloTili
 
 // Clocks of a multiprocessor for what a consumer of float32 planes does with a fragment apart from its products: its
 // few warps wait for their own instructions. Three filter rows share fragments where columns lie on N.
-double fragment_clocks(const HaloConfig& config) {
+// A warpgroup in its turn has all of the multiprocessor, and little use for it.
+double fragment_clocks(const HaloConfig& config, bool turns) {
   switch (config.operands) {
-    case HaloOperands::kTf32: return config.columns > 1 ? 40 : 55;
-    case HaloOperands::kParts: return config.columns > 1 ? 140 : 200;
+    case HaloOperands::kTf32: return (config.columns > 1 ? 40 : 55) * (turns ? 1.6 : 1);
+    case HaloOperands::kParts: return (config.columns > 1 ? 140 : 200) * (turns ? 1.2 : 1);
     default: return config.columns > 1 ? 280 : (150 + 3 * config.n()) * (config.channels < 32 ? 1.3 : 1);
   }
 }
@@ -90,7 +91,7 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
       (floats ? fragments * 64 * (config.operands == HaloOperands::kTf32 ? 32 : 64) : wgmmas * 64 * 32) +
       wgmmas * config.n() * 32;
   const double smem = (operand_load + halo_load + filter_load + 2 * raw_load + 2 * out_bytes) / 128;
-  const double issue = floats ? fragments * fragment_clocks(config) : 0;
+  const double issue = floats ? fragments * fragment_clocks(config, tiling.turns) : 0;
   const double staging = halos * staging_clocks(work, config, tiling, tiles);
   const double load = std::max((halo_load + filter_load + raw_load) / kLoadBytesPerClock, staging);
   const double epilogue = out_bytes / store_rate(work, config, tiling) + 300;

@@ -43,7 +43,7 @@ double tile_clocks(const Work& work, const WgradConfig& config, const Reach& rea
     const bool by_size = work.parts == 3;
     const double products = static_cast<double>(work.products() * tile.steps * config.slots()) * (config.n() / 2.);
     const double splits = kSplitIssue * static_cast<double>((by_size ? 3 : 1) * tile.steps * config.warpgroups);
-    const double shows = by_size ? .7 : config.warpgroups > 2 ? .4 : .1;
+    const double shows = by_size ? .7 : config.warpgroups > 2 || config.n() <= 64 ? .4 : .1;
     mma = (std::max(products, splits) + shows * std::min(products, splits)) / kMmaEfficiency;
   }
   double load = bytes / kCopyBytes + kCopyClocks * copies;
