@@ -207,14 +207,14 @@ def test_inf_and_nan_propagate(device: str, mode: str, special: float, where: st
             assert torch.equal(kind(actual).cpu(), kind(e))
 
 
+MODES_OF = {"tf32_floats": ["tf32"], "_parts_floats": ["tf32", "bf16x3"], "promoted_floats": ["ieee"], "wgrad": MODES}
 AS_THEY_LIE = [
     (kernel, mode)
     for kernel in KERNELS
-    for operands_name, modes in {"tf32_floats": ["tf32"], "_parts_floats": ["tf32", "bf16x3"], "promoted_floats": ["ieee"],
-                                 "wgrad": MODES}.items()
-    if "_floats" in kernel.name and operands_name in kernel.name
+    for name, modes in MODES_OF.items()
+    if "_floats" in kernel.name and name in kernel.name
     for mode in modes
-]  # fmt: skip
+]
 
 
 @pytest.mark.cuda
