@@ -85,7 +85,7 @@ Launcher float_launcher(const KernelEntry& kernel) {
                                                          : float_halo_launcher<HaloStaging::kTma>(kernel);
     case KernelFamily::kWgrad:
       return kernel.wgrad.staging == WgradStaging::kFloats ? wgrad_launcher<WgradStaging::kFloats, float>(kernel.line)
-                                                        : wgrad_launcher<WgradStaging::kTma, float>(kernel.line);
+                                                           : wgrad_launcher<WgradStaging::kTma, float>(kernel.line);
     default: return simt_launcher<float>(kernel);
   }
 }

@@ -30,11 +30,11 @@ struct WgradThreads {
   // pay: no wgmma may then have 96 accumulators (C7602).
   static constexpr bool kWide = kWarpgroups == 2;
   static constexpr Registers kRegisters =
-      kStaging == WgradStaging::kTmaRows ? (kWide ? Registers{56, 224} : Registers{56, 152})
-      : kStaging == WgradStaging::kFloats   ? (kWide ? Registers{24, 240} : Registers{32, 160})
-      : kTma                             ? (kWide ? Registers{40, 232} : Registers{32, 160})
-      : kWide                            ? Registers{168, 168}
-                                         : Registers{104, 136};
+      kStaging == WgradStaging::kTmaRows  ? (kWide ? Registers{56, 224} : Registers{56, 152})
+      : kStaging == WgradStaging::kFloats ? (kWide ? Registers{24, 240} : Registers{32, 160})
+      : kTma                              ? (kWide ? Registers{40, 232} : Registers{32, 160})
+      : kWide                             ? Registers{168, 168}
+                                          : Registers{104, 136};
 };
 
 struct WgradInMaps {
@@ -60,9 +60,9 @@ __global__ __launch_bounds__((WgradConfig{kChannels, kBlocks, kUnits, kWarpgroup
                                                      const __grid_constant__ WgradMaps<kStaging> y_maps) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Threads = WgradThreads<kWarpgroups, kStaging>;
-  using Loop =
-      std::conditional_t<kStaging == WgradStaging::kFloats, WgradFloatsMainloop<kChannels, kBlocks, kUnits, kWarpgroups>,
-                         WgradMainloop<T, kChannels, kBlocks, kUnits, kStaging>>;
+  using Loop = std::conditional_t<kStaging == WgradStaging::kFloats,
+                                  WgradFloatsMainloop<kChannels, kBlocks, kUnits, kWarpgroups>,
+                                  WgradMainloop<T, kChannels, kBlocks, kUnits, kStaging>>;
   using Store = WgradJobStore<T, kChannels, kBlocks, kUnits * kWarpgroups>;
 
   extern __shared__ uint8_t smem_raw[];
