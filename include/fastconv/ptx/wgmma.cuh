@@ -78,7 +78,7 @@ __device__ __forceinline__ void wgmma_wait() {
 #define FASTCONV_SUMS_64(i) FASTCONV_SUMS_32(i), FASTCONV_SUMS_32(i + 32)
 #define FASTCONV_SUMS_96(i) FASTCONV_SUMS_64(i), FASTCONV_SUMS_32(i + 64)
 #define FASTCONV_SUMS_128(i) FASTCONV_SUMS_64(i), FASTCONV_SUMS_64(i + 64)
-#define FASTCONV_WGMMA_TYPED(type, n, sums, a_at, b_at, accumulate_at, a_major_at, b_major_at)                \
+#define FASTCONV_WGMMA_TYPED(type, n, sums, a_at, b_at, accumulate_at, a_major_at, b_major_at, ...)           \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #accumulate_at                                            \
                ", 0;\n"                                                                                       \
                "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" FASTCONV_REGISTERS_##sums \
@@ -86,7 +86,7 @@ __device__ __forceinline__ void wgmma_wait() {
                : FASTCONV_SUMS_##sums(0)                                                                      \
                : "l"(a), "l"(b), "r"(accumulate), "n"(static_cast<int>(kA)), "n"(static_cast<int>(kB)))
 // Values of TF32 lie along K alone.
-#define FASTCONV_WGMMA_TF32(n, sums, a_at, b_at, accumulate_at, a_major_at, b_major_at)              \
+#define FASTCONV_WGMMA_TF32(n, sums, a_at, b_at, accumulate_at, a_major_at, b_major_at, ...)         \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #accumulate_at                                   \
                ", 0;\n"                                                                              \
                "wgmma.mma_async.sync.aligned.m64n" #n "k8.f32.tf32.tf32 {" FASTCONV_REGISTERS_##sums \
@@ -122,31 +122,34 @@ __device__ __forceinline__ void wgmma_wait() {
     FASTCONV_WGMMA_RS_TF32(__VA_ARGS__);         \
   else                                           \
     FASTCONV_WGMMA_RS_TYPED("bf16", __VA_ARGS__)
+// N, the number of accumulators, and the numbers of the operands that follow them: fewer if A has a descriptor.
+#define FASTCONV_WGMMA_OF_N(wgmma)                      \
+  if constexpr (kN == 16) {                             \
+    wgmma(16, 8, 8, 9, 10, 11, 12, 13, 14);             \
+  } else if constexpr (kN == 32) {                      \
+    wgmma(32, 16, 16, 17, 18, 19, 20, 21, 22);          \
+  } else if constexpr (kN == 48) {                      \
+    wgmma(48, 24, 24, 25, 26, 27, 28, 29, 30);          \
+  } else if constexpr (kN == 64) {                      \
+    wgmma(64, 32, 32, 33, 34, 35, 36, 37, 38);          \
+  } else if constexpr (kN == 96) {                      \
+    wgmma(96, 48, 48, 49, 50, 51, 52, 53, 54);          \
+  } else if constexpr (kN == 128) {                     \
+    wgmma(128, 64, 64, 65, 66, 67, 68, 69, 70);         \
+  } else if constexpr (kN == 192) {                     \
+    wgmma(192, 96, 96, 97, 98, 99, 100, 101, 102);      \
+  } else if constexpr (kN == 256) {                     \
+    wgmma(256, 128, 128, 129, 130, 131, 132, 133, 134); \
+  } else {                                              \
+    static_assert(kN == 0, "no such N");                \
+  }
 
 // d = a * b, plus d unless `accumulate` is 0.
 template <typename T, Major kA, Major kB, int kSums>
 __device__ __forceinline__ void wgmma(float (&d)[kSums], uint64_t a, uint64_t b, int accumulate) {
   static_assert(!std::is_same_v<T, float> || (kA == Major::kK && kB == Major::kK));
   constexpr int kN = 2 * kSums;
-  if constexpr (kN == 16) {
-    FASTCONV_WGMMA(16, 8, 8, 9, 10, 11, 12);
-  } else if constexpr (kN == 32) {
-    FASTCONV_WGMMA(32, 16, 16, 17, 18, 19, 20);
-  } else if constexpr (kN == 48) {
-    FASTCONV_WGMMA(48, 24, 24, 25, 26, 27, 28);
-  } else if constexpr (kN == 64) {
-    FASTCONV_WGMMA(64, 32, 32, 33, 34, 35, 36);
-  } else if constexpr (kN == 96) {
-    FASTCONV_WGMMA(96, 48, 48, 49, 50, 51, 52);
-  } else if constexpr (kN == 128) {
-    FASTCONV_WGMMA(128, 64, 64, 65, 66, 67, 68);
-  } else if constexpr (kN == 192) {
-    FASTCONV_WGMMA(192, 96, 96, 97, 98, 99, 100);
-  } else if constexpr (kN == 256) {
-    FASTCONV_WGMMA(256, 128, 128, 129, 130, 131, 132);
-  } else {
-    static_assert(kN == 0, "no such N");
-  }
+  FASTCONV_WGMMA_OF_N(FASTCONV_WGMMA)
 }
 
 // The same with A in registers: of its warp's 16 rows a lane has lane / 4, then that + 8; of K what lies 4 * (lane % 4)
@@ -156,25 +159,7 @@ template <typename T, Major kB, int kSums>
 __device__ __forceinline__ void wgmma(float (&d)[kSums], const uint32_t (&a)[4], uint64_t b, int accumulate) {
   static_assert(!std::is_same_v<T, float> || kB == Major::kK);
   constexpr int kN = 2 * kSums;
-  if constexpr (kN == 16) {
-    FASTCONV_WGMMA_RS(16, 8, 8, 9, 10, 11, 12, 13, 14);
-  } else if constexpr (kN == 32) {
-    FASTCONV_WGMMA_RS(32, 16, 16, 17, 18, 19, 20, 21, 22);
-  } else if constexpr (kN == 48) {
-    FASTCONV_WGMMA_RS(48, 24, 24, 25, 26, 27, 28, 29, 30);
-  } else if constexpr (kN == 64) {
-    FASTCONV_WGMMA_RS(64, 32, 32, 33, 34, 35, 36, 37, 38);
-  } else if constexpr (kN == 96) {
-    FASTCONV_WGMMA_RS(96, 48, 48, 49, 50, 51, 52, 53, 54);
-  } else if constexpr (kN == 128) {
-    FASTCONV_WGMMA_RS(128, 64, 64, 65, 66, 67, 68, 69, 70);
-  } else if constexpr (kN == 192) {
-    FASTCONV_WGMMA_RS(192, 96, 96, 97, 98, 99, 100, 101, 102);
-  } else if constexpr (kN == 256) {
-    FASTCONV_WGMMA_RS(256, 128, 128, 129, 130, 131, 132, 133, 134);
-  } else {
-    static_assert(kN == 0, "no such N");
-  }
+  FASTCONV_WGMMA_OF_N(FASTCONV_WGMMA_RS)
 }
 
 }  // namespace fastconv::ptx
