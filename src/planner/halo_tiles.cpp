@@ -8,6 +8,7 @@
 #include "fastconv/planner/copies.h"
 #include "fastconv/planner/reorder.h"
 #include "fastconv/planner/split.h"
+#include "fastconv/tile/float_lead.h"
 
 namespace fastconv::halo {
 namespace {

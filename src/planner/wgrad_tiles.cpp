@@ -2,7 +2,7 @@
 
 #include "fastconv/core/integers.h"
 #include "fastconv/planner/copies.h"
-#include "fastconv/tile/tensor_map_spec.h"
+#include "fastconv/tile/float_lead.h"
 
 namespace fastconv::wgrad {
 namespace {
@@ -61,9 +61,8 @@ WgradOperand operand(const Side& side, int64_t groups, int64_t pitch, int64_t ro
 }
 
 // Floats of a filter in one of the copies of dy as it lies.
-int64_t raw_pitch(const Work& work, const WgradTiling& tiling, bool whole_rows) {
-  constexpr int64_t kLead = 3;
-  const int64_t floats = (whole_rows ? (tiling.tile_p - 1) * work.y.w : 0) + tiling.tile_q + kLead;
+int64_t floats_pitch(const Work& work, const WgradTiling& tiling, bool whole_rows) {
+  const int64_t floats = (whole_rows ? (tiling.tile_p - 1) * work.y.w : 0) + tiling.tile_q + kMaxFloatLead;
   return round_up(floats - 8, 16) + 8;
 }
 
@@ -152,7 +151,7 @@ Reach reach_of(const Work& work, const Units& units, BoxTaps box_taps) {
 }
 
 bool copies_whole_rows(const Work& work, const WgradTiling& tiling) {
-  return tiling.tile_q >= work.y.w && raw_pitch(work, tiling, true) <= kMaxBox;
+  return tiling.tile_q >= work.y.w && floats_pitch(work, tiling, true) <= kMaxBox;
 }
 
 bool make_tile(const Work& work, const WgradConfig& config, const Reach& reach, const WgradTiling& tiling,
@@ -184,7 +183,7 @@ bool make_tile(const Work& work, const WgradConfig& config, const Reach& reach, 
   tile.copies = 1;
   if (work.floats) {
     const bool whole_rows = copies_whole_rows(work, tiling);
-    tile.copies = whole_rows ? 1 : tiling.tile_p, tile.y_pitch = raw_pitch(work, tiling, whole_rows);
+    tile.copies = whole_rows ? 1 : tiling.tile_p, tile.y_pitch = floats_pitch(work, tiling, whole_rows);
     tile.y_box_bytes = tile.copies * kFilters * tile.y_pitch * 4;
     tile.y_block_bytes = round_up(tile.y_box_bytes, kAlignment);
   }

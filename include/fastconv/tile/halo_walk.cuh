@@ -2,6 +2,7 @@
 // well as CUDA: the tests run it against brute force.
 #pragma once
 
+#include "fastconv/tile/float_lead.h"
 #include "fastconv/tile/host_device_caller.h"
 #include "fastconv/tile/scheduler.cuh"
 

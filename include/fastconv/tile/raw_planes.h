@@ -23,9 +23,6 @@ struct RawPlanes {
 // Pixels that a phase's map has before the first of its planes.
 FASTCONV_HOST_DEVICE int32_t raw_shift(int64_t plane, int phase) { return static_cast<int32_t>(phase * plane) & 7; }
 
-// HaloStaging::kFloats: pixels from where a copy begins to the first of a halo row.
-inline constexpr int32_t kMaxFloatLead = 3;
-
 // Channels of a phase lie side by side in a stage: what position `at` of it holds. The filter follows.
 FASTCONV_HOST_DEVICE int32_t staged_channel(int phases_log2, int channels_log2, int at) {
   const int each_log2 = channels_log2 - phases_log2;

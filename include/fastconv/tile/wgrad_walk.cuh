@@ -2,6 +2,7 @@
 // against brute force.
 #pragma once
 
+#include "fastconv/tile/float_lead.h"
 #include "fastconv/tile/host_device_caller.h"
 #include "fastconv/tile/wgrad_params.h"
 
@@ -79,11 +80,11 @@ struct WgradFloatsTile {
       : floats(params.floats), first(tile.p * floats.width + tile.q), width(floats.width - tile.q) {}
 
   // First pixel that copy number i brings. It lies at i * 64 * pitch floats.
-  FASTCONV_HOST_DEVICE int32_t copy(int32_t i) const { return (first + i * floats.copy_pixels) & ~3; }
+  FASTCONV_HOST_DEVICE int32_t copy(int32_t i) const { return (first + i * floats.copy_pixels) & ~kMaxFloatLead; }
   // Of a step's first pixel, of a block's first filter, floats.
   FASTCONV_HOST_DEVICE int32_t place(WgradStep step) const {
     const int32_t row = step.y >> 8;
-    return row * floats.row_pitch + ((first + row * floats.copy_pixels) & 3) + (step.y & 255);
+    return row * floats.row_pitch + ((first + row * floats.copy_pixels) & kMaxFloatLead) + (step.y & 255);
   }
   // As many pixels of a step exist, or more. What is staged behind them belongs to the next row.
   FASTCONV_HOST_DEVICE int32_t pixels(WgradStep step) const { return width - (step.y & 255); }
