@@ -3,6 +3,11 @@
 #include <numeric>
 
 namespace fastconv {
+namespace {
+
+constexpr int64_t kFloatBytes = 4;
+
+}  // namespace
 
 bool copies(int64_t size, int64_t stride, int64_t bytes) {
   return size == 1 || (stride > 0 && stride * bytes % 16 == 0 && stride < (int64_t{1} << 40) / bytes);
@@ -13,5 +18,25 @@ uint64_t stride_bytes(int64_t size, int64_t stride, int64_t bytes) {
 
 int64_t address_phases(int64_t size, int64_t stride) { return size == 1 ? 1 : 8 / std::gcd(stride, int64_t{8}); }
 int64_t row_phases(const Side& side) { return address_phases(side.h, side.stride.h); }
+
+// A single column too needs its stride: images of one pixel may become a row of pixels, see flatten().
+bool floats_copyable(const Side& side, int64_t groups) {
+  return side.stride.w == 1 && (side.h == 1 || side.stride.h == side.w) && side.align >= 16 &&
+         side.h * side.w < kMaxExtent && copies(side.n, side.stride.n, kFloatBytes) &&
+         copies(side.c, side.stride.c, kFloatBytes) && copies(groups, side.c * side.stride.c, kFloatBytes);
+}
+
+TensorMapSpec floats_map(const Side& side, int64_t groups, int64_t pixels, int64_t channels, bool exact) {
+  auto u64 = [](int64_t v) { return static_cast<uint64_t>(v); };
+  auto u32 = [](int64_t v) { return static_cast<uint32_t>(v); };
+  return {{u64(side.h * side.w), u64(side.c), u64(groups), u64(side.n), 1},
+          {stride_bytes(side.c, side.stride.c, kFloatBytes), stride_bytes(groups, side.c * side.stride.c, kFloatBytes),
+           stride_bytes(side.n, side.stride.n, kFloatBytes), 16},
+          {u32(pixels), u32(channels), 1, 1, 1},
+          {1, 1, 1, 1, 1},
+          0,
+          0,
+          exact};
+}
 
 }  // namespace fastconv

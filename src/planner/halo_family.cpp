@@ -209,20 +209,6 @@ TensorMapSpec planes_map(const Work& work, const HaloConfig& config) {
           2 * kBlock};
 }
 
-TensorMapSpec floats_map(const Work& work, const HaloConfig& config, const RawPlanes& raw) {
-  constexpr int64_t kBytes = 4;
-  const Side& in = work.in;
-  TensorMapSpec map{{static_cast<uint64_t>(in.h * in.w), static_cast<uint64_t>(in.c),
-                     static_cast<uint64_t>(work.groups), static_cast<uint64_t>(in.n), 1},
-                    {stride_bytes(in.c, in.stride.c, kBytes), stride_bytes(work.groups, in.c * in.stride.c, kBytes),
-                     stride_bytes(in.n, in.stride.n, kBytes), 16},
-                    {static_cast<uint32_t>(raw.box_w), static_cast<uint32_t>(config.channels), 1, 1, 1},
-                    {1, 1, 1, 1, 1},
-                    0};
-  map.exact = has_parts(config.operands);
-  return map;
-}
-
 // Of the channels `phase`, `phase` + number of maps and so on. It begins up to 7 pixels before their planes.
 TensorMapSpec raw_planes_map(const Work& work, const HaloConfig& config, const RawPlanes& raw, int phase) {
   const Side& in = work.in;
@@ -343,7 +329,9 @@ const char* operands_why_not(const HaloConfig& config, const ConvProblem& proble
   switch (config.operands) {
     case HaloOperands::kHalf: return nullptr;
     case HaloOperands::kPromotedParts:
-      if (config.staging == HaloStaging::kFloats && problem.precision != Precision::kIeee) return "makes three parts";
+      if (config.staging == HaloStaging::kFloats && problem.precision != Precision::kIeee) {
+        return "makes three parts of a value, which ieee alone needs";
+      }
       return nullptr;
     case HaloOperands::kTf32: return problem.precision == Precision::kTf32 ? nullptr : "rounds to TF32";
     case HaloOperands::kParts:
@@ -384,11 +372,12 @@ const char* split_why_not(const KernelEntry& entry, const ConvProblem& problem, 
   sides(problem, in, out);
   const Pair step = in_step_of(problem);
   if (step.h > 8 || step.w > 8) return "takes strides up to 8";
-  if (entry.halo.staging == HaloStaging::kFloats && !floats_can_stage(problem)) {
+  const bool floats = entry.halo.staging == HaloStaging::kFloats;
+  if (floats && !(step == kUnitStep && floats_copyable(in, problem.groups))) {
     return "needs contiguous images, 16 bytes apart, stride 1";
   }
-  const bool fits = entry.halo.staging == HaloStaging::kFloats || splittable(in, problem.groups);
-  if (!fits || !filter_splittable(problem)) return "counts pixels and taps with 32 bits";
+  const bool fits = (floats || splittable(in, problem.groups)) && filter_splittable(problem);
+  if (!fits) return "counts pixels and taps with 32 bits";
   return tiles_why_not(entry, problem, {}, device);
 }
 
@@ -561,7 +550,10 @@ HaloLaunch halo_launch(const Plan& plan, const ConvProblem& problem) {
   if (config.staging == HaloStaging::kFloats) params.raw.stages = params.a_stages;
   switch (config.staging) {
     case HaloStaging::kTma: launch.in_map[launch.in_maps++] = in_map(work, config, params); break;
-    case HaloStaging::kFloats: launch.in_map[launch.in_maps++] = floats_map(work, config, tiles.raw); break;
+    case HaloStaging::kFloats:
+      launch.in_map[launch.in_maps++] =
+          floats_map(work.in, work.groups, tiles.raw.box_w, config.channels, has_parts(config.operands));
+      break;
     case HaloStaging::kPlanes:
       params.loads = params.tile_q / kBlock;
       launch.in_map[launch.in_maps++] = planes_map(work, config);

@@ -122,14 +122,6 @@ bool make_work(const ConvProblem& p, const HaloConfig& config, Reordering reorde
   return work.phases() <= kMaxPhases;
 }
 
-bool floats_can_stage(const ConvProblem& problem) {
-  Side in, out;
-  sides(problem, in, out);
-  return in_step_of(problem) == kUnitStep && in.stride.w == 1 && (in.h == 1 || in.stride.h == in.w) && in.align >= 16 &&
-         in.h * in.w < kMaxExtent && copies(in.c, in.stride.c, 4) && copies(problem.groups, in.stride.c * in.c, 4) &&
-         copies(in.n, in.stride.n, 4);
-}
-
 bool takes_columns(const Work& work, const HaloConfig& config) {
   if (config.staging == HaloStaging::kFloats && config.columns > 1) {
     auto three = [](const Run& run) { return run.count == 3; };

@@ -70,21 +70,6 @@ void make_row_maps(const Work& work, const WgradTiling& tiling, WgradLaunch& lau
   }
 }
 
-// dy as it lies: planes of pixels, filters, groups, images.
-TensorMapSpec raw_map(const Work& work, const Tile& tile) {
-  const Side& y = work.y;
-  auto u64 = [](int64_t v) { return static_cast<uint64_t>(v); };
-  constexpr int64_t kBytes = 4;
-  TensorMapSpec map{{u64(y.h * y.w), u64(y.c), u64(work.groups), u64(y.n), 1},
-                    {stride_bytes(y.c, y.stride.c, kBytes), stride_bytes(work.groups, y.c * y.stride.c, kBytes),
-                     stride_bytes(y.n, y.stride.n, kBytes), 16},
-                    {static_cast<uint32_t>(tile.y_pitch), kFilters, 1, 1, 1},
-                    {1, 1, 1, 1, 1},
-                    0};
-  map.exact = true;
-  return map;
-}
-
 // Every Hopper GPU runs as many clusters of two as it has pairs of multiprocessors.
 constexpr int64_t kMaxCooperativeCluster = 2;
 
@@ -430,7 +415,7 @@ WgradLaunch wgrad_launch(const Plan& plan, const ConvProblem& problem) {
   if (config.staging == WgradStaging::kTmaRows) {
     make_row_maps(work, tiling, launch);
   } else if (work.floats) {
-    launch.y_map[launch.y_maps++] = raw_map(work, tile);
+    launch.y_map[launch.y_maps++] = floats_map(work.y, work.groups, tile.y_pitch, kFilters, /*exact=*/true);
   } else if (copied.y) {
     launch.y_map[launch.y_maps++] =
         tensor_map(y, groups, y_pixel_rows, kFilters, tile.y_pitch, tile.y_rows, tiling.tile_n, kUnitStep);

@@ -98,11 +98,6 @@ bool rows_copyable(const Side& y, int64_t groups) {
          copies(y.n, y.stride.n) && copies(y.h, y.stride.h * phases.rows) && copies(y.c, y.stride.c * phases.filters) &&
          copies(groups, y.c * y.stride.c);
 }
-bool floats_copyable(const Side& y, int64_t groups) {
-  constexpr int64_t kBytes = 4;
-  return (y.w == 1 || y.stride.w == 1) && (y.h == 1 || y.stride.h == y.w) && y.align >= 16 && y.h * y.w < kMaxExtent &&
-         copies(y.n, y.stride.n, kBytes) && copies(y.c, y.stride.c, kBytes) && copies(groups, y.c * y.stride.c, kBytes);
-}
 int64_t lead_of(const Work& work, WgradStaging staging) {
   return staging == WgradStaging::kTmaRows ? row_phases_of_y(work.y).lead : 0;
 }

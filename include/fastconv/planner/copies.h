@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "fastconv/planner/sides.h"
+#include "fastconv/tile/tensor_map_spec.h"
 
 namespace fastconv {
 
@@ -17,5 +18,10 @@ uint64_t stride_bytes(int64_t size, int64_t stride, int64_t bytes = 2);
 // Rows (or channels) after which addresses are multiples of 16 bytes again.
 int64_t address_phases(int64_t size, int64_t stride);
 int64_t row_phases(const Side& side);
+
+// float32 planes as they lie, staging kFloats of either engine: without gaps, 16 bytes apart.
+bool floats_copyable(const Side& side, int64_t groups);
+// Of them: pixel, c, group, n. A copy has so many pixels of so many channels. `exact`: not rounded to TF32.
+TensorMapSpec floats_map(const Side& side, int64_t groups, int64_t pixels, int64_t channels, bool exact);
 
 }  // namespace fastconv

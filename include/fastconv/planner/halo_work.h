@@ -68,8 +68,6 @@ void sides(const ConvProblem& problem, Side& in, Side& out);
 // False if there are more phases or planes than the kernels' tables have room for.
 bool make_work(const ConvProblem& problem, const HaloConfig& config, Reordering reordering, Work& work);
 
-// HaloStaging::kFloats: contiguous images, 16 bytes apart, without stride.
-bool floats_can_stage(const ConvProblem& problem);
 // Whether every run of filter columns can be multiplied side by side.
 bool takes_columns(const Work& work, const HaloConfig& config);
 // Strides that a dimension of one element never uses need not be multiples of anything.

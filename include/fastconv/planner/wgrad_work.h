@@ -54,7 +54,6 @@ struct Copied {
 bool copyable(const Side& side, int64_t groups);
 bool pixels_copyable(const Side& side, int64_t groups);
 bool rows_copyable(const Side& y, int64_t groups);
-bool floats_copyable(const Side& y, int64_t groups);
 Copied copied_operands(const Work& work, WgradStaging staging);
 
 // How dy's rows of pixels lie to addresses that the copy engine takes.
