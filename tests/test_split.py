@@ -12,6 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import _fastconv_native as native
+from test_index_maths import HOPPER
 
 SMALLEST = 2.0**-133  # bf16, denormal
 OPERANDS = [("bf16", 2), ("bf16", 3), ("tf32", 1)]
@@ -166,9 +167,8 @@ def test_filters_become_rows_of_operands(data: st.DataObject, how: tuple, groups
     assert len(written) - len(expected) < 128 * CHUNK[operand] // 16
 
 
-HOPPER = native.DeviceSpec.cuda(90, 132, 227 << 10)
-FLOAT_KERNELS = [k for k in native.kernel_table() if k.name.startswith(("halo_", "sm90_wgrad_"))]
-PARTS = {"tf32": 2, "bf16x3": 2, "ieee": 3}
+SM90_KERNELS = [k for k in native.kernel_table() if k.name.startswith(("halo_", "sm90_wgrad_"))]
+PARTS = {"tf32": 2, "bf16x3": 2, "ieee": 3}  # of a value, unless a kernel rounds it to TF32
 ZERO, NOTHING = -(1 << 62), -(1 << 61)  # no elements of a tensor
 
 
@@ -230,7 +230,7 @@ def mapped_elements(p: native.ConvProblem, pass_: str, name: str, sizes: list[in
 @settings(max_examples=40)
 def test_tensor_maps_hold_every_part_of_every_value(pass_: str, precision: str, data: st.DataObject) -> None:
     problem = data.draw(float_problems(pass_, precision))
-    kernels = [k for k in FLOAT_KERNELS if k.pass_ == pass_ and k.why_not(problem, HOPPER) is None]
+    kernels = [k for k in SM90_KERNELS if k.pass_ == pass_ and k.why_not(problem, HOPPER) is None]
     assume(kernels)
     kernel = data.draw(st.sampled_from(kernels))
     native.check_copies(problem, kernel, HOPPER)
@@ -278,7 +278,7 @@ def test_the_few_blocks_of_a_small_output_have_room_to_split_its_filter(
     problem = native.ConvProblem(
         x, w, (1, 1), (padding, padding), (1, 1), 1, pass_=pass_, precision=precision, align=128
     )
-    kernels = [k for k in FLOAT_KERNELS if k.pass_ == pass_ and k.why_not(problem, HOPPER) is None]
+    kernels = [k for k in SM90_KERNELS if k.pass_ == pass_ and k.why_not(problem, HOPPER) is None]
     assert any("_floats" in kernel.name for kernel in kernels)
     for kernel in kernels:
         native.check_copies(problem, kernel, HOPPER)

@@ -10,14 +10,13 @@ from hypothesis import strategies as st
 
 import _fastconv_native as native
 from shapes import PUBLIC
-from test_index_maths import Convolution, products_by_definition
+from test_index_maths import HOPPER, Convolution, products_by_definition
+from test_split import PARTS
 
-HOPPER = native.DeviceSpec.cuda(90, 132, 227 << 10)
 ALL_KERNELS = [kernel for kernel in native.kernel_table() if kernel.name.startswith("sm90_wgrad_")]
-FLOAT_KERNELS = [kernel for kernel in ALL_KERNELS if kernel.name.endswith("_f32")]
-RAW_KERNELS = [kernel for kernel in FLOAT_KERNELS if "_floats_" in kernel.name]
-KERNELS = [kernel for kernel in ALL_KERNELS if kernel not in FLOAT_KERNELS]
-PARTS = {"bf16x3": 2, "tf32": 2, "ieee": 3}
+FLOAT32_KERNELS = [kernel for kernel in ALL_KERNELS if kernel.name.endswith("_f32")]
+FLOATS_KERNELS = [kernel for kernel in FLOAT32_KERNELS if "_floats_" in kernel.name]
+KERNELS = [kernel for kernel in ALL_KERNELS if kernel not in FLOAT32_KERNELS]
 PAIR = st.tuples(st.integers(1, 3), st.integers(1, 3))
 SIZES = st.tuples(st.integers(1, 15), st.integers(1, 33))
 TAPS = st.tuples(st.integers(1, 5), st.integers(1, 5))
@@ -88,7 +87,7 @@ def test_products_of_parts_come_once_and_small_ones_first(parts: int) -> None:
 
 
 @pytest.mark.parametrize("precision", PARTS)
-@pytest.mark.parametrize("kernel", FLOAT_KERNELS, ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize("kernel", FLOAT32_KERNELS, ids=lambda kernel: kernel.name)
 @given(data=st.data())
 @settings(max_examples=8)
 def test_every_product_of_parts_is_formed_once_and_no_other(
@@ -116,7 +115,7 @@ def test_every_product_of_parts_is_formed_once_and_no_other(
 
 # Planes that begin like the tensor, rows that begin anywhere, the last tiles of which have few columns; filters that
 # are no multiple of a block's.
-RAW = {
+PLANES = {
     "rows two pixels off": ((1, 16, 6, 264), (72, 16, 3, 3), (1, 1)),
     "rows one and three pixels off": ((1, 16, 10, 137), (72, 16, 3, 3), (1, 1)),
     "rows that end within a tile, but with a step": ((2, 16, 6, 82), (40, 16, 3, 3), (1, 1)),
@@ -129,14 +128,14 @@ RAW = {
 
 # One multiprocessor has large tiles, many have small ones.
 @pytest.mark.parametrize(("precision", "sms"), [("bf16x3", 1), ("bf16x3", 132), ("ieee", 1)])
-@pytest.mark.parametrize("name", RAW)
+@pytest.mark.parametrize("name", PLANES)
 def test_gradients_as_they_lie_begin_anywhere(name: str, precision: str, sms: int) -> None:
     device = native.DeviceSpec.cuda(90, sms, 227 << 10)
-    x, w, stride = RAW[name]
+    x, w, stride = PLANES[name]
     conv = Convolution(x, w, stride, (0, 0), (1, 1), groups=1)
     problem = native.ConvProblem(*conv, pass_="wgrad", dtype="float32", precision=precision)
     expected = sorted(products_by_definition(conv, problem, "wgrad"))
-    kernels = [kernel for kernel in RAW_KERNELS if kernel.why_not(problem, device) is None]
+    kernels = [kernel for kernel in FLOATS_KERNELS if kernel.why_not(problem, device) is None]
     assert len(kernels) == 2
     for kernel, k in itertools.product(kernels, [9, problem.k - 1]):
         assert sorted(native.wgrad_products(problem, kernel, device, k)) == expected
@@ -148,8 +147,21 @@ def test_gradients_as_they_lie_are_planes_without_gaps() -> None:
         problem = native.ConvProblem(
             size, (32, 16, 3, 3), pass_="wgrad", dtype="float32", precision="bf16x3", y_strides=y_strides
         )
-        takes = [kernel.name for kernel in RAW_KERNELS if kernel.why_not(problem, HOPPER) is None]
+        takes = [kernel.name for kernel in FLOATS_KERNELS if kernel.why_not(problem, HOPPER) is None]
         assert bool(takes) == (name == "dense"), name
+
+
+@pytest.mark.parametrize("pitch", [1, 4])
+def test_images_of_one_pixel_are_no_row_if_they_lie_apart(pitch: int) -> None:
+    conv = Convolution((64, 16, 1, 1), (32, 16, 1, 1), (1, 1), (0, 0), (1, 1), groups=1)
+    problem = native.ConvProblem(
+        *conv, pass_="wgrad", dtype="float32", precision="bf16x3", y_strides=(4, 4 * 64, pitch, pitch)
+    )
+    expected = sorted(products_by_definition(conv, problem, "wgrad"))
+    kernels = [kernel for kernel in FLOATS_KERNELS if kernel.why_not(problem, HOPPER) is None]
+    assert bool(kernels) == (pitch == 1)
+    for kernel in kernels:
+        assert sorted(native.wgrad_products(problem, kernel, HOPPER, problem.k - 1)) == expected
 
 
 @st.composite
@@ -262,8 +274,8 @@ def test_hopper_sums_large_float32_gradients_on_tensor_cores(name: str, precisio
         )
         plan = native.make_plan(float32, HOPPER)
         assert plan.kernel.startswith("sm90_wgrad_") and plan.kernel.endswith("_f32")
-        as_it_lies = not channels_last and (name == "seed_3x3" or (name, precision) == ("seed_5x7", "bf16x3"))
-        assert ("_floats_" in plan.kernel) == as_it_lies or precision == "tf32"
+        pays = name == "seed_3x3" or (name == "seed_5x7" and precision != "ieee")
+        assert ("_floats_" in plan.kernel) == (pays and not channels_last)
 
 
 def test_some_kernel_takes_what_hopper_can_stage() -> None:
