@@ -11,9 +11,7 @@ every run.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import itertools
-import json
 import math
 import shlex
 import signal
@@ -22,6 +20,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,6 @@ from bench.modes import PRECISIONS, Mode, modes_of
 from bench.suites import PASSES, Problem
 from bench.timing import tf32_allowed
 
-SCHEMA = 1
 LAYOUT = "nchw"
 MODES = modes_of(["float32"], PRECISIONS)
 
@@ -156,15 +154,16 @@ class Accuracy:
     points: list[Point] = field(default_factory=list)
 
     def to_json(self) -> str:
-        return json.dumps({"schema": SCHEMA, **dataclasses.asdict(self)}, indent=1, allow_nan=False) + "\n"
+        return report.dump(self)
 
     @staticmethod
     def from_json(text: str) -> Accuracy:
-        data = json.loads(text)
-        if (schema := data.pop("schema")) != SCHEMA:
-            raise ValueError(f"schema must be {SCHEMA}, but got {schema}")
+        data = report.load(text)
         data["points"] = [Point(**point) for point in data["points"]]
         return Accuracy(**data)
+
+    def write(self, stem: Path) -> list[Path]:
+        return report.write(stem, self.to_json(), markdown(self), partial(draw, self))
 
     def of(self, sweep: str, pass_: str, mode: str) -> list[Point]:
         return [point for point in self.points if (point.sweep, point.pass_, point.mode) == (sweep, pass_, mode)]
@@ -194,6 +193,7 @@ def markdown(found: Accuracy) -> str:
             f"\n## Nearest to what is promised\n\n{report.table(header, lines, left=3)}",
             f"\n## Beyond it: {len(beyond)} of {len(found.points)}\n",
             *beyond,
+            "",
         ]
     )
 
@@ -238,15 +238,6 @@ def _draw_mode(axes: Any, points: Sequence[Point], mode: Mode, colour: str, oppo
         line([p.opponent_error for p in points], name, linestyle="--", marker="s", markersize=4, markerfacecolor="none")
 
 
-def write(found: Accuracy, stem: Path) -> list[Path]:
-    stem.parent.mkdir(parents=True, exist_ok=True)
-    paths = [Path(f"{stem}{suffix}") for suffix in (".json", ".md", ".png")]
-    paths[0].write_text(found.to_json())
-    paths[1].write_text(markdown(found) + "\n")
-    draw(found, paths[2])
-    return paths
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.accuracy", description=__doc__)
     cuda = torch.cuda.is_available()
@@ -280,8 +271,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             found.points += measure(case, device, options.draws)
     finally:  # a run that is cut short leaves what it had
         stem = options.out / f"accuracy-{environment.slug(device)}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
-        paths = write(found, stem)
-        print(f"{markdown(found)}\nwrote {', '.join(map(str, paths))}")
+        paths = found.write(stem)
+        print(f"{markdown(found)}wrote {', '.join(map(str, paths))}")
     return int(any(point.error is None for point in found.points))
 
 

@@ -9,11 +9,15 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bench.floors import Ceilings
 from bench.timing import HostTime, Measurement
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 SCHEMA = 1
 # Two results closer than this are called equal: the spread of one version measured twice.
@@ -87,28 +91,43 @@ class Report:
         return any(row.status in ("WRONG", "FAILED") for row in self.rows)
 
     def to_json(self) -> str:
-        return json.dumps({"schema": SCHEMA, **dataclasses.asdict(self)}, indent=1, allow_nan=False) + "\n"
+        return dump(self)
 
     @staticmethod
     def from_json(text: str) -> Report:
-        data = json.loads(text)
-        if (schema := data.pop("schema")) != SCHEMA:
-            raise ValueError(f"schema must be {SCHEMA}, but got {schema}")
+        data = load(text)
         data["ceilings"], data["measured"] = Ceilings(**data["ceilings"]), Ceilings(**data["measured"])
         data["host"] = [HostTime(**entry) for entry in data["host"]]
         data["rows"] = [Row(**{**row, "results": _results(row["results"])}) for row in data["rows"]]
         return Report(**data)
 
     def write(self, stem: Path) -> list[Path]:
-        """JSON, Markdown and, if there is something to draw, PNG."""
-        stem.parent.mkdir(parents=True, exist_ok=True)
-        paths = [Path(f"{stem}.json"), Path(f"{stem}.md")]
-        paths[0].write_text(self.to_json())
-        paths[1].write_text(markdown(self))
-        if any(row.speedup(opponent) for row in self.rows for opponent in self.opponents):
-            paths.append(Path(f"{stem}.png"))
-            draw(self, paths[2])
-        return paths
+        compared = any(row.speedup(opponent) for row in self.rows for opponent in self.opponents)
+        return write(stem, self.to_json(), markdown(self), partial(draw, self) if compared else None)
+
+
+def dump(measured: DataclassInstance) -> str:
+    return json.dumps({"schema": SCHEMA, **dataclasses.asdict(measured)}, indent=1, allow_nan=False) + "\n"
+
+
+def load(text: str) -> dict[str, Any]:
+    """The fields of what was dumped, as JSON has them."""
+    data: dict[str, Any] = json.loads(text)
+    if (schema := data.pop("schema")) != SCHEMA:
+        raise ValueError(f"schema must be {SCHEMA}, but got {schema}")
+    return data
+
+
+def write(stem: Path, dumped: str, text: str, picture: Callable[[Path], None] | None) -> list[Path]:
+    """JSON, Markdown and, if there is something to draw, PNG."""
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    paths = [Path(f"{stem}.json"), Path(f"{stem}.md")]
+    paths[0].write_text(dumped)
+    paths[1].write_text(text)
+    if picture:
+        paths.append(Path(f"{stem}.png"))
+        picture(paths[2])
+    return paths
 
 
 def _results(data: dict[str, Any]) -> dict[str, Result]:
