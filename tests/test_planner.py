@@ -204,6 +204,9 @@ def test_rows_that_begin_within_sectors_are_stored_in_lines() -> None:
         (within.with_(w=1025), {}, False),  # pairs of pixels are not aligned
         (within.with_(w=124), {}, False),  # shorter than a tile
         (within.with_(stride=(1, 2), w=2045), {}, False),  # more than one halo a tile
+        (within.with_(stride=(1, 2), dilation=(1, 2), w=2059), {}, False),  # a tile leaves out columns of its halo
+        (within.with_(stride=(2, 1)), {}, False),  # more than one halo a tile
+        (within.with_(stride=(2, 1), dilation=(2, 1), h=2045), {}, True),
         (within.with_(c=32, groups=2), {}, False),
         (within, {"channels_last": True}, False),
         (within, {"align": 2}, False),

@@ -81,8 +81,12 @@ Launcher half_launcher(const KernelEntry& kernel) {
 Launcher float_launcher(const KernelEntry& kernel) {
   switch (kernel.family) {
     case KernelFamily::kHalo:
-      return kernel.halo.staging == HaloStaging::kFloats ? float_halo_launcher<HaloStaging::kFloats>(kernel)
-                                                         : float_halo_launcher<HaloStaging::kTma>(kernel);
+      switch (kernel.halo.staging) {
+        case HaloStaging::kTma: return float_halo_launcher<HaloStaging::kTma>(kernel);
+        case HaloStaging::kTransposed: return float_halo_launcher<HaloStaging::kTransposed>(kernel);
+        case HaloStaging::kFloats: return float_halo_launcher<HaloStaging::kFloats>(kernel);
+        default: return nullptr;
+      }
     case KernelFamily::kWgrad:
       return kernel.wgrad.staging == WgradStaging::kFloats ? wgrad_launcher<WgradStaging::kFloats, float>(kernel.line)
                                                            : wgrad_launcher<WgradStaging::kTma, float>(kernel.line);

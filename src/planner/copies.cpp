@@ -16,7 +16,10 @@ uint64_t stride_bytes(int64_t size, int64_t stride, int64_t bytes) {
   return static_cast<uint64_t>(size == 1 ? 16 : stride * bytes);
 }
 
-int64_t address_phases(int64_t size, int64_t stride) { return size == 1 ? 1 : 8 / std::gcd(stride, int64_t{8}); }
+int64_t address_phases(int64_t size, int64_t stride, int64_t bytes) {
+  const int64_t unit = 16 / bytes;
+  return size == 1 ? 1 : unit / std::gcd(stride, unit);
+}
 int64_t row_phases(const Side& side) { return address_phases(side.h, side.stride.h); }
 
 // A single column too needs its stride: images of one pixel may become a row of pixels, see flatten().

@@ -21,12 +21,12 @@ double store_rate(const Work& work, const HaloConfig& config, const HaloTiling& 
   if (store.mode == StoreMode::kChannels) return 40;
   const bool narrow = tiling.block_w_log2 == 3;
   const int across = tiling.linear ? config.m_blocks : std::min(config.m_blocks, 1 << tiling.across_log2);
-  const double run = 1. * work.out_bytes * across * (narrow ? 8 : 64);
+  const double run = 1. * work.element_bytes * across * (narrow ? 8 : 64);
   double rate = std::min(40., run / 2);
   if (stores_pieces(work, store)) {
     constexpr double kSmallOutput = 4e7;  // bytes
     const bool small = static_cast<double>(work.out.n * work.out.h * work.out.w) *
-                           static_cast<double>(work.out.c * work.groups * work.out_bytes) <
+                           static_cast<double>(work.out.c * work.groups * work.element_bytes) <
                        kSmallOutput;
     rate = narrow ? run / (small ? 10 : 25) : std::min(16., run / (small ? 11 : 16));
   }
@@ -52,6 +52,17 @@ double staging_clocks(const Work& work, const HaloConfig& config, const HaloTili
   }
   // A row that one warp turns waits for its copy; columns that a stride leaves out are only loaded. What all warps
   // share makes them wait for each other and look up where pixels go.
+  if (config.operands != HaloOperands::kHalf) {
+    // 32 pixels of a 16-byte chunk of channels, in each part: one warp of six. Pixels that a stride leaves out cost as
+    // much as others, and those that are not simply next to each other are looked up.
+    const double unit = (config.operands == HaloOperands::kTf32 ? 40 : 60 * config.parts_a_stage() - 20) +
+                        (tiling.linear || tiles.raw.step_log2 > 0 ? 30 : 0);
+    const double chunks = config.pixel_bytes() / 16.;
+    const auto row = static_cast<double>(((tiles.halo_pitch - 1) << tiles.raw.step_log2) + 1);
+    const double pixels = tiles.raw.shared ? tiles.raw.advance : std::min<double>(tiles.raw.advance, row);
+    const double copy = std::max(330., std::ceil(pixels / 32) * chunks * unit / 6);
+    return (work.taps == 1 ? 2 : 1) * copy * raw_copies(work, tiling, tiles);
+  }
   const double bytes = tiles.raw.stage_bytes, left_out = tiles.raw.step_log2 == 0 || tiling.linear ? 1 : .7;
   const double copy = tiles.raw.shared ? 900 + bytes / 60 : std::max(330., left_out * (230 + bytes / 21));
   return (work.taps == 1 ? 1.4 : 1) * copy * raw_copies(work, tiling, tiles);
@@ -82,7 +93,7 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
   const double wgmmas = fragments * split_products(config.parts_a_stage());
   const double halo_load = halos * static_cast<double>(tiles.halo_bytes);
   const double filter_load = tiling.filter_resident ? 0. : steps * static_cast<double>(tiles.step_bytes);
-  const auto out_bytes = static_cast<double>(work.out_bytes * tiles.pixels * config.block_k);
+  const auto out_bytes = static_cast<double>(work.element_bytes * tiles.pixels * config.block_k);
   const double mma = wgmmas * config.n() / 2. / .95;
   const double raw_load =
       config.staging == HaloStaging::kTransposed ? halos * raw_copies(work, tiling, tiles) * tiles.raw.stage_bytes : 0;
@@ -97,8 +108,10 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
   const double epilogue = out_bytes / store_rate(work, config, tiling) + 300;
   // Warps that stage and products compete for shared memory.
   const bool by_warps = staged_by_warps(config.staging);
-  const double body = std::max({mma, smem, load, issue}) + (by_warps ? .15 * std::min(mma, staging) : 0) +
-                      .1 * std::min(mma, issue) + (tiles.raw.whole ? 900 * halos : 0);
+  const bool half = config.operands == HaloOperands::kHalf;
+  const double body = std::max({mma, smem, load, issue}) +
+                      (by_warps ? (half ? .15 : .05) * std::min(mma, staging) : 0) +
+                      (work.taps == 1 ? .1 : .14) * std::min(mma, issue) + (half && tiles.raw.whole ? 900 * halos : 0);
   const double tile = tiling.turns ? std::max({body + 100, epilogue, (body + epilogue + 500) / 2}) : body + epilogue;
   const auto waves = static_cast<double>(config.lines ? 2 * rows_of_busiest(work, tiling.run_rows, sm_count) *
                                                             ceil_div(work.cols, tiling.tile_q)
@@ -108,19 +121,27 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
   const double idle = 1 - static_cast<double>(work.out.c) / static_cast<double>(tiles.filters * config.block_k);
   // Sums are promoted while the other warpgroup multiplies, unless it waits for its turn.
   const bool promotes = config.operands == HaloOperands::kPromotedParts, waits = promotes && tiling.turns;
-  const bool narrow = promotes && !floats && config.channels < 32;  // six times the copies of short rows
+  const bool narrow =
+      promotes && config.staging == HaloStaging::kTma && config.channels < 32;  // six times the copies of short rows
+  // Parts of short rows leave many lanes idle.
+  const bool made = by_warps && !half,
+             short_rows = made && has_parts(config.operands) && !tiling.linear && !tiling.turns;
   const bool by_threads = config.staging == HaloStaging::kPairs || config.staging == HaloStaging::kPixels;
-  const double rough = !by_threads ? 1 +
-                                         (config.staging != HaloStaging::kTransposed ? .02
-                                          : tiling.linear                            ? .06
-                                                                                     : .08) *
-                                             (tiling.halo_stages == 2) +
-                                         .02 * short_of_filters(tiling, tiles) + .01 * tiling.linear + .5 * waits +
-                                         .9 * narrow + .05 * ((tiling.linear || config.columns > 1) && tiling.turns) +
-                                         .03 * (config.staging == HaloStaging::kTransposed && tiling.turns) +
-                                         .01 * (!tiling.linear && tiling.block_w_log2 == 6) + .02 * idle +
-                                         .1 * (by_warps && tiling.linear && config.channels < 64 && work.in.c > 32)
-                                   : 1 + .06 * (4 - tiling.halo_stages) + .1 * idle;
+  const double rough =
+      !by_threads ? 1 +
+                        (config.staging != HaloStaging::kTransposed ? .02
+                         : tiling.linear                            ? .06
+                                                                    : .08) *
+                            (tiling.halo_stages == 2) +
+                        .02 * short_of_filters(tiling, tiles) + .01 * tiling.linear + .5 * waits + .9 * narrow +
+                        .05 * ((tiling.linear || config.columns > 1) && tiling.turns) +
+                        .03 * (config.staging == HaloStaging::kTransposed && tiling.turns) + .1 * short_rows +
+                        .05 * made * (promotes + (config.block_k < 128) + 2 * (tiling.linear && tiling.turns)) +
+                        .3 * (made && tiles.raw.phases_log2 > 0) + .15 * (made && work.taps == 1) +
+                        .12 * (made && has_parts(config.operands) && tiling.linear && config.m_blocks == 1) +
+                        .5 * (made && tiles.raw.step_log2 > 0) + .01 * (!tiling.linear && tiling.block_w_log2 == 6) +
+                        .02 * idle + .1 * (by_warps && half && tiling.linear && config.channels < 64 && work.in.c > 32)
+                  : 1 + .06 * (4 - tiling.halo_stages) + .1 * idle;
   const bool reorders = work.reordering.in || work.reordering.out || work.splitting.in;  // they wait anyway
   const double share = static_cast<double>(std::clamp<int64_t>(tiles.count, 1, sm_count)) / sm_count;
   // A few multiprocessors are slow to split a filter.

@@ -209,18 +209,20 @@ TensorMapSpec planes_map(const Work& work, const HaloConfig& config) {
           2 * kBlock};
 }
 
-// Of the channels `phase`, `phase` + number of maps and so on. It begins up to 7 pixels before their planes.
+// Of the channels `phase`, `phase` + number of maps and so on. It begins fewer than 16 bytes before their planes.
 TensorMapSpec raw_planes_map(const Work& work, const HaloConfig& config, const RawPlanes& raw, int phase) {
   const Side& in = work.in;
-  const int64_t maps = int64_t{1} << raw.phases_log2, shift = raw_shift(in.stride.c, phase);
+  const int64_t bytes = work.element_bytes, maps = int64_t{1} << raw.phases_log2;
+  const int64_t shift = raw_shift(in.stride.c, phase, raw_unit(work.element_bytes));
   return {{static_cast<uint64_t>(in.h * in.w + shift), static_cast<uint64_t>(ceil_div(in.c - phase, maps)),
            static_cast<uint64_t>(work.groups), static_cast<uint64_t>(in.n), 1},
-          {stride_bytes(2, in.stride.c * maps), stride_bytes(work.groups, in.c * in.stride.c),
-           stride_bytes(in.n, in.stride.n), 16},
+          {stride_bytes(2, in.stride.c * maps, bytes), stride_bytes(work.groups, in.c * in.stride.c, bytes),
+           stride_bytes(in.n, in.stride.n, bytes), 16},
           {static_cast<uint32_t>(raw.box_w), static_cast<uint32_t>(config.channels >> raw.phases_log2), 1, 1, 1},
           {1, 1, 1, 1, 1},
           0,
-          phase * in.stride.c - shift};
+          phase * in.stride.c - shift,
+          /*exact=*/has_parts(config.operands)};
 }
 
 TensorMapSpec filter_map(const ConvProblem& problem, const HaloConfig& config) {
@@ -308,7 +310,11 @@ PackParams folded_pack_params(const ConvProblem& problem, const HaloConfig& conf
 // Filter steps between promotions: of so many products each, see mainloop_sm90.cuh.
 int32_t promote_steps(const HaloConfig& config, const ConvProblem& problem) {
   const int32_t products = problem.precision == Precision::kIeee ? 128 : 1024;
-  return std::max(1, products / config.channels);
+  if (!config.lines) return std::max(1, products / config.channels);
+  // One halo's taps in even shares.
+  const int64_t taps = problem.r * problem.s;
+  const int64_t shares = std::max<int64_t>(1, (taps * config.channels + products / 2) / products);
+  return static_cast<int32_t>(ceil_div(taps, shares));
 }
 
 // Those that a tensor leaves idle. If it keeps all of them busy more than once, the first begin late with it.
@@ -320,16 +326,17 @@ int32_t pack_warps(const Reorder& order, const Plan& plan) {
 
 // Truncation loses about 2e-8 of a sum with every 16 products of its largest parts, so that more than so many would
 // not keep the contract of bf16x3. TF32's own error is larger.
-constexpr int64_t kMaxUnpromoted = 4096, kMaxUnpromotedFloats = 3072;  // which add the small products to that sum too
+constexpr int64_t kMaxUnpromoted = 4096;
+constexpr int64_t kMaxUnpromotedSideBySide = 3072;  // parts, whose small products are added to that sum too
 
 const char* operands_why_not(const HaloConfig& config, const ConvProblem& problem) {
   const int64_t products =
       (problem.pass == Pass::kFprop ? problem.c_per_group() : problem.k_per_group()) * problem.r * problem.s;
-  const int64_t most = config.staging == HaloStaging::kFloats ? kMaxUnpromotedFloats : kMaxUnpromoted;
+  const int64_t most = makes_parts(config.staging) ? kMaxUnpromotedSideBySide : kMaxUnpromoted;
   switch (config.operands) {
     case HaloOperands::kHalf: return nullptr;
     case HaloOperands::kPromotedParts:
-      if (config.staging == HaloStaging::kFloats && problem.precision != Precision::kIeee) {
+      if (makes_parts(config.staging) && problem.precision != Precision::kIeee) {
         return "makes three parts of a value, which ieee alone needs";
       }
       return nullptr;
@@ -356,7 +363,7 @@ const char* tiles_why_not(const KernelEntry& entry, const ConvProblem& problem, 
                : "takes three filter columns at a time, at most three pixels apart";
   }
   if (config.lines && !lines_can_store(work, config)) {
-    return "stores rows of pixels longer than a tile, whole words of them, that follow each other without a gap";
+    return "reads all columns and stores rows of pixels longer than a tile, whole words of them, without gaps";
   }
   if (config.lines && !stores_pieces(work, store_mode(work, config, false))) {
     return "stores rows that begin within a sector";
@@ -372,11 +379,14 @@ const char* split_why_not(const KernelEntry& entry, const ConvProblem& problem, 
   sides(problem, in, out);
   const Pair step = in_step_of(problem);
   if (step.h > 8 || step.w > 8) return "takes strides up to 8";
-  const bool floats = entry.halo.staging == HaloStaging::kFloats;
-  if (floats && !(step == kUnitStep && floats_copyable(in, problem.groups))) {
+  const HaloStaging staging = entry.halo.staging;
+  if (staging == HaloStaging::kFloats && !(step == kUnitStep && floats_copyable(in, problem.groups))) {
     return "needs contiguous images, 16 bytes apart, stride 1";
   }
-  const bool fits = (floats || splittable(in, problem.groups)) && filter_splittable(problem);
+  if (staging == HaloStaging::kTransposed && !planes_can_stage(in, problem.groups, step, 4)) {
+    return "needs contiguous images, 16 bytes apart, more than 8 channels";
+  }
+  const bool fits = (makes_parts(staging) || splittable(in, problem.groups)) && filter_splittable(problem);
   if (!fits) return "counts pixels and taps with 32 bits";
   return tiles_why_not(entry, problem, {}, device);
 }
@@ -424,7 +434,7 @@ const char* halo_why_not(const KernelEntry& entry, const ConvProblem& problem, c
       case HaloStaging::kFolded: break;  // asked above
     }
   }
-  if (config.staging == HaloStaging::kTransposed && config.channels < 8 * plane_phases(in, problem.groups)) {
+  if (config.staging == HaloStaging::kTransposed && config.channels < 8 * plane_phases(in, problem.groups, 2)) {
     return "has stages of too few channels for planes of this size";
   }
   if (config.filter == FilterTile::kNMajor && !tma_can_load_filter(problem)) {
@@ -450,7 +460,7 @@ Plan halo_plan(const KernelEntry& entry, const ConvProblem& problem, const Devic
   const int64_t runs = entry.halo.lines ? ceil_div(work.in.n * work.rows, best.tiling.run_rows) : 0;
   plan.grid = std::min<int64_t>(entry.halo.lines ? ceil_div(runs, 2) : tiles.count, device.sm_count);
   plan.block_threads = halo_threads(entry.halo.staging);
-  plan.smem_bytes = static_cast<int32_t>(halo_fixed_bytes(entry.halo, work.out_bytes) +
+  plan.smem_bytes = static_cast<int32_t>(halo_fixed_bytes(entry.halo, work.element_bytes) +
                                          best.tiling.halo_stages * tiles.halo_stage_bytes +
                                          best.tiling.filter_stages * tiles.step_bytes + tiles.raw_bytes());
   plan.workspace_bytes = best.workspace.bytes();
@@ -568,7 +578,7 @@ HaloLaunch halo_launch(const Plan& plan, const ConvProblem& problem) {
   launch.operand = config.operands == HaloOperands::kHalf ? problem.dtype
                    : has_parts(config.operands)           ? DType::kBFloat16
                                                           : DType::kFloat32;
-  launch.in_values = config.staging == HaloStaging::kFloats ? DType::kFloat32 : launch.operand;
+  launch.in_values = makes_parts(config.staging) ? problem.dtype : launch.operand;
   const Operand operand = operand_of(config.operands);
   if (work.splitting.in) params.in_split = make_split(work.in_planes, work.groups, operand, work.splitting.parts);
   if (work.splitting.filter) params.filter_split = make_filter_split(problem, operand, work.splitting.parts);

@@ -23,34 +23,47 @@ RawPlanes raw_planes(const Work& work, const HaloConfig& config, const HaloTilin
   RawPlanes raw{};
   if (config.staging != HaloStaging::kTransposed) return raw;
   const Side& in = work.in;
-  const int64_t phases = plane_phases(in, work.groups), step = work.in_step.w;
+  const int64_t bytes = work.element_bytes, unit = raw_unit(work.element_bytes), each_bytes = config.channels * bytes;
+  const int64_t phases = plane_phases(in, work.groups, bytes), step = work.in_step.w;
   raw.phases_log2 = std::countr_zero(static_cast<uint64_t>(phases));
   raw.step_log2 = std::countr_zero(static_cast<uint64_t>(step));
   raw.width = FastDivmod(in.w);
   raw.shared = tiling.linear && work.in_step.h == 1;
   const bool aligned =
-      phases == 1 && in.w % 8 == 0 && (tiling.linear || (reaches.aligned && tiling.tile_q * step % 8 == 0));
+      phases == 1 && in.w % unit == 0 && (tiling.linear || (reaches.aligned && tiling.tile_q * step % unit == 0));
   const int64_t run = raw.shared      ? std::min(tiles.halo_rows, in.h) * in.w
                       : tiling.linear ? in.w
                                       : std::min((tiles.halo_pitch - 1) * step + 1, in.w);
-  // Small images whole. Channels that do not exist would be left as they are; a phase's planes lie an odd number of
-  // 16-byte chunks apart, so that the eight channels that a block is read from lie in different banks.
+  // Small images whole. Channels that do not exist would be left as they are, and values are not rounded; of 16-bit
+  // values a phase's planes lie an odd number of 16-byte chunks apart, so that the eight channels that a block is read
+  // from lie in different banks.
   constexpr int64_t kWholeBytes = 26624;
-  const int64_t whole_bytes = in.h * in.w * tiles.pixel_bytes;
-  const bool spread = in.stride.c == in.h * in.w && in.stride.c * phases / 8 % 2 != 0;
-  if (raw.shared && in.c % config.channels == 0 && whole_bytes <= kWholeBytes && spread) {
+  const int64_t whole_bytes = in.h * in.w * each_bytes;
+  const bool spread = bytes == 2 ? in.stride.c * phases / unit % 2 != 0 : has_parts(config.operands);
+  if (raw.shared && in.c % config.channels == 0 && whole_bytes <= kWholeBytes && spread && in.stride.c == in.h * in.w) {
     raw.whole = true;
-    raw.box_w = raw.advance = static_cast<int32_t>(round_up(in.h * in.w + 7, 8));
+    raw.box_w = raw.advance = static_cast<int32_t>(round_up(in.h * in.w + unit - 1, unit));
     raw.stage_bytes = static_cast<int32_t>(round_up(whole_bytes, 128));
     raw.stages = static_cast<int32_t>(std::clamp<int64_t>(ceil_div(24576, raw.stage_bytes), 2, 6));
     return raw;
   }
-  const int64_t most = raw.shared ? kLinearBox : kMaxBox - 8, lead = aligned ? 0 : 7;
+  const int64_t lead = aligned ? 0 : unit - 1;
+  if (bytes > 2) {
+    // The copy engine writes each phase to a multiple of 128 bytes.
+    const int64_t whole = std::max(unit, 128 * phases / each_bytes), room = kMaxBox / whole * whole - lead;
+    const int64_t most = raw.shared ? kLinearBox : room;
+    raw.box_w = static_cast<int32_t>(round_up(std::max<int64_t>(ceil_div(run, ceil_div(run, most)), 2) + lead, whole));
+    raw.advance = static_cast<int32_t>(raw.box_w - lead);
+    raw.stage_bytes = static_cast<int32_t>(raw.box_w * each_bytes);
+    raw.stages = config.lines ? 6 : raw.stage_bytes <= 3072 ? 12 : std::clamp(43008 / raw.stage_bytes, 3, 6);
+    return raw;
+  }
+  const int64_t most = raw.shared ? kLinearBox : kMaxBox - unit;
   // An odd number of chunks here too.
   const int64_t each = std::max<int64_t>(ceil_div(run, ceil_div(run, most - lead)), 2);  // more than the lead takes
-  const int64_t box_w = (ceil_div(each + lead, 8) | 1) * 8;
-  raw.box_w = static_cast<int32_t>(box_w), raw.advance = static_cast<int32_t>(aligned ? box_w : box_w - 8);
-  raw.stage_bytes = static_cast<int32_t>(box_w * tiles.pixel_bytes);
+  const int64_t box_w = (ceil_div(each + lead, unit) | 1) * unit;
+  raw.box_w = static_cast<int32_t>(box_w), raw.advance = static_cast<int32_t>(aligned ? box_w : box_w - unit);
+  raw.stage_bytes = static_cast<int32_t>(box_w * each_bytes);
   // A warp has one or two stages of its own. Few filters leave room for them.
   const int32_t room = config.columns > 1 ? 90112 : 43008;
   raw.stages = raw.stage_bytes <= 3072 ? 12 : std::clamp(room / raw.stage_bytes, 3, 6);
@@ -79,7 +92,7 @@ int64_t packed_filter_bytes(const Work& work, const ConvProblem& problem, const 
 
 Store store_mode(const Work& work, const HaloConfig& config, bool linear) {
   const Side& out = work.out;
-  const int widest = 16 / work.out_bytes;  // elements of a store
+  const int widest = 16 / work.element_bytes;  // elements of a store
   if (out.stride.c == 1 && out.align >= 16 && out.c % widest == 0 && pixels_divisible(out, widest))
     return {StoreMode::kChannels, 1};
   if (out.stride.w != 1) return {StoreMode::kElements, 1};
@@ -87,7 +100,7 @@ Store store_mode(const Work& work, const HaloConfig& config, bool linear) {
     // A strip of columns is an even number of pixels.
     const bool long_runs = !linear && config.columns == 1;
     if ((long_runs || vector == 2) && work.out_step.w == 1 && out.w % vector == 0 &&
-        out.align >= work.out_bytes * vector && planes_divisible(out, work.groups, vector)) {
+        out.align >= work.element_bytes * vector && planes_divisible(out, work.groups, vector)) {
       return {StoreMode::kPixels, vector};
     }
   }
@@ -97,15 +110,16 @@ Store store_mode(const Work& work, const HaloConfig& config, bool linear) {
 bool stores_pieces(const Work& work, Store store) {
   constexpr int kSectorBytes = 32;
   const int64_t stride = work.out.h > 1 ? work.out.stride.h : work.out.stride.c;
-  return store.mode == StoreMode::kPixels && stride % (kSectorBytes / work.out_bytes) != 0;
+  return store.mode == StoreMode::kPixels && stride % (kSectorBytes / work.element_bytes) != 0;
 }
 
 bool lines_can_store(const Work& work, const HaloConfig& config) {
   const Side& out = work.out;
-  const int word = 4 / work.out_bytes;  // pixels that are stored together at least
+  const int word = 4 / work.element_bytes;  // pixels that are stored together at least
   return out.stride.w == 1 && (out.h == 1 || out.stride.h == out.w) && out.w % word == 0 && out.align >= 4 &&
          out.w >= kBlock * config.m_blocks && planes_divisible(out, work.groups, word) && work.phases() == 1 &&
-         work.out_step == kUnitStep && work.groups == 1 && out.c <= config.block_k && work.in.c <= config.channels;
+         work.out_step == kUnitStep && work.in_step.w == 1 && work.groups == 1 && out.c <= config.block_k &&
+         work.in.c <= config.channels;
 }
 
 bool make_tiles(const Work& work, const HaloConfig& config, const HaloTiling& tiling, const Reaches& reaches,
@@ -159,14 +173,14 @@ bool make_tiles(const Work& work, const HaloConfig& config, const HaloTiling& ti
     out.halo_bytes = out.halo_rows * config.channels * out.raw.box_w * 4;
     out.row_step = out.col_step = 1;
   }
-  out.halo_stage_bytes = round_up(out.halo_bytes, kHaloAlignment);
+  out.halo_stage_bytes = round_up(out.halo_bytes, config.lines ? 8 * out.pixel_bytes : kHaloAlignment);
   if (!floats) out.raw = raw_planes(work, config, tiling, reaches, out);
   return true;
 }
 
 bool choose_stages(const Work& work, const HaloConfig& config, const Tiles& tiles, int64_t smem_bytes,
                    HaloTiling& tiling) {
-  const int64_t room = smem_bytes - halo_fixed_bytes(config, work.out_bytes) - tiles.raw_bytes();
+  const int64_t room = smem_bytes - halo_fixed_bytes(config, work.element_bytes) - tiles.raw_bytes();
   const int64_t halo = tiles.halo_stage_bytes, step = tiles.step_bytes;
   const bool floats = config.staging == HaloStaging::kFloats;
   // A folded halo is given away when the next one is on its way, and free again when the next one is in use.
@@ -218,7 +232,9 @@ int64_t pack_rows(const Work& work, const HaloConfig& config, const Tiles& tiles
 bool reads_filter_directly(const Work& work, const HaloConfig& config, const ConvProblem& problem) {
   if (config.operands != HaloOperands::kHalf) return true;  // or so once it is split
   if (config.columns > 1) return false;
-  if (config.staging == HaloStaging::kTransposed && plane_phases(work.in, work.groups) > 1) return false;
+  if (config.staging == HaloStaging::kTransposed && plane_phases(work.in, work.groups, work.element_bytes) > 1) {
+    return false;
+  }
   if (config.staging == HaloStaging::kFolded) return false;
   return (config.filter == FilterTile::kNMajor || problem.pass == Pass::kFprop) && tma_can_load_filter(problem);
 }

@@ -70,15 +70,6 @@ bool tma_can_stage(const Side& in, int64_t groups, Pair in_step, int64_t bytes =
          in_step.w <= 8;
 }
 
-// Contiguous images. The copy engine is slow to write the zeros of channels that do not exist.
-bool planes_can_stage(const Side& in, int64_t groups, Pair in_step) {
-  const int64_t phases = plane_phases(in, groups);
-  return in.c > 8 && phases <= (in.c > 16 ? 8 : 4) && in.stride.w == 1 && (in.h == 1 || in.stride.h == in.w) &&
-         in.align >= 16 && in.h * in.w < kMaxExtent && copies(2, in.stride.c * phases) &&
-         copies(groups, in.stride.c * in.c) && copies(in.n, in.stride.n) &&
-         std::has_single_bit(static_cast<uint64_t>(in_step.w));
-}
-
 }  // namespace
 
 void sides(const ConvProblem& p, Side& in, Side& out) {
@@ -95,7 +86,7 @@ bool make_work(const ConvProblem& p, const HaloConfig& config, Reordering reorde
   if (reordering.out) work.out = reordered(work.out, p.groups);
   if (is_pointwise(p)) flatten(work.in, work.out);
   work.groups = p.groups;
-  work.out_bytes = static_cast<int32_t>(element_size(p.dtype));
+  work.element_bytes = static_cast<int32_t>(element_size(p.dtype));
   if (config.staging == HaloStaging::kFolded) {
     const Fold& fold = work.fold = make_fold(p);
     work.in = folded(work.in, fold);
@@ -152,23 +143,35 @@ bool tma_can_load_filter(const ConvProblem& p) {
 Splitting splitting_of(const HaloConfig& config, const ConvProblem& problem) {
   Side in, out;
   sides(problem, in, out);
-  const bool floats = config.staging == HaloStaging::kFloats;
+  const bool makes = makes_parts(config.staging);
   switch (config.operands) {
     case HaloOperands::kHalf: return {};
     case HaloOperands::kTf32:
-      return {1, !floats && !tma_can_stage(in, problem.groups, in_step_of(problem), 4),
+      return {1, !makes && !tma_can_stage(in, problem.groups, in_step_of(problem), 4),
               problem.pass != Pass::kFprop || !tma_can_load_filter(problem)};
-    default: return {split_parts(problem.precision), !floats, true};
+    default: return {split_parts(problem.precision), !makes, true};
   }
 }
 
-int64_t plane_phases(const Side& in, int64_t groups) { return address_phases(in.c * groups, in.stride.c); }
+int64_t plane_phases(const Side& in, int64_t groups, int64_t bytes) {
+  return address_phases(in.c * groups, in.stride.c, bytes);
+}
+
+// The copy engine is slow to write the zeros of channels that do not exist.
+bool planes_can_stage(const Side& in, int64_t groups, Pair in_step, int64_t bytes) {
+  const int64_t phases = plane_phases(in, groups, bytes);
+  return in.c > 8 && phases <= (in.c > 16 ? 8 : 4) && in.stride.w == 1 && (in.h == 1 || in.stride.h == in.w) &&
+         in.align >= 16 && in.h * in.w < kMaxExtent && copies(2, in.stride.c * phases, bytes) &&
+         copies(groups, in.stride.c * in.c, bytes) && copies(in.n, in.stride.n, bytes) &&
+         std::has_single_bit(static_cast<uint64_t>(in_step.w));
+}
 
 HaloStaging best_staging(const ConvProblem& problem, const Side& in, Pair in_step) {
   const int64_t groups = problem.groups;
   if (tma_can_stage(in, groups, in_step)) return HaloStaging::kTma;
-  if (planes_can_stage(in, groups, in_step)) {
-    const bool planes = in.c > 32 && is_pointwise(problem) && in.w >= kBlock && plane_phases(in, groups) == 1;
+  const int64_t bytes = element_size(problem.dtype);
+  if (planes_can_stage(in, groups, in_step, bytes)) {
+    const bool planes = in.c > 32 && is_pointwise(problem) && in.w >= kBlock && plane_phases(in, groups, bytes) == 1;
     return planes ? HaloStaging::kPlanes : HaloStaging::kTransposed;
   }
   // Pairs of pixels that never straddle the end of a row, aligned.

@@ -588,10 +588,28 @@ int stream_turns(uint32_t plane, int element_bytes) {
   return bank_turns(addresses, 4);
 }
 
+// Whether those who make operands of a copy of raw planes find each channel's pixels where the copy engine puts them.
+void check_raw_floats(const HaloParams& params, const HaloConfig& config, const RawRun& run, int32_t first) {
+  const RawFloats from(params, run, first, config.channels);
+  const int32_t phases_log2 = params.raw.phases_log2;
+  const auto channels_log2 = std::countr_zero(static_cast<uint32_t>(config.channels));
+  for (int32_t at = 0; at < config.channels; ++at) {  // place of a plane in the stage
+    const int32_t c = params.raw.whole ? at : staged_channel(phases_log2, channels_log2, at);
+    const int32_t lead = raw_lead(params, run, first, c & ((1 << phases_log2) - 1), raw_unit(sizeof(float)));
+    const int32_t copied = params.raw.whole ? at * static_cast<int32_t>(params.in_c) + run.flat(params) + first
+                                            : at * params.raw.box_w + lead;
+    int32_t read = from.first + first;
+    for (int32_t i = 0; i < c; ++i) read += from.next[i % RawFloats::kPeriod];
+    if (read != copied) throw py::index_error("another channel's pixels");
+  }
+}
+
 // What a staged halo holds: for each pixel its offset in the input, of channel 0, or kZero. By the same steps as the
 // producers.
-std::vector<int64_t> staged_halo(const HaloParams& params, HaloStaging staging, const Tile& tile,
+std::vector<int64_t> staged_halo(const HaloParams& params, const HaloConfig& config, const Tile& tile,
                                  const TapGroup& group) {
+  const HaloStaging staging = config.staging;
+  const int32_t unit = raw_unit(config.operands == HaloOperands::kHalf ? 2 : 4);
   std::vector<int64_t> halo(params.halo_rows * params.halo_pitch, kNothing);
   auto put = [&](int32_t row, int32_t column, int32_t n, int32_t h, int32_t w) {
     int64_t& pixel = halo.at(row * params.halo_pitch + column);
@@ -619,12 +637,15 @@ std::vector<int64_t> staged_halo(const HaloParams& params, HaloStaging staging, 
       for (int32_t first = 0; first < run.count; first += params.raw.advance) {
         const int32_t end = std::min(run.count, first + params.raw.advance);
         for (int32_t phase = 0; phase < 1 << params.raw.phases_log2; ++phase) {
-          const int32_t lead = raw_lead(params, run, first, phase), start = run.flat(params) + first - lead;
-          if ((start + raw_shift(params.in_c, phase)) % 8 != 0) throw py::index_error("no column of the copy engine");
-          if ((phase * params.in_c + start) % 8 != 0) throw py::index_error("no 16-byte address");
+          const int32_t lead = raw_lead(params, run, first, phase, unit), start = run.flat(params) + first - lead;
+          if ((start + raw_shift(params.in_c, phase, unit)) % unit != 0) {
+            throw py::index_error("no column of the copy engine");
+          }
+          if ((phase * params.in_c + start) % unit != 0) throw py::index_error("no 16-byte address");
           if (end - first + lead > params.raw.box_w) throw py::index_error("not copied");
           if (params.raw.whole && end < run.count) throw py::index_error("another copy of the same planes");
         }
+        if (config.operands != HaloOperands::kHalf) check_raw_floats(params, config, run, first);
         for (int32_t i = first; i < end; ++i) {
           const int32_t pixel = halo_pixel(params, run, w0, i), flat = run.flat(params) + i;
           if (pixel < 0) continue;
@@ -702,27 +723,29 @@ std::vector<std::tuple<int32_t, int32_t, int32_t>> halo_blocks(const ConvProblem
     blocks.emplace_back(block.c_block, block.in_group / params.groups, block.filter_group / params.groups);
   });
   if (!params.filter_resident) return blocks;
-  // What a block of the reduction finds where it looks for its part of the filter.
-  const int32_t steps = params.phase[0].taps / kernel.halo.columns;
-  std::vector<std::pair<int32_t, int32_t>> stages;  // channels and group of a step
-  auto held = [&](int c_block) {
-    const HaloBlock block(params, tile, c_block);
-    return std::pair{block.c_block, block.filter_group};
-  };
-  for_each_halo(params, tile, [&](const TapGroup& taps, int c_block) {
-    const int32_t count = taps.rows * taps.cols / kernel.halo.columns;
-    if (fills_stages(params, c_block)) stages.insert(stages.end(), count, held(c_block));
-  });
-  if (params.phase_count > 1) return blocks;
-  if (static_cast<int32_t>(stages.size()) != params.b_stages) throw py::index_error("not as many stages");
-  for (int32_t c_block = 0; c_block < params.c_blocks; ++c_block) {
-    for (int32_t step = 0; step < steps; ++step) {
-      const int32_t first = has_parts(kernel.halo.operands) && !kernel.halo.lines
-                                ? resident_stage(params, c_block) / kernel.halo.columns
-                                : c_block * steps;
-      if (stages.at(first + step) != held(c_block)) throw py::index_error("another part");
+  // What a block of the reduction finds where it looks for its part of the filter: phase, channels and group.
+  std::vector<std::tuple<int32_t, int32_t, int32_t>> stages;
+  auto for_each_block = [&](auto f) {  // f(block, stages that it takes, what they should hold)
+    for (int32_t phase = 0; phase < params.phase_count; ++phase) {
+      Tile first = tile;
+      first.phase = phase;
+      for (int32_t i = 0; i < params.c_blocks; ++i) {
+        const HaloBlock block(params, first, i);
+        f(i, params.phase[phase], params.phase[phase].taps / kernel.halo.columns,
+          std::tuple{phase, block.c_block, block.filter_group});
+      }
     }
-  }
+  };
+  for_each_block([&](int32_t i, const OutputPhase&, int32_t count, auto held) {
+    if (fills_stages(params, i)) stages.insert(stages.end(), count, held);
+  });
+  if (static_cast<int32_t>(stages.size()) != params.b_stages) throw py::index_error("not as many stages");
+  for_each_block([&](int32_t i, const OutputPhase& phase, int32_t count, auto held) {
+    const int32_t first = resident_stage(params, phase, i) / kernel.halo.columns;
+    for (int32_t step = 0; step < count; ++step) {
+      if (stages.at(first + step) != held) throw py::index_error("another part");
+    }
+  });
   return blocks;
 }
 
@@ -793,10 +816,21 @@ Products halo_products(const ConvProblem& problem, const KernelEntry& kernel, co
   const HaloLaunch launch = halo_launch(plan, problem);
   const HaloParams& params = launch.params;
   const bool folds = kernel.halo.staging == HaloStaging::kFolded;
-  const int32_t stages = params.a_stages * params.a_stage_bytes +
-                         params.b_stages * kernel.halo.n() * kernel.halo.pixel_bytes() +
-                         params.raw.stages * params.raw.stage_bytes;
-  if (stages % 128 != 0) throw py::index_error("the epilogue's buffers are not aligned");
+  const int32_t parts = kernel.halo.parts_a_stage(), pattern = 8 * kernel.halo.pixel_bytes();  // of swizzling
+  const int32_t filter_bytes = parts * kernel.halo.n() * kernel.halo.pixel_bytes();
+  const int32_t stages = params.a_stages * params.a_stage_bytes + params.b_stages * filter_bytes;
+  const int32_t raw_bytes = kernel.halo.staging == HaloStaging::kTransposed ? params.raw.stage_bytes : 0;
+  if (params.a_stage_bytes % pattern != 0 || (parts > 1 && params.part_bytes % pattern != 0) ||
+      filter_bytes % pattern != 0) {
+    throw py::index_error("rows lie elsewhere in their pattern");
+  }
+  if (stages % 128 != 0 || (!params.raw.whole && (raw_bytes >> params.raw.phases_log2) % 128 != 0)) {
+    throw py::index_error("the copy engine or the epilogue would meet no multiple of 128");
+  }
+  if (parts > 1 && parts * params.part_bytes > params.a_stage_bytes &&
+      kernel.halo.staging == HaloStaging::kTransposed) {
+    throw py::index_error("parts overlap the next stage");
+  }
   const Strides& w = problem.w_strides;
   const int64_t filter_c = problem.pass == Pass::kDgrad ? w.n : w.c;
   const int32_t channels = kernel.halo.channels, pixel_bytes = kernel.halo.pixel_bytes();
@@ -836,7 +870,8 @@ Products halo_products(const ConvProblem& problem, const KernelEntry& kernel, co
       }
       const int64_t filter = (taps.r0 + i * taps.dr) * w.h + (taps.s0 + j * taps.ds) * w.w;
       for (int32_t at = 0; at < static_cast<int32_t>(params.part_blocks.divisor) * channels; ++at) {
-        const int32_t c = at - at % channels + staged_channel(params.raw.phases_log2, channels_log2, at % channels);
+        const int32_t phases_log2 = kernel.halo.operands == HaloOperands::kHalf ? params.raw.phases_log2 : 0;
+        const int32_t c = at - at % channels + staged_channel(phases_log2, channels_log2, at % channels);
         if (c >= params.c) continue;
         products.emplace_back(in_tensor(problem, params, halo::operand_of(kernel.halo.operands), source, c),
                               filter + c * filter_c, in_planes(params.out_order, target));
@@ -854,7 +889,7 @@ Products halo_products(const ConvProblem& problem, const KernelEntry& kernel, co
                                                  : float_products<8>(problem, kernel, params, tile, taps, products);
         }
         const HaloParams staged = folds ? counting_pixels(params) : params;
-        const std::vector<int64_t> halo = staged_halo(staged, kernel.halo.staging, tile, taps);
+        const std::vector<int64_t> halo = staged_halo(staged, kernel.halo, tile, taps);
         for (int32_t m = 0; m < params.tile_pixels; ++m) multiply(tile, taps, halo, m);
       });
     }

@@ -35,11 +35,22 @@ struct HaloThreads {
   static constexpr int kFirstStagingWarp = kRaw ? 2 : 1;
   static constexpr int kStagingWarps =  // of a pipeline
       kByWarps ? (4 * kProducerWarpgroups - kFirstStagingWarp) / kPipelines : 1;
-  // NOTES: setmaxnreg moves registers within the block's allotment: 168 x 384 threads or 128 x 512.
-  static constexpr bool kFewRegisters = kStaging == HaloStaging::kPixels || kStaging == HaloStaging::kFolded;
-  static constexpr int kProducerRegisters = !kByWarps ? 40 : kFewRegisters ? 72 : 80;
-  static constexpr int kConsumerRegisters = !kByWarps ? 232 : kFewRegisters ? 184 : 176;
 };
+
+// NOTES: setmaxnreg moves registers within the block's allotment: 168 x 384 threads or 128 x 512. `sums`: of a
+// consumer, outside of its products.
+template <HaloStaging kStaging>
+constexpr int producer_registers(HaloOperands operands, bool lines, int sums) {
+  if (!staged_by_warps(kStaging)) return 40;
+  if (operands == HaloOperands::kHalf) {
+    return kStaging == HaloStaging::kPixels || kStaging == HaloStaging::kFolded ? 72 : 80;
+  }
+  return sums > 64 && !lines ? 72 : 88;
+}
+template <HaloStaging kStaging>
+constexpr int consumer_registers(int producer_registers) {
+  return staged_by_warps(kStaging) ? 256 - producer_registers : 232;
+}
 
 struct ReorderedMaps {
   CUtensorMap in, planes, out_planes;  // planes: what in was, and out becomes, if they are reordered
@@ -100,7 +111,7 @@ __device__ __forceinline__ void produce_filter(const HaloParams& params, Walk wa
 }
 
 // Halos of the walk's tiles. `warp` of the kWarps that stage; -1 starts copies for them, or clears what they copied.
-template <int kChannels, int kPixelBytes, int kParts, HaloStaging kStaging, int kWarps, bool kRuns>
+template <typename T, typename Value, int kChannels, int kParts, HaloStaging kStaging, int kWarps, bool kRuns>
 __device__ __forceinline__ void produce_halos(const HaloParams& params, TileWalk<kRuns> walk,
                                               const HaloMaps<kStaging>& maps, Ring raw, Ring halo, uint32_t waste,
                                               int warp, int lane) {
@@ -110,7 +121,7 @@ __device__ __forceinline__ void produce_halos(const HaloParams& params, TileWalk
     for (; walk.more(); walk.next()) {
       const Tile tile(params, walk.index);
       if constexpr (kStaging == HaloStaging::kTma) {
-        stage_halo_tma<kChannels, kPixelBytes, kParts>(params, tile, &maps.in, halo, lane);
+        stage_halo_tma<kChannels, kChannels * sizeof(T)>(params, tile, &maps.in, halo, lane);
       } else if constexpr (kStaging == HaloStaging::kPlanes) {
         stage_planes<kChannels>(params, tile, &maps, halo, lane);
       } else if constexpr (kStaging == HaloStaging::kFloats) {
@@ -120,10 +131,13 @@ __device__ __forceinline__ void produce_halos(const HaloParams& params, TileWalk
           clear_floats<kChannels>(params, tile, raw, halo, lane);
         }
       } else if constexpr (kStaging == HaloStaging::kTransposed) {
-        if (warp >= 0) {
-          transpose_halo<kChannels, kWarps, kRuns>(params, tile, raw, halo, warp, {params, waste, lane});
+        if (warp < 0) {
+          RawLoads<Value, kChannels>(params, maps, lane).template tile<kRuns>(tile, raw);
+        } else if constexpr (std::is_same_v<Value, float>) {
+          const FloatTransposition<T, kChannels, kParts> turn{params, lane};
+          transpose_halo<kWarps, kRuns>(params, tile, raw, halo, warp, turn);
         } else {
-          RawLoads<kChannels>(params, maps, lane).template tile<kRuns>(tile, raw);
+          transpose_halo<kWarps, kRuns>(params, tile, raw, halo, warp, Transposition<kChannels>{params, waste, lane});
         }
       } else {
         stage_halo_units<kChannels, kStaging == HaloStaging::kPairs ? 2 : 1, kWarps>(params, tile, halo, warp, lane);
@@ -133,7 +147,7 @@ __device__ __forceinline__ void produce_halos(const HaloParams& params, TileWalk
 }
 
 // One consumer warpgroup, where lines are stored.
-template <typename T, typename Out, int kBlockK, int kMBlocks, int kChannels, int kParts>
+template <typename T, typename Out, int kBlockK, int kMBlocks, int kChannels, bool kPromoted, int kParts>
 __device__ __forceinline__ void consume_runs(const HaloParams& params, TileWalk<true> walk, Ring halo,
                                              const Ring& filter, uint32_t buffer, int barrier) {
   const int thread = threadIdx.x % 128;
@@ -141,7 +155,8 @@ __device__ __forceinline__ void consume_runs(const HaloParams& params, TileWalk<
   for (; walk.more(); walk.next()) {
     const Tile tile(params, walk.index);
     float acc[kMBlocks][kBlockK / 2];
-    OneHaloMainloop<T, kBlockK, kMBlocks, kChannels, kParts>::run(params, tile, halo, filter, thread % 32 == 0, acc);
+    OneHaloMainloop<T, kBlockK, kMBlocks, kChannels, kPromoted, kParts>::run(params, tile, halo, filter,
+                                                                             thread % 32 == 0, acc);
     LineEpilogue<Out, kBlockK, kMBlocks>(params, tile, thread, buffer, barrier)
         .store(acc, StreamPart(params, tile, walk, sizeof(Out)));
   }
@@ -184,13 +199,16 @@ __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
                                                      const __grid_constant__ CUtensorMap filter_map) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Threads = HaloThreads<kStaging, kLines>;
-  constexpr int kParts = parts_a_stage(kStaging, kOperands, kLines);
+  constexpr int kSums = kMBlocks * kBlockK * kColumns / 2;
+  constexpr int kProducerRegisters = producer_registers<kStaging>(kOperands, kLines, kSums);
+  constexpr int kParts = parts_a_stage(kStaging, kOperands);
   constexpr int kPixelBytes = kChannels * sizeof(T), kFilterBytes = kParts * kColumns * kBlockK * kPixelBytes;
   constexpr int kPipelines = Threads::kPipelines, kEpilogue = epilogue_bytes(kLines, kBlockK, kMBlocks, sizeof(Out));
   constexpr bool kMMajor = kStaging == HaloStaging::kPlanes, kNMajor = kFilter == FilterTile::kNMajor;
-  using Loop = std::conditional_t<kStaging == HaloStaging::kFloats,
-                                  FloatsMainloop<T, kBlockK, kMBlocks, kChannels, kColumns, kOperands>,
-                                  Mainloop<T, kBlockK, kMBlocks, kChannels, kMMajor, kNMajor, kColumns, kOperands>>;
+  using Loop =
+      std::conditional_t<kStaging == HaloStaging::kFloats,
+                         FloatsMainloop<T, kBlockK, kMBlocks, kChannels, kColumns, kOperands>,
+                         Mainloop<T, kBlockK, kMBlocks, kChannels, kMMajor, kNMajor, kColumns, kOperands, kParts>>;
 
   auto walk_of = [&](int pipeline) {
     return TileWalk<kLines>(params, blockIdx.x * kPipelines + pipeline, gridDim.x * kPipelines);
@@ -231,10 +249,10 @@ __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
   ptx::allow_next_kernel();  // a weight gradient begins early
 
   if (warp < 4 * Threads::kProducerWarpgroups) {
-    ptx::release_registers<Threads::kProducerRegisters>();
+    ptx::release_registers<kProducerRegisters>();
     constexpr int kStagers = Threads::kStagingWarps;
     auto produce = [&](int pipeline, int staging_warp) {
-      produce_halos<kChannels, kPixelBytes, kParts, kStaging, kStagers>(
+      produce_halos<T, Out, kChannels, kParts, kStaging, kStagers>(
           params, walk_of(pipeline), in_maps, raw.part(pipeline, kPipelines), halo.part(pipeline, kPipelines), waste,
           staging_warp, lane);
     };
@@ -251,13 +269,13 @@ __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
     }
     if (reorder_out) sync_grid();
   } else {
-    ptx::acquire_registers<Threads::kConsumerRegisters>();
+    ptx::acquire_registers<consumer_registers<kStaging>(kProducerRegisters)>();
     const int warpgroup = warp / 4 - Threads::kProducerWarpgroups;
     const int barrier = kEpilogueBarrier + warpgroup;
     const uint32_t buffer = epilogue + warpgroup * kEpilogue;
     if constexpr (kLines) {
-      consume_runs<T, Out, kBlockK, kMBlocks, kChannels, kParts>(params, walk_of(warpgroup), halo.part(warpgroup, 2),
-                                                                 filter, buffer, barrier);
+      consume_runs<T, Out, kBlockK, kMBlocks, kChannels, kOperands == HaloOperands::kPromotedParts, kParts>(
+          params, walk_of(warpgroup), halo.part(warpgroup, 2), filter, buffer, barrier);
       return;
     }
     // NOTES: a warpgroup that takes turns skips the other's stages, and a barrier's parity tells only two rounds apart;

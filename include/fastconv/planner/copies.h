@@ -16,7 +16,7 @@ bool copies(int64_t size, int64_t stride, int64_t bytes = 2);
 uint64_t stride_bytes(int64_t size, int64_t stride, int64_t bytes = 2);
 
 // Rows (or channels) after which addresses are multiples of 16 bytes again.
-int64_t address_phases(int64_t size, int64_t stride);
+int64_t address_phases(int64_t size, int64_t stride, int64_t bytes = 2);
 int64_t row_phases(const Side& side);
 
 // float32 planes as they lie, staging kFloats of either engine: without gaps, 16 bytes apart.

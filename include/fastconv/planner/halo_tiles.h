@@ -19,8 +19,8 @@ struct Store {
 Store store_mode(const Work& work, const HaloConfig& config, bool linear);
 // Whether rows of pixels do not begin with a sector: they then share one with the row's next tile, or the next row.
 bool stores_pieces(const Work& work, Store store);
-// Rows of whole, aligned words that follow each other without a gap. A row's first tile is whole: it ends the
-// line in which it begins.
+// Rows of whole, aligned words that follow each other without a gap, of all columns of the input. A row's first tile is
+// whole: it ends the line in which it begins.
 bool lines_can_store(const Work& work, const HaloConfig& config);
 
 // A tiling's consequences for a problem.

@@ -53,7 +53,7 @@ struct Work {
   Fold fold;  // of the input, for HaloStaging::kFolded
   Pair in_step, out_step;
   int64_t groups;
-  int32_t out_bytes;  // of an output element
+  int32_t element_bytes;  // of the tensors
   Axis h, w;
   int64_t taps;        // of all phases
   int64_t rows, cols;  // of the largest phase
@@ -77,7 +77,9 @@ bool planes_divisible(const Side& side, int64_t groups, int64_t by);
 bool tma_can_load_filter(const ConvProblem& problem);
 Splitting splitting_of(const HaloConfig& config, const ConvProblem& problem);
 // Channels whose planes begin alike, to addresses that the copy engine takes.
-int64_t plane_phases(const Side& in, int64_t groups);
+int64_t plane_phases(const Side& in, int64_t groups, int64_t bytes);
+// HaloStaging::kTransposed: contiguous images.
+bool planes_can_stage(const Side& in, int64_t groups, Pair in_step, int64_t bytes);
 Pair in_step_of(const ConvProblem& problem);
 HaloStaging best_staging(const ConvProblem& problem, const Side& in, Pair in_step);
 // Kernels for contiguous channels write an NCHW input anew as such, and may do so with their output in reverse.

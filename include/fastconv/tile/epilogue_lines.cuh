@@ -7,6 +7,7 @@
 
 namespace fastconv {
 
+// kLineFilters at a time pass through shared memory.
 template <typename Out, int kBlockK, int kMBlocks>
 struct LineEpilogue : Epilogue<Out, kBlockK, kMBlocks> {
   using Base = Epilogue<Out, kBlockK, kMBlocks>;
@@ -14,9 +15,7 @@ struct LineEpilogue : Epilogue<Out, kBlockK, kMBlocks> {
   static constexpr int kPitch = line_pitch(kMBlocks, sizeof(Out));
   static constexpr int kBytes = sizeof(Out), kTileBytes = kMBlocks * 64 * kBytes;
   static constexpr int kWhole = kTileBytes / kLineBytes, kLines = kWhole + 1;  // that a tile ends, and reaches into
-  // 8 lanes store a line, so a warp four, of as many streams; a few go ahead together.
-  static constexpr int kBatch = 2, kStreams = kBlockK / 4;
-  static_assert(kStreams % (4 * kBatch) == 0);
+  static_assert(kLineFilters == 16);  // 8 lanes store a line, so a warp those of four streams
 
   using Base::Base;
 
@@ -24,13 +23,19 @@ struct LineEpilogue : Epilogue<Out, kBlockK, kMBlocks> {
     if (params.bias != nullptr) this->add_bias(acc);
     uint8_t* first =
         static_cast<uint8_t*>(params.out) + kBytes * (tile.n * params.out_n + tile.p * params.out_h + tile.q);
-    ptx::barrier_sync<128>(barrier);  // what the last tile left is in its place
-    scatter(acc, low(first), part.bytes);
-    ptx::barrier_sync<128>(barrier);
-    if (part.begins || part.ends || part.bytes < kTileBytes) {
-      drain<false>(first, part);
-    } else {
-      drain<true>(first, part);
+    const bool inner = !(part.begins || part.ends || part.bytes < kTileBytes);
+#pragma unroll
+    for (int k0 = 0; k0 < kBlockK; k0 += kLineFilters) {
+      uint4 v[kLines];
+      scatter(acc, k0, low(first), part.bytes);
+      ptx::barrier_sync<128>(barrier);
+      load(v);
+      ptx::barrier_sync<128>(barrier);  // others may scatter what is next while this is stored
+      if (inner) {
+        drain<true>(first, k0, part, v);
+      } else {
+        drain<false>(first, k0, part, v);
+      }
     }
   }
 
@@ -40,26 +45,28 @@ struct LineEpilogue : Epilogue<Out, kBlockK, kMBlocks> {
   static __device__ __forceinline__ uint32_t low(const uint8_t* address) {
     return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(address));
   }
+  // Before the buffer of the round: of each filter the line that the last tile began.
+  __device__ __forceinline__ uint32_t streams() const { return smem + kBlockK * kLineBytes; }
 
-  __device__ __forceinline__ void scatter(const float (&acc)[kMBlocks][kBlockK / 2], uint32_t first,
+  __device__ __forceinline__ void scatter(const float (&acc)[kMBlocks][kBlockK / 2], int k0, uint32_t first,
                                           int32_t bytes) const {
     const uint32_t plane = plane_bytes();
     const int pitch = stream_pitch(kPitch, plane);
     // A lane has two pixels of one filter of 8 once 16-bit values are transposed, and one float of two filters.
     const int column = Base::kFloats ? lane / 4 : lane % 4 * 2, row = Base::kFloats ? lane % 4 * 2 : lane / 4;
-    const uint32_t to = smem + (warp * 16 + column) * kBytes;
+    const uint32_t to = streams() + (warp * 16 + column) * kBytes;
 #pragma unroll
-    for (int j = 0; j < kBlockK / 8; ++j) {
+    for (int j = 0; j < kLineFilters / 8; ++j) {
 #pragma unroll
       for (int i = 0; i < (Base::kFloats ? 2 : 1); ++i) {
         const int k = j * 8 + row + i;
-        const uint32_t at = to + k * pitch + StreamLines(first + k * plane, bytes).lead;
+        const uint32_t at = to + k * pitch + StreamLines(first + (k0 + k) * plane, bytes).lead;
 #pragma unroll
         for (int m = 0; m < kMBlocks; ++m) {
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
             const float (&sums)[kBlockK / 2] = acc[m];
-            const int e = j * 4 + half * 2;
+            const int e = k0 / 2 + j * 4 + half * 2;
             const uint32_t address = at + (m * 64 + half * 8) * kBytes;
             if constexpr (Base::kFloats) {
               ptx::store_shared_float(address, sums[e + i]);
@@ -72,48 +79,49 @@ struct LineEpilogue : Epilogue<Out, kBlockK, kMBlocks> {
     }
   }
 
-  // Each warp a quarter of the streams. kInner: the tile is whole, and lines that it shares with others are its run's.
+  // A lane has 16 bytes of each line of one stream.
+  __device__ __forceinline__ int stream() const { return warp * 4 + lane / 8; }
+  __device__ __forceinline__ int chunk() const { return lane % 8 * 16; }
+
+  __device__ __forceinline__ void load(uint4 (&v)[kLines]) const {
+    const uint32_t from = streams() + stream() * stream_pitch(kPitch, plane_bytes()) + chunk();
+#pragma unroll
+    for (int i = 0; i < kLines; ++i) v[i] = ptx::load_shared16(from + i * kLineBytes);
+  }
+
+  // kInner: the tile is whole, and lines that it shares with others are its run's.
   template <bool kInner>
-  __device__ __forceinline__ void drain(uint8_t* first, const StreamPart& part) const {
-    const int chunk = lane % 8 * 16, k0 = warp * kStreams + lane / 8;
-    const int64_t step = 4 * kBytes * params.out_k;  // bytes from a stream to the next of the lane's
-    const int pitch = stream_pitch(kPitch, plane_bytes());
-    uint8_t* at = first + kBytes * params.out_k * k0;
-    uint32_t stream = smem + k0 * pitch + chunk;
-#pragma unroll 1
-    for (int k = k0; k < k0 + kStreams; k += 4 * kBatch, at += kBatch * step, stream += 4 * kBatch * pitch) {
-      uint4 v[kBatch][kLines];
-      __syncwarp();
+  __device__ __forceinline__ void drain(uint8_t* first, int k0, const StreamPart& part, uint4 (&v)[kLines]) const {
+    const int k = k0 + stream();
+    const uint32_t begun = smem + k * kLineBytes + chunk();
+    uint8_t* at = first + kBytes * params.out_k * k;
+    const StreamLines lines(low(at), part.bytes);
+    uint8_t* line = at + (chunk() - lines.lead);
+    const bool exists = k < k_limit;
+    if (kInner || !part.begins) v[0] = joined(ptx::load_shared16(begun), v[0], lines.lead - chunk());
 #pragma unroll
-      for (int b = 0; b < kBatch; ++b) {
-#pragma unroll
-        for (int i = 0; i < kLines; ++i) v[b][i] = ptx::load_shared16(stream + b * 4 * pitch + i * kLineBytes);
-      }
-      __syncwarp();
-#pragma unroll
-      for (int b = 0; b < kBatch; ++b) {
-        const StreamLines lines(low(at + b * step), part.bytes);
-        uint8_t* line = at + b * step + (chunk - lines.lead);
-        const bool exists = k + b * 4 < k_limit;
-#pragma unroll
-        for (int i = 0; i < kWhole; ++i) {
-          if ((!kInner && i >= lines.whole) || !exists) continue;
-          if (!kInner && i == 0 && part.begins) {
-            store_piece(line, v[b][0], lines.lead - chunk, 16);
-          } else {
-            __stcs(reinterpret_cast<uint4*>(line + i * kLineBytes), v[b][i]);  // L2 is for the input
-          }
-        }
-        uint4 rest = v[b][kWhole];
-#pragma unroll
-        for (int i = 0; !kInner && i < kWhole; ++i) rest = i == lines.whole ? v[b][i] : rest;
-        if (!kInner && part.ends) {
-          if (exists) store_piece(line + lines.whole * kLineBytes, rest, 0, lines.rest - chunk);
-        } else {
-          ptx::store_shared16(stream + b * 4 * pitch, rest);
-        }
+    for (int i = 0; i < kWhole; ++i) {
+      if ((!kInner && i >= lines.whole) || !exists) continue;
+      if (!kInner && i == 0 && part.begins) {
+        store_piece(line, v[0], lines.lead - chunk(), 16);
+      } else {
+        __stcs(reinterpret_cast<uint4*>(line + i * kLineBytes), v[i]);  // L2 is for the input
       }
     }
+    uint4 rest = v[kWhole];
+#pragma unroll
+    for (int i = 0; !kInner && i < kWhole; ++i) rest = i == lines.whole ? v[i] : rest;
+    if (!kInner && part.ends) {
+      if (exists) store_piece(line + lines.whole * kLineBytes, rest, 0, lines.rest - chunk());
+    } else {
+      ptx::store_shared16(begun, rest);
+    }
+  }
+
+  // The first `bytes` of `begun` and what follows them in `v`.
+  static __device__ __forceinline__ uint4 joined(const uint4& begun, const uint4& v, int bytes) {
+    return {bytes > 0 ? begun.x : v.x, bytes > 4 ? begun.y : v.y, bytes > 8 ? begun.z : v.z,
+            bytes > 12 ? begun.w : v.w};
   }
 
   // Bytes `begin` up to `end` of a chunk.

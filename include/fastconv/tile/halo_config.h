@@ -10,7 +10,7 @@ namespace fastconv {
 // How the halo reaches shared memory.
 enum class HaloStaging : int8_t {
   kTma,         // contiguous channels, as they lie
-  kTransposed,  // NCHW planes by the copy engine, transposed by warps
+  kTransposed,  // NCHW planes by the copy engine; warps transpose them and make operands of float32
   kPlanes,      // NCHW and one tap: contiguous pixels, multiplied as they lie
   kFloats,      // float32 NCHW planes by the copy engine; those who multiply make operands of them in registers
   kPairs,       // through the registers of warps, whose threads load two pixels of a channel at once
@@ -42,11 +42,14 @@ FASTCONV_HOST_DEVICE constexpr int operand_bytes(HaloOperands operands) {
   return operands == HaloOperands::kTf32 ? 4 : 2;
 }
 
-// Parts that a stage holds side by side, where one halo a tile is all; or that one makes of the values in a stage.
-// Otherwise each product of parts has stages.
-FASTCONV_HOST_DEVICE constexpr int parts_a_stage(HaloStaging staging, HaloOperands operands, bool lines) {
-  if (staging == HaloStaging::kFloats && operands == HaloOperands::kPromotedParts) return 3;
-  return (lines || staging == HaloStaging::kFloats) && has_parts(operands) ? 2 : 1;
+// Whether parts are made of float32 planes on their way to the products. A stage then has all of them side by side.
+// Otherwise the workspace holds them, and each product of parts has stages.
+FASTCONV_HOST_DEVICE constexpr bool makes_parts(HaloStaging staging) {
+  return staging == HaloStaging::kFloats || staging == HaloStaging::kTransposed;
+}
+FASTCONV_HOST_DEVICE constexpr int parts_a_stage(HaloStaging staging, HaloOperands operands) {
+  if (!makes_parts(staging) || !has_parts(operands)) return 1;
+  return operands == HaloOperands::kPromotedParts ? 3 : 2;
 }
 
 struct HaloConfig {
@@ -60,7 +63,7 @@ struct HaloConfig {
   HaloOperands operands;
 
   constexpr int32_t n() const { return block_k * columns; }
-  constexpr int32_t parts_a_stage() const { return fastconv::parts_a_stage(staging, operands, lines); }
+  constexpr int32_t parts_a_stage() const { return fastconv::parts_a_stage(staging, operands); }
   constexpr int32_t pixel_bytes() const { return channels * operand_bytes(operands); }
   // Strides are folded forward alone; a filter is N-major where dgrad finds it in KRSC.
   constexpr bool computes(Pass pass) const {

@@ -43,8 +43,9 @@ constexpr int halo_pipelines(bool lines) { return lines ? 2 : 1; }
 
 inline constexpr int kLineBytes = 128;  // of memory
 
-// Outputs in lines: what a tile has of a filter, after what the tile before left of its last line, and what keeps
-// filters in different banks, see stream_pitch().
+// Outputs in lines: so many filters of a tile pass through shared memory at once. What there is of each, from a line's
+// begin on, and what keeps filters in different banks, see stream_pitch().
+inline constexpr int kLineFilters = 16;
 FASTCONV_HOST_DEVICE constexpr int line_pitch(int m_blocks, int element_bytes) {
   return m_blocks * 64 * element_bytes + kLineBytes + 16;
 }
@@ -56,7 +57,7 @@ inline constexpr int kHaloAlignment = 1024;
 inline constexpr int kMaxHaloStages = 79;    // of all three: two barriers of 8 bytes each
 inline constexpr int kEpilogueBytes = 8192;  // of one warpgroup, unless it stores lines
 FASTCONV_HOST_DEVICE constexpr int epilogue_bytes(bool lines, int block_k, int m_blocks, int element_bytes) {
-  return lines ? block_k * line_pitch(m_blocks, element_bytes) : kEpilogueBytes;
+  return lines ? block_k * kLineBytes + kLineFilters * line_pitch(m_blocks, element_bytes) : kEpilogueBytes;
 }
 inline constexpr int kHaloBarrierBytes = 16 * (kMaxHaloStages + 1);
 constexpr int halo_fixed_bytes(const HaloConfig& config, int out_bytes) {

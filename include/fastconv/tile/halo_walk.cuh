@@ -30,9 +30,10 @@ struct HaloBlock {
   }
 };
 
-// Where a filter in parts stays in shared memory, it does so once: stages are those of the products that are the first
-// to need a part. The first stage of a block of the reduction; there is one output phase.
-FASTCONV_HOST_DEVICE int32_t resident_stage(const HaloParams& params, int32_t index) {
+// The first stage, in steps, of a block of the reduction where the filter stays in shared memory. In parts it does so
+// once: stages are those of the products that are the first to need a part; there is one output phase.
+FASTCONV_HOST_DEVICE int32_t resident_stage(const HaloParams& params, const OutputPhase& phase, int32_t index) {
+  if (params.parts == 1) return phase.first_step + index * phase.taps;
   int32_t product, c_block;
   params.part_blocks.divmod(index, product, c_block);
   const int32_t part = SplitProduct(params.parts, product).second;
@@ -133,11 +134,36 @@ FASTCONV_HOST_DEVICE int32_t halo_pixel(const HaloParams& params, const RawRun& 
   return (run.row + row) * params.halo_pitch + column;
 }
 
-// Pixels from where a phase's copy begins to pixel `first` of a run: 0 to 7. NOTES: a copy starts at a multiple of 16
-// bytes; anything else is an "illegal instruction" (measured).
-FASTCONV_HOST_DEVICE int32_t raw_lead(const HaloParams& params, const RawRun& run, int32_t first, int phase) {
-  return (run.flat(params) + first + raw_shift(params.in_c, phase)) & 7;
+// Pixels from where a phase's copy begins to pixel `first` of a run, fewer than `unit`. NOTES: a copy starts at a
+// multiple of 16 bytes; anything else is an "illegal instruction" (measured).
+FASTCONV_HOST_DEVICE int32_t raw_lead(const HaloParams& params, const RawRun& run, int32_t first, int phase,
+                                      int32_t unit) {
+  return (run.flat(params) + first + raw_shift(params.in_c, phase, unit)) & (unit - 1);
 }
+
+// Where a stage of raw float32 planes, of `channels`, has what would be pixel 0 of a run: of channel i. Those of a
+// phase lie side by side.
+FASTCONV_HOST_DEVICE int32_t raw_float(const HaloParams& params, const RawRun& run, int32_t first, int32_t channels,
+                                       int32_t i) {
+  if (params.raw.whole) return i * static_cast<int32_t>(params.in_c) + run.flat(params);
+  const int32_t phases_log2 = params.raw.phases_log2, phase = i & ((1 << phases_log2) - 1);
+  return ((phase * channels + i) >> phases_log2) * params.raw.box_w +
+         raw_lead(params, run, first, phase, raw_unit(sizeof(float))) - first;
+}
+// The same as a first place and the distances from each channel to the next, which repeat.
+struct RawFloats {
+  static constexpr int kPeriod = raw_unit(sizeof(float));
+  int32_t first, next[kPeriod];
+
+  FASTCONV_HOST_DEVICE RawFloats(const HaloParams& params, const RawRun& run, int32_t pixel, int32_t channels) {
+    int32_t at[kPeriod + 1];
+    for (int i = 0; i < kPeriod; ++i) at[i] = raw_float(params, run, pixel, channels, i);
+    at[kPeriod] = at[0] + (params.raw.whole ? kPeriod * static_cast<int32_t>(params.in_c)
+                                            : (kPeriod >> params.raw.phases_log2) * params.raw.box_w);
+    first = at[0];
+    for (int i = 0; i < kPeriod; ++i) next[i] = at[i + 1] - at[i];
+  }
+};
 
 // HaloStaging::kFloats: a halo row is a copy [channels][box_w] of planes, from a multiple of 16 bytes on.
 struct FloatRows {

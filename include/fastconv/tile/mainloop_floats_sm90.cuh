@@ -82,7 +82,7 @@ struct FloatOperands {
 // multiplied by all of them, for as many rows of M-blocks, as soon as it is an operand.
 template <typename T, int kBlockK, int kMBlocks, int kChannels, int kColumns, HaloOperands kOperands>
 struct FloatsMainloop {
-  static constexpr int kParts = parts_a_stage(HaloStaging::kFloats, kOperands, false);
+  static constexpr int kParts = parts_a_stage(HaloStaging::kFloats, kOperands);
   static constexpr bool kPromoted = kOperands == HaloOperands::kPromotedParts;
   static constexpr int kPixelBytes = kChannels * sizeof(T);                     // of the filter
   static constexpr int kDepth = 32 / sizeof(T), kSteps = kChannels / kDepth;    // channels of an instruction

@@ -15,21 +15,93 @@ __device__ __forceinline__ void clear(float (&acc)[kRows][kCols]) {
   for (int i = 0; i < kRows * kCols; ++i) acc[i / kCols][i % kCols] = 0.f;
 }
 
+// The products of one filter tap with a warpgroup's M-blocks. Operands lie in shared memory, their kParts side by side.
+template <typename T, int kN, int kMBlocks, int kPixelBytes, int kParts, bool kMMajor = false, bool kNMajor = false>
+struct TapProducts {
+  static constexpr int kAccumulators = kN / 2;  // of one M-block, per thread
+  static constexpr ptx::Swizzle kSwizzle = ptx::swizzle_of(kPixelBytes);
+  static constexpr ptx::Major kInputMajor = kMMajor ? ptx::Major::kMn : ptx::Major::kK;
+  static constexpr ptx::Major kFilterMajor = kNMajor ? ptx::Major::kMn : ptx::Major::kK;
+  static constexpr uint32_t kInputStep = (kMMajor ? 16 * 128 : 32) >> 4;
+  // An N-major filter tile is blocks of [channels][64 filters] under the 128-byte swizzle.
+  static constexpr uint32_t kFilterStep = (kNMajor ? 16 * 128 : 32) >> 4;
+  static constexpr uint32_t kFilterPart = kN * kPixelBytes >> 4;
+  using Sums = float[kMBlocks][kAccumulators];
+
+  uint32_t a_high, b_high, part_step;
+  uint32_t block[kMBlocks];
+
+  __device__ TapProducts(const HaloParams& params, const Tile& tile, int first_block)
+      : a_high(ptx::descriptor_high(params.group_pitch, kSwizzle)),
+        b_high(kNMajor ? ptx::descriptor_high(1024, ptx::Swizzle::k128B)
+                       : ptx::descriptor_high(8 * kPixelBytes, kSwizzle)),
+        part_step(params.part_bytes >> 4) {
+#pragma unroll
+    for (int m = 0; m < kMBlocks; ++m) block[m] = block_offset(params, tile, first_block + m, kPixelBytes) >> 4;
+  }
+
+  // Of parts whose numbers add up to `size`: from the smallest to the largest of the first's.
+  __device__ __forceinline__ void multiply(int size, uint32_t tap, uint32_t b_low, Sums& acc, int accumulate) const {
+#pragma unroll
+    for (int first = 0; first <= size; ++first) {
+      const uint32_t a = tap + first * part_step, b = b_low + (size - first) * kFilterPart;
+#pragma unroll
+      for (int k = 0; k < kPixelBytes / 32; ++k) {
+#pragma unroll
+        for (int m = 0; m < kMBlocks; ++m) {
+          ptx::wgmma<T, kInputMajor, kFilterMajor>(acc[m], ptx::descriptor(a + block[m] + kInputStep * k, a_high),
+                                                   ptx::descriptor(b + kFilterStep * k, b_high),
+                                                   first + k == 0 ? accumulate : 1);
+        }
+      }
+    }
+  }
+  // Of all that matter, the small ones first.
+  __device__ __forceinline__ void multiply_all(uint32_t tap, uint32_t b_low, Sums& acc, int accumulate) const {
+#pragma unroll
+    for (int size = kParts - 1; size >= 0; --size) {
+      multiply(size, tap, b_low, acc, size == kParts - 1 ? accumulate : 1);
+    }
+  }
+  // The same, each size in sums of its own, which then move to `sums`. `done` is called when all earlier products are.
+  template <typename F>
+  __device__ __forceinline__ void multiply_promoted(uint32_t tap, uint32_t b_low, Sums& acc, Sums& sums, F done) const {
+#pragma unroll
+    for (int size = kParts - 1; size >= 0; --size) {
+      ptx::wgmma_fence();
+      multiply(size, tap, b_low, acc, 0);
+      ptx::wgmma_commit();
+      ptx::wgmma_wait<0>();
+      if (size == kParts - 1) done();
+      add(acc, size, sums);
+    }
+  }
+  // Products of that size, with their weight: see split_scale().
+  static __device__ __forceinline__ void add(const Sums& products, int size, Sums& sums) {
+    float weight = 1;
+#pragma unroll
+    for (int i = 0; i < size; ++i) weight /= split_scale(kParts);
+#pragma unroll
+    for (int m = 0; m < kMBlocks; ++m) {
+#pragma unroll
+      for (int e = 0; e < kAccumulators; ++e) sums[m][e] += weight * products[m][e];
+    }
+  }
+};
+
 // kMMajor: the input lies as blocks of [64 channels][64 pixels], one an M-block.
 // kColumns filter columns are multiplied at once, side by side on N.
 // kPromotedParts: the tensor cores truncate their sums, so that these shrink with every product; every few steps they
 // move to sums of the ordinary kind and begin anew.
 template <typename T, int kBlockK, int kMBlocks, int kChannels, bool kMMajor, bool kNMajor, int kColumns,
-          HaloOperands kOperands>
+          HaloOperands kOperands, int kParts>
 struct Mainloop {
   static constexpr bool kPromoted = kOperands == HaloOperands::kPromotedParts;
   static_assert(!kMMajor || kChannels == 64);
   static_assert(kColumns == 1 || !kNMajor);
   static constexpr int kPixelBytes = kChannels * sizeof(T);
-  static constexpr int kAccumulators = kBlockK * kColumns / 2;  // of one M-block, per thread
-  static constexpr ptx::Swizzle kSwizzle = ptx::swizzle_of(kPixelBytes);
-  static constexpr ptx::Major kInputMajor = kMMajor ? ptx::Major::kMn : ptx::Major::kK;
-  static constexpr ptx::Major kFilterMajor = kNMajor ? ptx::Major::kMn : ptx::Major::kK;
+  using Tap = TapProducts<T, kBlockK * kColumns, kMBlocks, kPixelBytes, kParts, kMMajor, kNMajor>;
+  static constexpr int kAccumulators = Tap::kAccumulators;
 
   // NOTES: accumulators are cleared by the first wgmma's scale-d: zeroing registers makes ptxas serialise the loop
   // (C7515). A stage is released one step late, when the wgmmas that read it are known to be done.
@@ -48,15 +120,7 @@ struct Mainloop {
   }
 
  private:
-  using Sums = float[kMBlocks][kAccumulators];
-
-  static __device__ __forceinline__ void add(const Sums& products, Sums& sums) {
-#pragma unroll
-    for (int m = 0; m < kMBlocks; ++m) {
-#pragma unroll
-      for (int e = 0; e < kAccumulators; ++e) sums[m][e] += products[m][e];
-    }
-  }
+  using Sums = typename Tap::Sums;
 
   // See split_scale().
   static __device__ __forceinline__ void shrink(Sums& products, float by) {
@@ -72,15 +136,8 @@ struct Mainloop {
                                                   Ring& halo, Ring& filter, bool release_filter, bool elected,
                                                   Sums& acc, Sums& sums, F issued) {
     const OutputPhase& phase = params.phase[tile.phase];
-    const uint32_t a_high = ptx::descriptor_high(params.group_pitch, kSwizzle);
-    constexpr uint32_t kInputStep = (kMMajor ? 16 * 128 : 32) >> 4;
-    // An N-major filter tile is blocks of [kChannels][64 filters] under the 128-byte swizzle.
-    constexpr uint32_t kBlockPitch = kNMajor ? kChannels * 128 : 16, kFilterStep = (kNMajor ? 16 * 128 : 32) >> 4;
-    const uint32_t b_high =
-        kNMajor ? ptx::descriptor_high(1024, ptx::Swizzle::k128B) : ptx::descriptor_high(8 * kPixelBytes, kSwizzle);
-    uint32_t block[kMBlocks];
-#pragma unroll
-    for (int m = 0; m < kMBlocks; ++m) block[m] = block_offset(params, tile, first_block + m, kPixelBytes) >> 4;
+    constexpr uint32_t kBlockPitch = kNMajor ? kChannels * 128 : 16;  // of an N-major filter tile
+    const Tap products(params, tile, first_block);
 
     int accumulate = 0, steps = 0;            // since the last promotion
     uint32_t done_filter = 0, done_halo = 0;  // barriers to arrive on after the next wait
@@ -91,9 +148,9 @@ struct Mainloop {
     };
     for (int c_block = 0; c_block < params.c_blocks; ++c_block) {
       if constexpr (has_parts(kOperands)) {
-        if (!release_filter) filter.index = resident_stage(params, c_block) / kColumns, filter.parity = 0;
+        if (!release_filter) filter.index = resident_stage(params, phase, c_block) / kColumns, filter.parity = 0;
       }
-      if constexpr (kPromoted) {
+      if constexpr (kPromoted && kParts == 1) {
         if (c_block == params.shrink_at[0] || c_block == params.shrink_at[1]) {
           ptx::wgmma_wait<0>();
           release();
@@ -111,16 +168,14 @@ struct Mainloop {
           for (int j = 0; j < cols; j += kColumns, tap += col_step) {
             filter.wait_full();
             const uint32_t b_low = ptx::descriptor_low(filter.stage(), kBlockPitch);
-            ptx::wgmma_fence();
-#pragma unroll
-            for (int k = 0; k < kPixelBytes / 32; ++k) {
-#pragma unroll
-              for (int m = 0; m < kMBlocks; ++m) {
-                ptx::wgmma<T, kInputMajor, kFilterMajor>(
-                    acc[m], ptx::descriptor(tap + block[m] + kInputStep * k, a_high),
-                    ptx::descriptor(b_low + kFilterStep * k, b_high), k == 0 ? accumulate : 1);
-              }
+            if constexpr (kPromoted && kParts > 1) {
+              products.multiply_promoted(tap, b_low, acc, sums, release);
+              done_filter = filter.empty();
+              filter.next();
+              continue;
             }
+            ptx::wgmma_fence();
+            products.multiply_all(tap, b_low, acc, accumulate);
             ptx::wgmma_commit();
             // NOTES: float32 with few channels has one instruction a step, whose latency would show.
             if (kOperands == HaloOperands::kHalf || release_filter || done_halo != 0) {
@@ -134,7 +189,7 @@ struct Mainloop {
               if (c_block >= params.promote_from && ++steps == params.promote_steps) {
                 ptx::wgmma_wait<0>();
                 release();
-                add(acc, sums);
+                Tap::add(acc, 0, sums);
                 accumulate = steps = 0;
               }
             }
@@ -148,66 +203,72 @@ struct Mainloop {
     ptx::wgmma_wait<0>();
     release();
     if constexpr (kPromoted) {
-      if (accumulate != 0) add(acc, sums);
+      if (accumulate != 0) Tap::add(acc, 0, sums);
     }
   }
 };
 
-// One halo a tile, all of the filter in its stages: nothing to wait for between taps. NOTES: the first product's
-// accumulators are not read, as ptxas can see; between tiles their registers are free.
-// kParts of both operands lie side by side, see split.h.
-template <typename T, int kBlockK, int kMBlocks, int kChannels, int kParts>
+// One halo a tile, all of the filter in its stages: nothing to wait for between taps, and promoted products go through
+// all taps once for each size. NOTES: the first product's accumulators are not read, as ptxas can see; between tiles
+// their registers are free.
+template <typename T, int kBlockK, int kMBlocks, int kChannels, bool kPromoted, int kParts>
 struct OneHaloMainloop {
-  static constexpr int kPixelBytes = kChannels * sizeof(T), kAccumulators = kBlockK / 2;
-  static constexpr ptx::Swizzle kSwizzle = ptx::swizzle_of(kPixelBytes);
+  static constexpr int kPixelBytes = kChannels * sizeof(T);
+  using Tap = TapProducts<T, kBlockK, kMBlocks, kPixelBytes, kParts>;
+  using Sums = typename Tap::Sums;
 
   static __device__ __forceinline__ void run(const HaloParams& params, const Tile& tile, Ring& halo, const Ring& filter,
-                                             bool elected, float (&acc)[kMBlocks][kAccumulators]) {
+                                             bool elected, Sums& acc) {
     const TapGroup& group = params.group[0];
-    const uint32_t a_high = ptx::descriptor_high(params.group_pitch, kSwizzle);
-    const uint32_t b_high = ptx::descriptor_high(8 * kPixelBytes, kSwizzle);
-    uint32_t block[kMBlocks];
-#pragma unroll
-    for (int m = 0; m < kMBlocks; ++m) block[m] = block_offset(params, tile, m, kPixelBytes) >> 4;
+    Tap products(params, tile, 0);
     // NOTES: not read from constant memory again for every tap.
-    uint32_t row_step = group.row_step >> 4, col_step = group.col_step >> 4, part_step = params.part_bytes >> 4;
-    asm volatile("" : "+r"(row_step), "+r"(col_step), "+r"(part_step));
-    static_assert(kParts <= 2);
-    constexpr SplitProduct kProducts[] = {{kParts, 0}, {kParts, kParts - 1}, {kParts, 2 * kParts - 2}};
-    auto multiply = [&](uint32_t tap, uint32_t b_low, int accumulate) {
-#pragma unroll
-      for (int product = 0; product < split_products(kParts); ++product) {
-        const SplitProduct parts = kProducts[product];
-        const uint32_t a = tap + parts.first * part_step, b = b_low + parts.second * (kBlockK * kPixelBytes >> 4);
-#pragma unroll
-        for (int k = 0; k < kPixelBytes / 32; ++k) {
-#pragma unroll
-          for (int m = 0; m < kMBlocks; ++m) {
-            ptx::wgmma<T, ptx::Major::kK, ptx::Major::kK>(acc[m], ptx::descriptor(a + block[m] + 2 * k, a_high),
-                                                          ptx::descriptor(b + 2 * k, b_high),
-                                                          product + k == 0 ? accumulate : 1);
-          }
-        }
-      }
-      ptx::wgmma_commit();
-    };
-    const int taps = group.rows * group.cols;
+    uint32_t row_step = group.row_step >> 4, col_step = group.col_step >> 4;
+    asm volatile("" : "+r"(row_step), "+r"(col_step), "+r"(products.part_step));
     halo.wait_full();
-    uint32_t row = ptx::descriptor_low(halo.stage()), tap = row, b_low = ptx::descriptor_low(filter.data);
-    ptx::wgmma_fence();
-    multiply(tap, b_low, 0);
-    for (int i = 1, col = 1; i < taps; ++i, ++col) {
-      tap += col_step;
-      if (col == group.cols) {
-        row += row_step;
-        tap = row;
-        col = 0;
+    const uint32_t first = ptx::descriptor_low(halo.stage());
+    // multiply(tap, filter's tap, its number)
+    auto for_each_tap = [&](auto multiply) {
+      uint32_t row = first, tap = first, b_low = ptx::descriptor_low(filter.data);
+      multiply(tap, b_low, 0);
+      const int taps = group.rows * group.cols;
+      for (int i = 1, col = 1; i < taps; ++i, ++col) {
+        tap += col_step;
+        if (col == group.cols) {
+          row += row_step;
+          tap = row;
+          col = 0;
+        }
+        b_low += kParts * kBlockK * kPixelBytes >> 4;
+        multiply(tap, b_low, i);
       }
-      b_low += kParts * kBlockK * kPixelBytes >> 4;
-      ptx::wgmma_fence();
-      multiply(tap, b_low, 1);
+    };
+    if constexpr (kPromoted) {
+      clear(acc);
+      Sums sums;
+#pragma unroll
+      for (int size = kParts - 1; size >= 0; --size) {
+        int steps = 0;
+        for_each_tap([&](uint32_t tap, uint32_t b_low, int) {
+          if (steps == params.promote_steps) {
+            ptx::wgmma_wait<0>();
+            Tap::add(sums, size, acc);
+            steps = 0;
+          }
+          ptx::wgmma_fence();
+          products.multiply(size, tap, b_low, sums, steps++ > 0);
+          ptx::wgmma_commit();
+        });
+        ptx::wgmma_wait<0>();
+        Tap::add(sums, size, acc);
+      }
+    } else {
+      for_each_tap([&](uint32_t tap, uint32_t b_low, int i) {
+        ptx::wgmma_fence();
+        products.multiply_all(tap, b_low, acc, i > 0);
+        ptx::wgmma_commit();
+      });
+      ptx::wgmma_wait<0>();
     }
-    ptx::wgmma_wait<0>();
     if (elected) ptx::mbarrier_arrive(halo.empty());
     halo.next();
   }

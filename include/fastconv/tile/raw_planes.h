@@ -20,10 +20,16 @@ struct RawPlanes {
   FastDivmod width;  // of the image
 };
 
-// Pixels that a phase's map has before the first of its planes.
-FASTCONV_HOST_DEVICE int32_t raw_shift(int64_t plane, int phase) { return static_cast<int32_t>(phase * plane) & 7; }
+// Pixels of 16 bytes.
+FASTCONV_HOST_DEVICE constexpr int32_t raw_unit(int element_bytes) { return 16 / element_bytes; }
 
-// Channels of a phase lie side by side in a stage: what position `at` of it holds. The filter follows.
+// Pixels that a phase's map has before the first of its planes.
+FASTCONV_HOST_DEVICE int32_t raw_shift(int64_t plane, int phase, int32_t unit) {
+  return static_cast<int32_t>(phase * plane) & (unit - 1);
+}
+
+// Channels of a phase lie side by side in a stage: what position `at` of it holds. As 16-bit operands they stay in that
+// order, and the filter follows.
 FASTCONV_HOST_DEVICE int32_t staged_channel(int phases_log2, int channels_log2, int at) {
   const int each_log2 = channels_log2 - phases_log2;
   return ((at & ((1 << each_log2) - 1)) << phases_log2) + (at >> each_log2);

@@ -1,5 +1,5 @@
 // Producers of NCHW input. The copy engine brings it as it lies, [channel][pixel], into a ring of raw stages, and warps
-// turn that into swizzled pixel rows of kChannels 16-bit values; without taps to shift it, it is multiplied as it lies.
+// turn that into swizzled pixel rows of kChannels values; without taps to shift it, it is multiplied as it lies.
 #pragma once
 
 #include <cuda.h>
@@ -9,6 +9,7 @@
 #include "fastconv/tile/halo_walk.cuh"
 #include "fastconv/tile/ring.cuh"
 #include "fastconv/tile/tensor_maps.cuh"
+#include "fastconv/tile/transpose_floats.cuh"
 
 namespace fastconv {
 
@@ -32,9 +33,11 @@ __device__ __forceinline__ void turn_blocks(uint32_t from, int at, int end, int 
   }
 }
 
-// One warp, or several that share out its 8x8 blocks: a stage of the ring into pixel rows of the halo.
+// One warp, or several that share out its 8x8 blocks: a stage of the ring into pixel rows of the halo, values of 16
+// bits.
 template <int kChannels>
 struct Transposition {
+  static constexpr int kUnit = raw_unit(2);
   static constexpr int kRowBytes = kChannels * 2, kChunks = kChannels / 8;  // of a pixel; chunks of 16 bytes
   static constexpr int kChannelsLog2 = kChannels == 64 ? 6 : kChannels == 32 ? 5 : 4;
   static constexpr int kUnitChunks = kChunks < 4 ? kChunks : 4, kUnitPixels = 32 / kUnitChunks;  // of four blocks
@@ -63,7 +66,8 @@ struct Transposition {
   }
 
   // Pixels of the run from `first` on, as far as a copy goes. This warp takes units number `unit`, `unit` + `units` and
-  // so on. `halo` is a multiple of 1024. kGeneral: halo pixels are not simply as far apart as the run's.
+  // so on. `halo` is a multiple of whole swizzle patterns. kGeneral: halo pixels are not simply as far apart as the
+  // run's.
   template <bool kGeneral>
   __device__ __forceinline__ void turn(uint32_t source, const RawRun& run, int first, int w0, uint32_t halo, int unit,
                                        int units) const {
@@ -75,7 +79,7 @@ struct Transposition {
 #pragma unroll
     for (int part = 0; part < kChunks; part += kUnitChunks) {
       const int chunk = part + matrix % kUnitChunks, phase = (chunk << params.raw.phases_log2) / kChunks;
-      const int lead = raw_lead(params, run, first, phase), row = chunk * 8 + lane % 8;
+      const int lead = raw_lead(params, run, first, phase, kUnit), row = chunk * 8 + lane % 8;
       const int start = params.raw.whole ? staged_channel(params.raw.phases_log2, kChannelsLog2, row) *
                                                    static_cast<int>(params.in_c) +
                                                run.flat(params) - lead
@@ -156,9 +160,10 @@ __device__ __forceinline__ void clear_floats(const HaloParams& params, const Til
 }
 
 // HaloStaging::kTransposed. One warp starts the copies, a lane for each tensor map. NOTES: that is a few instructions a
-// copy or its latency, not the copy engine, limits staging.
-template <int kChannels>
+// copy or its latency, not the copy engine, limits staging. Value is the tensor's.
+template <typename Value, int kChannels>
 struct RawLoads {
+  static constexpr int kUnit = raw_unit(sizeof(Value));
   const HaloParams& params;
   const TensorMaps& maps;
   int lane, shift, phases;
@@ -168,7 +173,7 @@ struct RawLoads {
       : params(params),
         maps(maps),
         lane(lane),
-        shift(raw_shift(params.in_c, lane)),
+        shift(raw_shift(params.in_c, lane, kUnit)),
         phases(1 << params.raw.phases_log2),
         phase_bytes(params.raw.stage_bytes >> params.raw.phases_log2) {}
 
@@ -178,20 +183,20 @@ struct RawLoads {
     if (lane == 0) ptx::mbarrier_arrive_expect(raw.full(), params.raw.stage_bytes);
     __syncwarp();
     if (lane < phases) {
-      ptx::tma_load(raw.stage() + lane * phase_bytes, &maps.map[lane], (pixel + shift) & ~7, c, group, n, 0,
+      ptx::tma_load(raw.stage() + lane * phase_bytes, &maps.map[lane], (pixel + shift) & -kUnit, c, group, n, 0,
                     raw.full());
     }
     raw.next();
   }
   __device__ __forceinline__ void copy_image(Ring& raw, int32_t c, int32_t group, int32_t n) const {
-    const uint32_t bytes = kChannels * static_cast<int32_t>(params.in_c) * 2;
+    const uint32_t bytes = kChannels * static_cast<int32_t>(params.in_c) * sizeof(Value);
     raw.wait_empty();
     if (lane == 0) {
       ptx::mbarrier_arrive_expect(raw.full(), bytes);
       ptx::bulk_load(
           raw.stage(),
-          static_cast<const uint16_t*>(params.in) + n * params.in_n + (int64_t{group} * params.c + c) * params.in_c,
-          bytes, raw.full());
+          static_cast<const Value*>(params.in) + n * params.in_n + (int64_t{group} * params.c + c) * params.in_c, bytes,
+          raw.full());
     }
     raw.next();
   }
@@ -224,10 +229,9 @@ struct RawLoads {
 };
 
 // A halo in any order of runs. The warps share stages where there are a few large ones, or each has stages of its own.
-template <int kChannels, int kWarps>
+template <int kWarps, typename Turn>
 __device__ __forceinline__ void transpose_runs(const HaloParams& params, const Tile& tile, const TapGroup& group,
-                                               Ring& raw, uint32_t halo, int warp,
-                                               const Transposition<kChannels>& transposition) {
+                                               Ring& raw, uint32_t halo, int warp, const Turn& transposition) {
   const int pitch = params.halo_pitch, w0 = halo_col(params, tile, group);
   const HaloColumns inside(params, w0);
   for_each_raw_run(params, tile, group, [&](const RawRun& run) {
@@ -249,10 +253,9 @@ __device__ __forceinline__ void transpose_runs(const HaloParams& params, const T
 }
 
 // The halo of a rectangular tile without stride: a warp goes straight to the copies in its own stages.
-template <int kChannels, int kWarps>
+template <int kWarps, typename Turn>
 __device__ __forceinline__ void transpose_rows(const HaloParams& params, const Tile& tile, const TapGroup& group,
-                                               Ring& raw, uint32_t halo, int warp,
-                                               const Transposition<kChannels>& transposition) {
+                                               Ring& raw, uint32_t halo, int warp, const Turn& transposition) {
   const RawRows rows(params, tile, group);
   const int pitch = params.halo_pitch, w0 = halo_col(params, tile, group);
   const int left = rows.w - w0, right = pitch - left - rows.count;  // padding
@@ -281,16 +284,17 @@ __device__ __forceinline__ void transpose_rows(const HaloParams& params, const T
 
 // kWarps warps. NOTES: a barrier's parity tells only two rounds apart, so whoever waits for a stage must have seen its
 // round before: a stage belongs to one warp, or to all. kPlain: tiles are rectangular, without stride.
-template <int kChannels, int kWarps, bool kPlain>
+// Turn: Transposition or FloatTransposition.
+template <int kWarps, bool kPlain, typename Turn>
 __device__ __forceinline__ void transpose_halo(const HaloParams& params, const Tile& tile, Ring& raw, Ring& halo,
-                                               int warp, const Transposition<kChannels>& transposition) {
+                                               int warp, const Turn& transposition) {
   const bool plain = kPlain || (!params.linear && params.raw.step_log2 == 0);
   for_each_halo(params, tile, [&](const TapGroup& group, int) {
     halo.wait_empty();
     if (plain) {
-      transpose_rows<kChannels, kWarps>(params, tile, group, raw, halo.stage(), warp, transposition);
+      transpose_rows<kWarps>(params, tile, group, raw, halo.stage(), warp, transposition);
     } else {
-      transpose_runs<kChannels, kWarps>(params, tile, group, raw, halo.stage(), warp, transposition);
+      transpose_runs<kWarps>(params, tile, group, raw, halo.stage(), warp, transposition);
     }
     ptx::async_proxy_fence();
     __syncwarp();
