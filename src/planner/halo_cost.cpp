@@ -136,8 +136,8 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
                         .02 * short_of_filters(tiling, tiles) + .01 * tiling.linear + .5 * waits + .9 * narrow +
                         .05 * ((tiling.linear || config.columns > 1) && tiling.turns) +
                         .03 * (config.staging == HaloStaging::kTransposed && tiling.turns) + .1 * short_rows +
-                        .05 * made * (promotes + (config.block_k < 128) + 2 * (tiling.linear && tiling.turns)) +
-                        .3 * (made && tiles.raw.phases_log2 > 0) + .15 * (made && work.taps == 1) +
+                        .05 * made * ((config.block_k < 128) + 2 * (tiling.linear && tiling.turns)) +
+                        .3 * (made && tiles.raw.phases_log2 > 0) + .6 * (made && work.taps == 1) +
                         .12 * (made && has_parts(config.operands) && tiling.linear && config.m_blocks == 1) +
                         .5 * (made && tiles.raw.step_log2 > 0) + .01 * (!tiling.linear && tiling.block_w_log2 == 6) +
                         .02 * idle + .1 * (by_warps && half && tiling.linear && config.channels < 64 && work.in.c > 32)
