@@ -193,13 +193,14 @@ def test_halo_engine_forms_every_product_once_and_no_other(kernel: native.Kernel
 
 @pytest.mark.parametrize("precision", ["tf32", "bf16x3", "ieee"])
 @pytest.mark.parametrize("pass_", ["fprop", "dgrad"])
+@pytest.mark.parametrize("stride", [(1, 1), (2, 1)])
 @pytest.mark.parametrize(("groups", "c", "k"), [(1, 72, 80), (2, 72, 80), (1, 16, 80), (1, 80, 16), (1, 24, 16)])
 def test_halo_engine_multiplies_the_parts_that_the_precision_needs(
-    groups: int, c: int, k: int, pass_: str, precision: str
+    groups: int, c: int, k: int, stride: tuple[int, int], pass_: str, precision: str
 ) -> None:
     """Each pair of parts (i, j), i + j < parts, once for every block of channels; small products first. The filter's
     part is there, also where it stays in shared memory. Stages that hold all parts are one block."""
-    conv = Convolution((1, groups * c, 9, 10), (groups * k, c, 3, 3), (1, 1), (1, 1), (1, 1), groups)
+    conv = Convolution((1, groups * c, 9, 10), (groups * k, c, 3, 3), stride, (1, 1), (1, 1), groups)
     problem = native.ConvProblem(*conv, pass_=pass_, precision=precision)
     ran = 0
     for kernel in HALO_KERNELS:
