@@ -239,21 +239,17 @@ def test_tensor_maps_hold_every_part_of_every_value(pass_: str, precision: str, 
     assert set(maps) == {"fprop": {"x", "w"}, "dgrad": {"y", "w"}, "wgrad": {"x", "y"}}[pass_]
     for name, (sizes, strides, written) in maps.items():
         at = sum(i * stride for i, stride in zip(np.indices(sizes[::-1]), strides[::-1], strict=True))
+        h, w, c, plane = problem.h, problem.w, problem.c_per_group, problem.x_strides[1]
+        if name == "y":
+            h, w, c, plane = problem.p, problem.q, problem.k_per_group, problem.y_strides[1]
         if "_floats" in kernel.name and name == ("x" if pass_ == "fprop" else "y"):
-            h, w, c = (problem.h, problem.w, problem.c_per_group)
-            if name == "y":
-                h, w, c = (problem.p, problem.q, problem.k_per_group)
             assert sizes == [h * w, c, problem.groups, problem.n, 1] and not written
             assert (at == floats_elements(problem, name, sizes)).all()
             continue
         if "transposed" in kernel.name and name != "w":  # planes that begin as the first does, or copied without maps
             if sizes[0] == 0:
                 continue
-            plane = (problem.x_strides if name == "x" else problem.y_strides)[1]
             every = strides[1] // plane if sizes[1] > 1 else 1
-            h, w, c = (problem.h, problem.w, problem.c_per_group)
-            if name == "y":
-                h, w, c = (problem.p, problem.q, problem.k_per_group)
             assert sizes[0] == h * w and sizes[2:] == [problem.groups, problem.n, 1] and not written
             assert (sizes[1] - 1) * every < c and every * plane % 4 == 0
             assert (at == floats_elements(problem, name, sizes, every)).all()

@@ -50,8 +50,6 @@ double staging_clocks(const Work& work, const HaloConfig& config, const HaloTili
   if (config.staging != HaloStaging::kTransposed) {
     return static_cast<double>(tiles.halo_bytes) / kBytesPerClock[static_cast<int>(config.staging)];
   }
-  // A row that one warp turns waits for its copy; columns that a stride leaves out are only loaded. What all warps
-  // share makes them wait for each other and look up where pixels go.
   if (config.operands != HaloOperands::kHalf) {
     // 32 pixels of a 16-byte chunk of channels, in each part: one warp of six. Pixels that a stride leaves out cost as
     // much as others, and those that are not simply next to each other are looked up.
@@ -63,6 +61,8 @@ double staging_clocks(const Work& work, const HaloConfig& config, const HaloTili
     const double copy = std::max(330., std::ceil(pixels / 32) * chunks * unit / 6);
     return (work.taps == 1 ? 2 : 1) * copy * raw_copies(work, tiling, tiles);
   }
+  // A row that one warp turns waits for its copy; columns that a stride leaves out are only loaded. What all warps
+  // share makes them wait for each other and look up where pixels go.
   const double bytes = tiles.raw.stage_bytes, left_out = tiles.raw.step_log2 == 0 || tiling.linear ? 1 : .7;
   const double copy = tiles.raw.shared ? 900 + bytes / 60 : std::max(330., left_out * (230 + bytes / 21));
   return (work.taps == 1 ? 1.4 : 1) * copy * raw_copies(work, tiling, tiles);
@@ -77,6 +77,16 @@ double fragment_clocks(const HaloConfig& config, bool turns) {
     case HaloOperands::kParts: return (config.columns > 1 ? 140 : 200) * (turns ? 1.2 : 1);
     default: return config.columns > 1 ? 280 : (150 + 3 * config.n()) * (config.channels < 32 ? 1.3 : 1);
   }
+}
+
+// What the model does not see where warps make operands of float32 on the way, measured: the share that a tile loses.
+// Short rows of parts leave lanes idle, products of 64 filters have no shared memory to spare; strides, planes that
+// begin elsewhere and single taps are more work than the copies say.
+double rough_operands(const Work& work, const HaloConfig& config, const HaloTiling& tiling, const Tiles& tiles) {
+  const bool parts = has_parts(config.operands), linear = tiling.linear, turns = tiling.turns;
+  return .1 * (parts && !linear && !turns) + .05 * (config.block_k < 128) + .1 * (linear && turns) +
+         .12 * (parts && linear && config.m_blocks == 1) + .3 * (tiles.raw.phases_log2 > 0) + .6 * (work.taps == 1) +
+         .5 * (tiles.raw.step_log2 > 0);
 }
 
 }  // namespace
@@ -123,25 +133,21 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
   const bool promotes = config.operands == HaloOperands::kPromotedParts, waits = promotes && tiling.turns;
   const bool narrow =
       promotes && config.staging == HaloStaging::kTma && config.channels < 32;  // six times the copies of short rows
-  // Parts of short rows leave many lanes idle.
-  const bool made = by_warps && !half,
-             short_rows = made && has_parts(config.operands) && !tiling.linear && !tiling.turns;
+  const bool made = by_warps && !half;
   const bool by_threads = config.staging == HaloStaging::kPairs || config.staging == HaloStaging::kPixels;
-  const double rough =
-      !by_threads ? 1 +
-                        (config.staging != HaloStaging::kTransposed ? .02
-                         : tiling.linear                            ? .06
-                                                                    : .08) *
-                            (tiling.halo_stages == 2) +
-                        .02 * short_of_filters(tiling, tiles) + .01 * tiling.linear + .5 * waits + .9 * narrow +
-                        .05 * ((tiling.linear || config.columns > 1) && tiling.turns) +
-                        .03 * (config.staging == HaloStaging::kTransposed && tiling.turns) + .1 * short_rows +
-                        .05 * made * ((config.block_k < 128) + 2 * (tiling.linear && tiling.turns)) +
-                        .3 * (made && tiles.raw.phases_log2 > 0) + .6 * (made && work.taps == 1) +
-                        .12 * (made && has_parts(config.operands) && tiling.linear && config.m_blocks == 1) +
-                        .5 * (made && tiles.raw.step_log2 > 0) + .01 * (!tiling.linear && tiling.block_w_log2 == 6) +
-                        .02 * idle + .1 * (by_warps && half && tiling.linear && config.channels < 64 && work.in.c > 32)
-                  : 1 + .06 * (4 - tiling.halo_stages) + .1 * idle;
+  const double rough = !by_threads
+                           ? 1 +
+                                 (config.staging != HaloStaging::kTransposed ? .02
+                                  : tiling.linear                            ? .06
+                                                                             : .08) *
+                                     (tiling.halo_stages == 2) +
+                                 .02 * short_of_filters(tiling, tiles) + .01 * tiling.linear + .5 * waits +
+                                 .9 * narrow + .05 * ((tiling.linear || config.columns > 1) && tiling.turns) +
+                                 .03 * (config.staging == HaloStaging::kTransposed && tiling.turns) +
+                                 (made ? rough_operands(work, config, tiling, tiles) : 0) +
+                                 .01 * (!tiling.linear && tiling.block_w_log2 == 6) + .02 * idle +
+                                 .1 * (by_warps && half && tiling.linear && config.channels < 64 && work.in.c > 32)
+                           : 1 + .06 * (4 - tiling.halo_stages) + .1 * idle;
   const bool reorders = work.reordering.in || work.reordering.out || work.splitting.in;  // they wait anyway
   const double share = static_cast<double>(std::clamp<int64_t>(tiles.count, 1, sm_count)) / sm_count;
   // A few multiprocessors are slow to split a filter.

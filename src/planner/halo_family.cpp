@@ -382,7 +382,7 @@ const char* split_why_not(const KernelEntry& entry, const ConvProblem& problem, 
   if (staging == HaloStaging::kFloats && !(step == kUnitStep && floats_copyable(in, problem.groups))) {
     return "needs contiguous images, 16 bytes apart, stride 1";
   }
-  if (staging == HaloStaging::kTransposed && !planes_can_stage(in, problem.groups, step, 4)) {
+  if (staging == HaloStaging::kTransposed && !planes_can_stage(in, problem.groups, step, element_size(problem.dtype))) {
     return "needs contiguous images, 16 bytes apart, more than 8 channels";
   }
   const bool fits = (makes_parts(staging) || splittable(in, problem.groups)) && filter_splittable(problem);
@@ -433,7 +433,8 @@ const char* halo_why_not(const KernelEntry& entry, const ConvProblem& problem, c
       case HaloStaging::kFolded: break;  // asked above
     }
   }
-  if (config.staging == HaloStaging::kTransposed && config.channels < 8 * plane_phases(in, problem.groups, 2)) {
+  const int64_t phases = plane_phases(in, problem.groups, element_size(problem.dtype));
+  if (config.staging == HaloStaging::kTransposed && config.channels < 8 * phases) {
     return "has stages of too few channels for planes of this size";
   }
   if (config.filter == FilterTile::kNMajor && !tma_can_load_filter(problem)) {

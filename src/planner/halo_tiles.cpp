@@ -48,25 +48,23 @@ RawPlanes raw_planes(const Work& work, const HaloConfig& config, const HaloTilin
     return raw;
   }
   const int64_t lead = aligned ? 0 : unit - 1;
+  auto copies_of = [&](int64_t most) { return std::max<int64_t>(ceil_div(run, ceil_div(run, most)), 2); };
+  int64_t box_w, advance;
   if (bytes > 2) {
     // The copy engine writes each phase to a multiple of 128 bytes.
     const int64_t whole = std::max(unit, 128 * phases / each_bytes), room = kMaxBox / whole * whole - lead;
-    const int64_t most = raw.shared ? kLinearBox : room;
-    raw.box_w = static_cast<int32_t>(round_up(std::max<int64_t>(ceil_div(run, ceil_div(run, most)), 2) + lead, whole));
-    raw.advance = static_cast<int32_t>(raw.box_w - lead);
-    raw.stage_bytes = static_cast<int32_t>(raw.box_w * each_bytes);
-    raw.stages = config.lines ? 6 : raw.stage_bytes <= 3072 ? 12 : std::clamp(43008 / raw.stage_bytes, 3, 6);
-    return raw;
+    box_w = round_up(copies_of(raw.shared ? kLinearBox : room) + lead, whole), advance = box_w - lead;
+  } else {
+    // An odd number of chunks here too; more than the lead takes.
+    const int64_t most = raw.shared ? kLinearBox : kMaxBox - unit;
+    box_w = (ceil_div(copies_of(most - lead) + lead, unit) | 1) * unit, advance = aligned ? box_w : box_w - unit;
   }
-  const int64_t most = raw.shared ? kLinearBox : kMaxBox - unit;
-  // An odd number of chunks here too.
-  const int64_t each = std::max<int64_t>(ceil_div(run, ceil_div(run, most - lead)), 2);  // more than the lead takes
-  const int64_t box_w = (ceil_div(each + lead, unit) | 1) * unit;
-  raw.box_w = static_cast<int32_t>(box_w), raw.advance = static_cast<int32_t>(aligned ? box_w : box_w - unit);
+  raw.box_w = static_cast<int32_t>(box_w), raw.advance = static_cast<int32_t>(advance);
   raw.stage_bytes = static_cast<int32_t>(box_w * each_bytes);
-  // A warp has one or two stages of its own. Few filters leave room for them.
+  // A warp has one or two stages of its own. Few filters leave room for them, lines of float32 for a row each.
   const int32_t room = config.columns > 1 ? 90112 : 43008;
-  raw.stages = raw.stage_bytes <= 3072 ? 12 : std::clamp(room / raw.stage_bytes, 3, 6);
+  const bool rows = config.lines && bytes > 2;
+  raw.stages = rows ? 6 : raw.stage_bytes <= 3072 ? 12 : std::clamp(room / raw.stage_bytes, 3, 6);
   raw.stages -= raw.stages % halo_pipelines(config.lines);
   return raw;
 }

@@ -66,11 +66,7 @@ struct FloatOperands {
 #pragma unroll
       for (int p = 0; p < kParts; ++p) {
         uint32_t words[8];
-        if (p < kParts - 1) {
-          parts.next(p == 0, split_scale(kParts), words);
-        } else {
-          parts.last(words);
-        }
+        parts.take(p, kParts, words);
 #pragma unroll
         for (int i = 0; i < 8; ++i) part[p][i / 4][i % 4] = words[i];
       }

@@ -191,13 +191,7 @@ struct WgradFloatsMainloop {
     static __device__ __forceinline__ void split(const float (&v)[8], uint32_t (&y)[kParts][4]) {
       SplitParts parts(v);
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) {
-        if (i < kParts - 1) {
-          parts.next(i == 0, split_scale(kParts), y[i]);
-        } else {
-          parts.last(y[i]);
-        }
-      }
+      for (int i = 0; i < kCount; ++i) parts.take(i, kParts, y[i]);
     }
   };
 };

@@ -224,6 +224,12 @@ FASTCONV_HOST_DEVICE uint32_t to_tf32(float value) {
 #endif
 }
 
+// bf16 has float32's exponents and fewer bits, so that of small numbers the last parts would be lost. Where all of a
+// number's bits are wanted, each part is therefore so many times what it stands for, after the one before it: no more,
+// so that no sum of small products is larger than the product. It shrinks by as much whenever first + second below
+// falls.
+FASTCONV_HOST_DEVICE constexpr float split_scale(int32_t parts) { return parts == 3 ? 128.f : 1.f; }
+
 // The parts of a chunk's values: each the nearest bf16 to what those before it leave. Of an infinity they are 1, zeros
 // and the infinity, with its sign: the last part meets only the first of the other factor, so that products are
 // infinite, or NaN, as the value's own.
@@ -254,13 +260,15 @@ struct SplitParts {
   FASTCONV_HOST_DEVICE void last(uint32_t (&part)[kPairs]) const {
     for (int i = 0; i < kPairs; ++i) part[i] = to_bf16_pair<false>(rest[2 * i], rest[2 * i + 1]);
   }
+  // Number `index` of `parts`, in their order.
+  FASTCONV_HOST_DEVICE void take(int32_t index, int32_t parts, uint32_t (&part)[kPairs]) {
+    if (index < parts - 1) {
+      next(index == 0, split_scale(parts), part);
+    } else {
+      last(part);
+    }
+  }
 };
-
-// bf16 has float32's exponents and fewer bits, so that of small numbers the last parts would be lost. Where all of a
-// number's bits are wanted, each part is therefore so many times what it stands for, after the one before it: no more,
-// so that no sum of small products is larger than the product. It shrinks by as much whenever first + second below
-// falls.
-FASTCONV_HOST_DEVICE constexpr float split_scale(int32_t parts) { return parts == 3 ? 128.f : 1.f; }
 
 // Product number `index` of the parts of two operands: those of parts too small to matter are left out, and the small
 // ones come first.

@@ -97,11 +97,7 @@ struct FloatTransposition {
       SplitParts parts(v);
 #pragma unroll
       for (int part = 0; part < kParts; ++part) {
-        if (part < kParts - 1) {
-          parts.next(part == 0, split_scale(kParts), words);
-        } else {
-          parts.last(words);
-        }
+        parts.take(part, kParts, words);
         put(part, words);
       }
     }
