@@ -39,6 +39,9 @@ PROBLEMS = (
     Problem(2, 42, 9, 14, 42, 3, 3, padding=(1, 1)),
     Problem(2, 33, 7, 9, 22, 3, 3, padding=(1, 1)),
     Problem(2, 33, 7, 9, 42, 3, 3, padding=(1, 1)),
+    # Narrow groups: whole rows of shared memory, and odd ones.
+    Problem(2, 40, 19, 22, 40, 3, 3, padding=(1, 1), groups=5),
+    Problem(1, 48, 9, 150, 33, 3, 3, stride=(2, 2), padding=(1, 1), groups=3, bias=True),
 )
 VIEWS = ("contiguous", "channels_last")
 # What weight gradients of rows stream while products go on: more pixels than all warps write at once.

@@ -76,6 +76,56 @@ def test_every_product_is_formed_once_and_no_other(
 
 
 HOPPER = native.DeviceSpec.cuda(90, 132, 227 << 10)
+GROUPED_KERNELS = [kernel for kernel in native.kernel_table() if kernel.name.startswith("grouped_")]
+
+
+@st.composite
+def grouped_convolutions(draw: st.DrawFn) -> Convolution:
+    channels = st.sampled_from([1, 2, 3, 4, 6, 8, 9, 12, 16])
+    groups, reduced, produced = draw(st.integers(1, 5)), draw(channels), draw(channels)
+    image = st.integers(1, 20)
+    return Convolution(
+        input=(draw(st.integers(1, 2)), groups * reduced, draw(image), draw(image)),
+        weight=(groups * produced, reduced, *draw(PAIR)),
+        stride=draw(st.sampled_from([(1, 1), (2, 2), (1, 3), (4, 2)])),
+        padding=draw(st.tuples(st.integers(0, 4), st.integers(0, 4))),
+        dilation=draw(st.sampled_from([(1, 1), (2, 1), (2, 3)])),
+        groups=groups,
+    )
+
+
+@pytest.mark.parametrize("kernel", GROUPED_KERNELS, ids=lambda kernel: kernel.name)
+@given(
+    conv=grouped_convolutions(),
+    channels_last=st.booleans(),
+    align=st.sampled_from([4, 16]),
+    tiling=st.one_of(st.none(), st.tuples(*[st.integers(1, 9)] * 2, st.integers(1, 3), st.just(1))),
+    data=st.data(),
+)
+@settings(max_examples=40)
+def test_narrow_groups_form_every_product_once(
+    conv: Convolution,
+    channels_last: bool,
+    align: int,
+    tiling: tuple[int, int, int, int] | None,
+    data: st.DataObject,
+    kernel: native.Kernel,
+) -> None:
+    assume(not native.validate(*conv))
+    problem = native.ConvProblem(
+        *conv,
+        pass_=kernel.pass_,
+        channels_last=channels_last,
+        align=align,
+        dtype="float16" if "half" in kernel.name else "float32",
+        precision="tf32",
+    )
+    assume(kernel.why_not(problem, HOPPER) is None)
+    group = data.draw(st.integers(0, conv.groups - 1))
+    products = native.grouped_products(problem, kernel, HOPPER, group, tiling)
+    assert sorted(products) == sorted(products_by_definition(conv, problem, kernel.pass_))
+
+
 HALO_KERNELS = [kernel for kernel in native.kernel_table() if kernel.name.startswith("halo_")]
 
 

@@ -74,6 +74,7 @@ Launcher half_launcher(const KernelEntry& kernel) {
         case WgradStaging::kFloats: break;
       }
       return nullptr;
+    case KernelFamily::kGrouped: return grouped_launcher<T>(kernel.line);
     default: return simt_launcher<T>(kernel);
   }
 }
@@ -90,6 +91,7 @@ Launcher float_launcher(const KernelEntry& kernel) {
     case KernelFamily::kWgrad:
       return kernel.wgrad.staging == WgradStaging::kFloats ? wgrad_launcher<WgradStaging::kFloats, float>(kernel.line)
                                                            : wgrad_launcher<WgradStaging::kTma, float>(kernel.line);
+    case KernelFamily::kGrouped: return grouped_launcher<float>(kernel.line);
     default: return simt_launcher<float>(kernel);
   }
 }

@@ -81,6 +81,10 @@ std::ostream& operator<<(std::ostream& out, const WgradTiling& tiling) {
              << (tiling.streams ? ", streams input" : "");
 }
 
+std::ostream& operator<<(std::ostream& out, const GroupedTiling& tiling) {
+  return out << tiling.tile_p << "x" << tiling.tile_q << " pixels of " << tiling.tile_g << " groups";
+}
+
 }  // namespace
 
 std::ostream& operator<<(std::ostream& out, const Plan& plan) {
@@ -93,6 +97,7 @@ std::ostream& operator<<(std::ostream& out, const Plan& plan) {
   }
   if (plan.kernel->family == KernelFamily::kHalo) out << " " << plan.halo;
   if (plan.kernel->family == KernelFamily::kWgrad) out << " " << plan.wgrad;
+  if (plan.kernel->family == KernelFamily::kGrouped) out << " " << plan.grouped;
   if (plan.split > 1) out << " split " << plan.split;
   if (plan.chunk > 0) out << " chunk " << plan.chunk;
   return out << " workspace_bytes " << plan.workspace_bytes << " cost_us " << plan.cost_us;

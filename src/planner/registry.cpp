@@ -4,6 +4,7 @@
 
 #include "fastconv/planner/cpu_family.h"
 #include "fastconv/planner/direct_family.h"
+#include "fastconv/planner/grouped_family.h"
 #include "fastconv/planner/halo_family.h"
 #include "fastconv/planner/im2col_family.h"
 #include "fastconv/planner/wgrad_family.h"
@@ -83,6 +84,18 @@ std::vector<KernelEntry> build_table() {
   add_wgrad("sm90_wgrad_" #name, {channels, blocks, units, warpgroups, WgradStaging::staging}, dtypes);
 #include "../launch/configs/wgrad.def"
 #undef WGRAD_KERNEL
+  line = 0;
+  auto add_grouped = [&](const char* name, Pass pass, GroupedConfig config, unsigned dtypes) {
+    KernelEntry entry{name,        pass, true, {config.unit_pixels(), config.filters, config.chunk()}, grouped_why_not,
+                      grouped_plan};
+    entry.dtypes = dtypes, entry.family = KernelFamily::kGrouped, entry.line = line, entry.grouped = config;
+    table.push_back(entry);
+  };
+#define GROUPED_KERNEL(name, operands, filters, dtypes)                                            \
+  add_grouped("grouped_fprop_" #name, Pass::kFprop, {GroupedOperands::operands, filters}, dtypes); \
+  add_grouped("grouped_dgrad_" #name, Pass::kDgrad, {GroupedOperands::operands, filters}, dtypes), ++line;
+#include "../launch/configs/grouped.def"
+#undef GROUPED_KERNEL
   const std::span<const KernelEntry> cpu = cpu_kernels();
   table.insert(table.end(), cpu.begin(), cpu.end());
   return table;

@@ -132,6 +132,16 @@ def products(problem: ConvProblem, method: str) -> list[tuple[int, int, int]]:
     Method: "direct", "direct_channels_inner" or "im2col".
     """
 
+def grouped_products(
+    problem: ConvProblem,
+    kernel: Kernel,
+    device: DeviceSpec,
+    group: int = 0,
+    tiling: tuple[int, int, int, int] | None = None,
+) -> list[tuple[int, int, int]]:
+    """As products(), by a kernel for narrow groups, its own tiling or another one (rows and columns of pixels, groups,
+    sets stored together); of another group as if it were group 0. Raises ValueError if the kernel refuses."""
+
 def halo_products(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> list[tuple[int, int, int]]:
     """As products(), by the plan of a kernel of the halo engine. Raises ValueError if the kernel refuses."""
 

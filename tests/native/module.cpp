@@ -18,6 +18,7 @@
 #include "fastconv/core/problem.h"
 #include "fastconv/core/validate.h"
 #include "fastconv/planner/device_spec.h"
+#include "fastconv/planner/grouped_family.h"
 #include "fastconv/planner/halo_family.h"
 #include "fastconv/planner/halo_work.h"
 #include "fastconv/planner/planner.h"
@@ -27,6 +28,7 @@
 #include "fastconv/planner/wgrad_family.h"
 #include "fastconv/tile/conv_coords.cuh"
 #include "fastconv/tile/folded_filter.cuh"
+#include "fastconv/tile/grouped_walk.cuh"
 #include "fastconv/tile/halo_walk.cuh"
 #include "fastconv/tile/pixel_rows.h"
 #include "fastconv/tile/wgrad_walk.cuh"
@@ -247,6 +249,95 @@ Products im2col_products(const ConvProblem& problem) {
     for (int64_t tap = 0; tap < columns.taps(); ++tap) {
       const int64_t source = columns.source_element(pixel, tap);
       if (source >= 0) products.emplace_back(source, columns.filter_tap(tap), columns.target_pixel(pixel));
+    }
+  }
+  return products;
+}
+
+// What a block of the kernels for narrow groups stages: [plane][pixel][channel], elements of the source, kOutside where
+// there is none.
+constexpr int64_t kOutside = -1;
+
+std::vector<int64_t> grouped_rows(const GroupedParams& params, const GroupedTile& tile) {
+  const GroupedRows& rows = params.rows;
+  const int32_t pixels = rows.plane_bytes / kGroupedRowBytes, planes = tile.groups * rows.chunks;
+  const int32_t all = rows.tile_h * rows.tile_w, vector = rows.pairs ? 2 : 1;
+  constexpr int64_t kNothing = -2;
+  std::vector<int64_t> staged(static_cast<size_t>(planes * pixels * params.chunk), kNothing);
+  auto stage = [&](int32_t plane, int32_t row, int32_t column) {
+    const int32_t h = tile.halo_h + row, w = tile.halo_w + column, chunk = plane % rows.chunks;
+    const bool exists = h >= 0 && h < rows.extent_h && w >= 0 && w < rows.extent_w;
+    for (int32_t c = 0; c < params.chunk; ++c) {
+      const int64_t channel = chunk * params.chunk + c;
+      int64_t& to = staged.at((int64_t{plane} * pixels + row * rows.tile_w + column) * params.chunk + c);
+      if (to != kNothing) throw py::index_error("staged twice");
+      to = exists && channel < rows.channels
+               ? tile.image * rows.stride.n +
+                     ((tile.first_group + plane / rows.chunks) * rows.channels + channel) * rows.stride.c +
+                     h * rows.stride.h + w * rows.stride.w
+               : kOutside;
+    }
+  };
+  if (rows.copy_bytes > 0) {
+    for (int32_t i = 0; i < planes * all; ++i) stage(i / all, i % all / rows.tile_w, i % all % rows.tile_w);
+    return staged;
+  }
+  for (int32_t i = 0; i < rows.units + 2 * kGroupedThreads; ++i) {
+    const GroupedUnit unit(rows, i, tile.halo_w);
+    if (unit.plane >= planes || unit.row >= rows.tile_h) continue;
+    if (i >= rows.units) throw py::index_error("a unit too many");
+    if (rows.pairs && (tile.halo_w + unit.column) % 2 != 0) throw py::index_error("a pair that is not aligned");
+    for (int32_t column = unit.column; column < unit.column + vector; ++column) {
+      if (column >= 0 && column < rows.tile_w) stage(unit.plane, unit.row, column);
+    }
+  }
+  return staged;
+}
+
+// By its own tiling, or one that is given: pixels, groups, sets stored together. Offsets are those of the first filter
+// of group 0 if `group` is, else as far from them as its tensors are.
+Products grouped_products(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device,
+                          int32_t group, std::optional<std::array<int32_t, 4>> tiles) {
+  if (const char* reason = kernel.why_not(kernel, problem, device)) throw py::value_error(reason);
+  const Plan plan = kernel.plan(kernel, problem, device);
+  GroupedTiling tiling = plan.grouped;
+  if (tiles) tiling = {(*tiles)[0], (*tiles)[1], (*tiles)[2], (*tiles)[3]};
+  const GroupedParams params = grouped_params(kernel.grouped, problem, tiling);
+  const GroupedRows& rows = params.rows;
+  const int32_t blocks =
+      static_cast<int32_t>(problem.n) * params.h.phases * params.w.phases *
+      static_cast<int32_t>(params.by_group_blocks.divisor * params.by_tiles_h.divisor * params.by_tiles_w.divisor);
+  if (!tiles && blocks != plan.grid) throw py::index_error("not the plan's blocks");
+  const int32_t size = static_cast<int32_t>(element_size(problem.dtype));
+  const int32_t vector = params.store == GroupedStore::kPixels ? params.store_bytes / size : 1;
+  Products products;
+  for (int32_t block = 0; block < blocks; ++block) {
+    const GroupedTile tile(params, block);
+    if (tile.rows <= 0 || tile.columns <= 0) continue;
+    const int32_t of_tile = group - tile.first_group;
+    if (of_tile < 0 || of_tile >= tile.groups) continue;
+    const std::vector<int64_t> staged = grouped_rows(params, tile);
+    const int64_t first = tile.first_target(params) - tile.first_group * params.filters * params.target.c;
+    if (tile.reduction(params) * kernel.grouped.filters * kGroupedRowBytes > params.set_bytes) {
+      throw py::index_error("more taps than have room");
+    }
+    for (int32_t pixel = 0; pixel < params.tile_p * params.tile_q; ++pixel) {
+      const int32_t piece = pixel % vector;
+      const int64_t target = tile.target_of(params, pixel - piece);
+      if (target < 0) continue;
+      if ((first + target) * size % params.store_bytes != 0 && vector > 1) throw py::index_error("not aligned");
+      for (int32_t i = 0; i < tile.reduction(params); ++i) {
+        const GroupedTap tap = tile.tap(params, i);
+        const int32_t row = of_tile * rows.chunks * rows.plane_bytes + GroupedTile::row_of(params, pixel) + tap.row;
+        for (int32_t c = 0; c < params.chunk; ++c) {
+          const int64_t from = staged.at(row / kGroupedRowBytes * params.chunk + c);
+          if (from < kOutside) throw py::index_error("not staged");
+          if (c >= tap.channels && from != kOutside) throw py::index_error("a channel of the next group");
+          if (from == kOutside) continue;
+          products.emplace_back(from - group * rows.channels * rows.stride.c, tap.filter + c * params.filter.c,
+                                first + target + piece);
+        }
+      }
     }
   }
   return products;
@@ -1497,6 +1588,8 @@ void bind_index_maths(py::module_& m) {
         throw py::value_error("unknown method: " + method);
       },
       "problem"_a, "method"_a);
+  m.def("grouped_products", &grouped_products, "problem"_a, "kernel"_a, "device"_a, "group"_a = 0,
+        "tiling"_a = std::nullopt);
   m.def("halo_products", unless_refused(halo_products), "problem"_a, "kernel"_a, "device"_a);
   m.def("halo_blocks", unless_refused(halo_blocks), "problem"_a, "kernel"_a, "device"_a);
   m.def("line_stores", unless_refused(line_stores), "problem"_a, "kernel"_a, "device"_a);

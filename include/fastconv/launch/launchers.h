@@ -21,5 +21,7 @@ template <HaloStaging kStaging, FilterTile kFilter, HaloOperands kOperands, type
 Launcher halo_launcher(int line);
 template <WgradStaging kStaging, typename T>
 Launcher wgrad_launcher(int line);
+template <typename T>
+Launcher grouped_launcher(int line);
 
 }  // namespace fastconv

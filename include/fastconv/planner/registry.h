@@ -8,6 +8,7 @@
 #include "fastconv/core/problem.h"
 #include "fastconv/planner/device_spec.h"
 #include "fastconv/planner/planner.h"
+#include "fastconv/tile/grouped_config.h"
 #include "fastconv/tile/halo_config.h"
 #include "fastconv/tile/wgrad_config.h"
 
@@ -26,7 +27,7 @@ enum class VectorReads : int8_t {
 };
 
 // A family is one template: its kernels share a planner and a launcher. Names in planner/*_family.h.
-enum class KernelFamily : int8_t { kDirect, kIm2col, kHalo, kWgrad, kCpu };
+enum class KernelFamily : int8_t { kDirect, kIm2col, kHalo, kWgrad, kGrouped, kCpu };
 
 // Bits of KernelEntry::dtypes.
 inline constexpr unsigned dtype_bit(DType dtype) { return 1u << static_cast<int>(dtype); }
@@ -51,6 +52,7 @@ struct KernelEntry {
   int line = 0;         // of the family's .def; kernels of several passes share theirs
   HaloConfig halo{};    // of the halo engine
   WgradConfig wgrad{};  // of its weight gradient
+  GroupedConfig grouped{};
 };
 
 std::span<const KernelEntry> kernel_table();

@@ -29,6 +29,20 @@ __device__ __forceinline__ T narrow(Accumulator<T> x) {
   }
 }
 
+// Two values of 16 bits, rounded.
+template <typename T>
+__device__ __forceinline__ uint32_t pack2(float low, float high);
+template <>
+__device__ __forceinline__ uint32_t pack2<__half>(float low, float high) {
+  const __half2 value = __floats2half2_rn(low, high);
+  return *reinterpret_cast<const uint32_t*>(&value);
+}
+template <>
+__device__ __forceinline__ uint32_t pack2<__nv_bfloat16>(float low, float high) {
+  const __nv_bfloat162 value = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<const uint32_t*>(&value);
+}
+
 // Loads and stores as one access where it is at most 16 bytes.
 template <typename T, int kSize>
 struct alignas(sizeof(T) * kSize < 16 ? sizeof(T) * kSize : 16) Vector {

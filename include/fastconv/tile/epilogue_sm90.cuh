@@ -9,24 +9,12 @@
 
 #include "fastconv/ptx/mbarrier.cuh"
 #include "fastconv/ptx/warpgroup.cuh"
+#include "fastconv/tile/element.cuh"
 #include "fastconv/tile/pixel_rows.h"
 #include "fastconv/tile/pixels.cuh"
 #include "fastconv/tile/scheduler.cuh"
 
 namespace fastconv {
-
-template <typename Out>
-__device__ __forceinline__ uint32_t pack2(float low, float high);
-template <>
-__device__ __forceinline__ uint32_t pack2<__half>(float low, float high) {
-  const __half2 value = __floats2half2_rn(low, high);
-  return *reinterpret_cast<const uint32_t*>(&value);
-}
-template <>
-__device__ __forceinline__ uint32_t pack2<__nv_bfloat16>(float low, float high) {
-  const __nv_bfloat162 value = __floats2bfloat162_rn(low, high);
-  return *reinterpret_cast<const uint32_t*>(&value);
-}
 
 // What of an output element is moved. NOTES: plain integers; types of 16-bit floats make ptxas compute more addresses.
 template <typename Out>

@@ -1,0 +1,128 @@
+// Output, or input gradient, of convolutions whose groups have few channels: a block stages a tile of pixels of some
+// groups, and its warps take some pixels of one group at a time.
+#pragma once
+
+#include "fastconv/ptx/mbarrier.cuh"
+#include "fastconv/tile/epilogue_grouped.cuh"
+#include "fastconv/tile/mainloop_grouped.cuh"
+#include "fastconv/tile/stage_grouped.cuh"
+
+namespace fastconv {
+
+template <typename T>
+struct GroupedBuffers {
+  const T* source;
+  const T* filter;
+  const T* bias;
+  T* target;
+};
+
+// The tile's filters as rows of shared memory: [set][tap and chunk][filter].
+template <typename T, bool kRound, int kFilters>
+__device__ __forceinline__ void stage_filters(const GroupedParams& params, const GroupedTile& tile, const T* filter,
+                                              int32_t reduction, uint32_t taps, uint32_t smem) {
+  constexpr int kChunk = kGroupedRowBytes / sizeof(T);
+#pragma unroll 1
+  for (int32_t i = static_cast<int32_t>(threadIdx.x); i < tile.groups * params.sets * kFilters * reduction;
+       i += kGroupedThreads) {
+    // Neighbours have neighbouring taps, which mostly lie side by side.
+    const int32_t row = i / reduction, depth = i - row * reduction, set = row / kFilters, k = row - set * kFilters;
+    int32_t group, set_of_group;
+    params.by_sets.divmod(set, group, set_of_group);
+    const uint2 tap = ptx::load_shared8(taps + depth * 8);
+    const int32_t produced = set_of_group * kFilters + k;
+    const int32_t channels = produced < params.filters ? static_cast<int32_t>(tap.y) : 0;
+    const T* from = filter + ((tile.first_group + group) * params.filter_group + produced * params.filter.n +
+                              static_cast<int32_t>(tap.x));
+    alignas(16) T values[kChunk];
+#pragma unroll
+    for (int c = 0; c < kChunk; ++c) values[c] = c < channels ? from[c * params.filter.c] : narrow<T>(0.f);
+    if constexpr (kRound) {
+#pragma unroll
+      for (int c = 0; c < kChunk; ++c) values[c] = __uint_as_float(to_tf32(values[c]));
+    }
+    ptx::store_shared16(smem + set * params.set_bytes + (depth * kFilters + k) * kGroupedRowBytes,
+                        *reinterpret_cast<const uint4*>(values));
+  }
+}
+
+template <typename T, GroupedOperands kOperands, int kFilters>
+__global__ void __launch_bounds__(kGroupedThreads, GroupedConfig{kOperands, kFilters}.blocks_per_sm())
+    grouped_conv(const __grid_constant__ GroupedParams params, const GroupedBuffers<T> buffers) {
+#if __CUDA_ARCH__ >= 800
+  constexpr GroupedConfig kConfig{kOperands, kFilters};
+  constexpr bool kRound = kOperands == GroupedOperands::kTf32;
+  constexpr int kWarps = kGroupedThreads / 32, kPixels = kConfig.unit_pixels();
+  using Sums =
+      std::conditional_t<kOperands == GroupedOperands::kFloat, GroupedFloatSums, GroupedTensorSums<T, kFilters / 8>>;
+  extern __shared__ uint4 grouped_smem[];
+  const uint32_t smem = ptx::smem_address(grouped_smem);
+  const uint32_t table = smem + params.table_at, taps = smem + params.taps_at;
+  const auto thread = static_cast<int32_t>(threadIdx.x), warp = thread / 32;
+
+  const GroupedTile tile(params, static_cast<int32_t>(blockIdx.x));
+  if (tile.rows <= 0 || tile.columns <= 0) return;
+  const int32_t reduction = tile.reduction(params);
+  const GroupedStage<T, kRound> stage(params.rows, buffers.source, tile, smem);
+  if (reduction > 0) stage.start();
+#pragma unroll 1
+  for (int32_t i = thread; i < reduction + kGroupedSpareTaps; i += kGroupedThreads) {
+    const GroupedTap tap = i < reduction ? tile.tap(params, i) : GroupedTap{};
+    ptx::store_shared4(table + i * 4, tap.row);
+    if (i < reduction) ptx::store_shared8(taps + i * 8, make_uint2(tap.filter, tap.channels));
+  }
+  const int32_t channels = tile.groups * params.filters;
+#pragma unroll 1
+  for (int32_t i = thread; buffers.bias != nullptr && i < channels; i += kGroupedThreads) {
+    ptx::store_shared_float(smem + params.bias_at + i * 4, widen(buffers.bias[tile.first_group * params.filters + i]));
+  }
+  __syncthreads();
+  stage_filters<T, kRound, kFilters>(params, tile, buffers.filter, reduction, taps, smem + params.filter_at);
+  if (reduction > 0) stage.land();
+  __syncthreads();
+
+  const GroupedOutput<T, kPixels> output{params, tile, buffers.target + tile.first_target(params),
+                                         smem + params.buffer_at + warp * params.buffer_bytes,
+                                         buffers.bias != nullptr ? smem + params.bias_at : 0};
+  const auto runs = static_cast<int32_t>(params.by_runs.divisor);
+  const int32_t units = (tile.rows * params.tile_q + kPixels - 1) / kPixels * runs;
+#pragma unroll 1
+  for (int32_t unit = warp; unit < units; unit += kWarps) {
+    int32_t pixel, run;
+    params.by_runs.divmod(unit, pixel, run);
+    pixel *= kPixels;
+    GroupedOperandRows rows;
+    rows.table = table;
+#pragma unroll
+    for (int m = 0; m < kGroupedBlocks; ++m) rows.pixel[m] = GroupedTile::row_of(params, pixel + Sums::pixel(m));
+    const int32_t first_set = run * params.run;
+    const int32_t end_set = min(first_set + params.run, tile.groups * params.sets);
+    // Of the tile.
+    auto channel_of = [&](int32_t set, int32_t& group) {
+      int32_t set_of_group;
+      params.by_sets.divmod(set, group, set_of_group);
+      return group * params.filters + set_of_group * kFilters;
+    };
+    int32_t group;
+    for (int32_t set = first_set; set < end_set; ++set) {
+      const int32_t first = channel_of(first_set, group), channel = channel_of(set, group);
+      rows.group = smem + group * params.rows.chunks * params.rows.plane_bytes;
+      rows.filter = smem + params.filter_at + set * params.set_bytes;
+      Sums sums;
+      int32_t begin = 0;
+      do {
+        const int32_t chain = min(params.chain, reduction - begin);
+        sums.multiply(rows, begin, begin + chain);
+        output.put(sums, channel - first, first, (group + 1) * params.filters - channel, begin > 0);
+        begin += chain;
+      } while (begin < reduction);
+    }
+    const int32_t first = channel_of(first_set, group), channels = channel_of(end_set, group) - first;
+    __syncwarp();
+    output.drain(pixel, first, channels);
+    __syncwarp();  // others may put what is next
+  }
+#endif
+}
+
+}  // namespace fastconv

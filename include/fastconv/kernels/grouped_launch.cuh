@@ -1,0 +1,41 @@
+// Host side of the kernels for narrow groups: from a plan to a launch.
+#pragma once
+
+#include "fastconv/kernels/grouped.cuh"
+#include "fastconv/launch/dtype_of.cuh"
+#include "fastconv/launch/launch.cuh"
+#include "fastconv/launch/launchers.h"
+#include "fastconv/planner/grouped_family.h"
+
+namespace fastconv {
+
+template <typename T, GroupedOperands kOperands, int kFilters>
+void launch_grouped(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, cudaStream_t stream) {
+  if (plan.grid == 0) return;
+  const bool dgrad = problem.pass == Pass::kDgrad;
+  const GroupedBuffers<T> tensors{
+      static_cast<const T*>(dgrad ? buffers.y : buffers.x), static_cast<const T*>(buffers.w),
+      dgrad ? nullptr : static_cast<const T*>(buffers.bias), static_cast<T*>(dgrad ? buffers.x : buffers.y)};
+  launch(plan.kernel->name, grouped_conv<T, kOperands, kFilters>,
+         LaunchShape{plan.grid, plan.block_threads, plan.smem_bytes}, stream,
+         grouped_params(plan.kernel->grouped, problem, plan.grouped), tensors);
+}
+
+template <typename T, GroupedOperands kOperands, int kFilters, unsigned kDtypes>
+constexpr Launcher grouped_launcher_of() {
+  if constexpr ((kDtypes & dtype_bit(kDTypeOf<T>)) != 0) return launch_grouped<T, kOperands, kFilters>;
+  return nullptr;
+}
+
+template <typename T>
+Launcher grouped_launcher(int line) {
+  static constexpr Launcher kLaunchers[] = {
+#define GROUPED_KERNEL(name, operands, filters, dtypes) \
+  grouped_launcher_of<T, GroupedOperands::operands, filters, dtypes>(),
+#include "../../../src/launch/configs/grouped.def"
+#undef GROUPED_KERNEL
+  };
+  return kLaunchers[line];
+}
+
+}  // namespace fastconv

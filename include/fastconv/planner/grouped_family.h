@@ -1,0 +1,17 @@
+// What the planner and the launcher of the kernels for narrow groups must agree on.
+#pragma once
+
+#include <cstdint>
+
+#include "fastconv/planner/planner.h"
+#include "fastconv/planner/registry.h"
+#include "fastconv/tile/grouped_walk.cuh"
+
+namespace fastconv {
+
+const char* grouped_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
+Plan grouped_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
+
+GroupedParams grouped_params(const GroupedConfig& config, const ConvProblem& problem, const GroupedTiling& tiling);
+
+}  // namespace fastconv

@@ -1,0 +1,41 @@
+// What of the kernels for narrow groups is fixed when they are compiled, and what is chosen for each problem.
+#pragma once
+
+#include <cstdint>
+
+#include "fastconv/core/problem.h"
+
+namespace fastconv {
+
+// How a kernel multiplies.
+enum class GroupedOperands : int8_t {
+  kHalf,  // 16-bit values on tensor cores
+  kTf32,  // float32, rounded, on tensor cores
+  kFloat  // float32 by ordinary multiply-adds
+};
+
+inline constexpr int kGroupedThreads = 256;
+inline constexpr int kGroupedRowBytes = 16;  // some channels of a pixel, or of a filter's tap
+
+struct GroupedConfig {
+  GroupedOperands operands;
+  int32_t filters;  // of one group that a warp multiplies by at once: a set
+
+  FASTCONV_HOST_DEVICE constexpr int32_t element_bytes() const { return operands == GroupedOperands::kHalf ? 2 : 4; }
+  // Channels of a row.
+  FASTCONV_HOST_DEVICE constexpr int32_t chunk() const { return kGroupedRowBytes / element_bytes(); }
+  // Pixels that a warp multiplies at once: a unit.
+  FASTCONV_HOST_DEVICE constexpr int32_t unit_pixels() const { return operands == GroupedOperands::kFloat ? 128 : 64; }
+  // As many as leave registers for the sums.
+  FASTCONV_HOST_DEVICE constexpr int32_t blocks_per_sm() const { return operands == GroupedOperands::kFloat ? 2 : 3; }
+
+  bool operator==(const GroupedConfig&) const = default;
+};
+
+struct GroupedTiling {
+  int32_t tile_p, tile_q;  // pixels of a block, all of one image
+  int32_t tile_g;          // its groups
+  int32_t run;             // sets of filters whose results a warp stores together
+};
+
+}  // namespace fastconv

@@ -1,0 +1,3 @@
+#include "fastconv/kernels/grouped_launch.cuh"
+
+template fastconv::Launcher fastconv::grouped_launcher<__half>(int);
