@@ -35,6 +35,11 @@ PROBLEMS = (
     Problem(1, 16, 6, 134, 40, 3, 3, bias=True),
     Problem(1, 40, 6, 134, 16, 3, 3, padding=(1, 1)),
     Problem(1, 3, 21, 20, 128, 7, 7, stride=(2, 2), padding=(3, 3)),
+    *(
+        Problem(2, 8, 13, 16, 8, taps, taps, (stride, stride), (taps // 2, taps // 2), groups=8, bias=True)
+        for taps in (3, 5, 7)
+        for stride in (1, 2)
+    ),
     # Images that no tensor map takes: the second does not begin at a multiple of 16 bytes.
     Problem(2, 42, 9, 14, 42, 3, 3, padding=(1, 1)),
     Problem(2, 33, 7, 9, 22, 3, 3, padding=(1, 1)),

@@ -98,6 +98,25 @@ CASES = {
     "depthwise": Problem(2, 21, 15, 17, 21, 3, 3, padding=(1, 1), groups=21, bias=True),
     "depthwise_strided": Problem(2, 16, 15, 17, 16, 5, 5, stride=(2, 2), padding=(2, 2), groups=16),
     "depthwise_31": Problem(1, 4, 32, 32, 4, 31, 31, padding=(15, 15), groups=4),
+    "depthwise_3x3": Problem(2, 8, 9, 12, 8, 3, 3, padding=(1, 1), groups=8, bias=True),
+    "depthwise_5x5": Problem(2, 8, 11, 12, 8, 5, 5, padding=(2, 2), groups=8, bias=True),
+    "depthwise_7x7": Problem(2, 8, 10, 20, 8, 7, 7, padding=(3, 3), groups=8, bias=True),
+    "depthwise_3x3_by_2": Problem(2, 8, 13, 16, 8, 3, 3, stride=(2, 2), padding=(1, 1), groups=8),
+    "depthwise_5x5_by_2": Problem(2, 8, 14, 16, 8, 5, 5, stride=(2, 2), padding=(2, 2), groups=8),
+    "depthwise_3x3_by_2_of_14": Problem(2, 8, 28, 28, 8, 3, 3, stride=(2, 2), padding=(1, 1), groups=8),
+    "depthwise_7x7_by_2": Problem(2, 8, 15, 24, 8, 7, 7, stride=(2, 2), padding=(3, 3), groups=8),
+    "depthwise_dilated": Problem(2, 12, 19, 20, 12, 3, 3, padding=(2, 3), dilation=(2, 3), groups=12),
+    "depthwise_dilated_strided": Problem(2, 6, 19, 20, 6, 3, 3, (2, 4), padding=(1, 3), dilation=(3, 2), groups=6),
+    "depthwise_padding_beyond": Problem(2, 8, 6, 8, 8, 3, 3, padding=(5, 4), groups=8, bias=True),
+    "depthwise_tall": Problem(2, 8, 150, 8, 8, 3, 3, padding=(1, 1), groups=8),
+    "depthwise_13": Problem(3, 40, 14, 19, 40, 13, 13, padding=(6, 6), groups=40, bias=True),
+    "depthwise_row": Problem(2, 5, 9, 70, 5, 1, 3, padding=(0, 1), groups=5),
+    "depthwise_column": Problem(2, 35, 20, 9, 35, 5, 1, padding=(2, 0), groups=35, bias=True),
+    "depthwise_even_strided": Problem(2, 24, 18, 27, 24, 4, 6, stride=(3, 4), padding=(1, 2), groups=24),
+    "depthwise_even_dilated_strided": Problem(
+        2, 6, 31, 35, 6, 3, 4, stride=(2, 3), padding=(3, 2), dilation=(3, 2), groups=6
+    ),
+    "depthwise_stride_above_filter": Problem(2, 6, 21, 22, 12, 2, 1, stride=(3, 4), groups=6, bias=True),
     "channel_multiplier": Problem(2, 7, 12, 10, 21, 3, 3, padding=(1, 1), groups=7),
     "channel_divider": Problem(2, 24, 8, 8, 6, 3, 3, groups=6),
     "batch_1": Problem(1, 64, 14, 14, 64, 3, 3, padding=(1, 1), bias=True),
@@ -249,6 +268,25 @@ def wide_problems(draw: st.DrawFn, max_products: int = 20_000_000) -> Problem:
     bias = draw(st.booleans())
     problem = Problem(1, groups * c, h, w, groups * k, r, s, stride, padding, dilation, groups, bias)
     return problem.with_(n=max(1, min(draw(st.integers(1, 5)), max_products // problem.products)))
+
+
+@st.composite
+def depthwise_problems(draw: st.DrawFn, kernel: str) -> Problem:
+    """What a depthwise kernel's name says fixed, and vectors of channels or columns possible in most."""
+    any_filter = "_any_" in kernel
+    r = draw(st.integers(1, 14)) if any_filter else int(kernel.split("_")[2][0])
+    s = draw(st.integers(1, 14)) if any_filter else r
+    factor = draw(st.integers(1, 4)) if any_filter else 2 if "s2" in kernel else 1
+    # Over the common divisor with the dilation the stride is the kernel's.
+    dilation = draw(st.sampled_from([(1, 1), (1, 1), (1, 1), (2, 3), (3, 1)]))
+    stride = draw(st.sampled_from([(factor, factor), (factor * dilation[0], factor * dilation[1])]))
+    half = (r // 2, s // 2)
+    padding = draw(st.one_of(st.just(half), st.tuples(st.integers(0, 9), st.integers(0, 9))))
+    c, h, w = (draw(st.sampled_from(sizes)) for sizes in ([4, 8, 12, 3], [7, 12, 70], [8, 12, 16, 5, 7, 9]))
+    least = [1 + d * (taps - 1) - 2 * p for taps, d, p in zip((r, s), dilation, padding, strict=True)]
+    k = c * draw(st.sampled_from([1, 1, 1, 2]))
+    size = max(h, least[0]), max(w, least[1])
+    return Problem(draw(st.integers(1, 2)), c, *size, k, r, s, stride, padding, dilation, c, draw(st.booleans()))
 
 
 def _random(size: Sequence[int], dtype: torch.dtype, device: str, seed: int) -> Tensor:

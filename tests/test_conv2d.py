@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 from typing import Any
 
@@ -39,6 +40,7 @@ from shapes import (
     Operands,
     Problem,
     cut,
+    depthwise_problems,
     operands,
     problems,
     tensor,
@@ -154,6 +156,44 @@ class TestKernel:
             if ran:
                 return
         pytest.fail("it refused every one")
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("kernel", [pytest.param(k, id=k.name) for k in KERNELS if k.name.startswith("depthwise_")])
+@given(data=st.data(), dtype=st.sampled_from([torch.float32, *HALF]), seed=seeds, kinds=views)
+@settings(max_examples=40)
+def test_depthwise_kernels(
+    kernel: Kernel, data: st.DataObject, dtype: torch.dtype, seed: int, kinds: tuple[str, str, str]
+) -> None:
+    problem = data.draw(depthwise_problems(kernel.name))
+    if data.draw(st.booleans()):
+        kinds = (data.draw(layouts),) * 3
+    o = operands(problem, dtype, "cuda", seed, kinds)
+    actual = run_forced(kernel, o, problem)
+    if actual is None:
+        event("refused")
+        return
+    reference.assert_right(actual, expect_pass(kernel.pass_, o, problem), kernel.name)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
+@pytest.mark.parametrize("special", [math.inf, math.nan])
+@pytest.mark.parametrize("where", ["input", "weight"])
+def test_depthwise_padding_and_values_that_are_not_finite(where: str, special: float, layout: str) -> None:
+    """Rows of padding are left out where a product with zero is zero, and only there."""
+    problem = Problem(2, 8, 12, 12, 8, 5, 5, padding=(2, 2), groups=8)
+    for dtype, kernel in itertools.product([torch.float32, torch.float16], KERNELS):
+        if not kernel.name.startswith("depthwise_fprop"):
+            continue
+        o = operands(problem, dtype, "cuda", views=(layout,) * 3)
+        getattr(o, where)[1, 0, 0, 3] = special
+        actual = run_forced(kernel, o, problem)
+        if actual is None:
+            continue
+        expected = reference.output(o.input, o.weight, o.bias, *problem.geometry).value
+        for same in (torch.isnan, torch.isposinf, torch.isneginf):
+            assert torch.equal(same(actual).cpu(), same(expected).cpu()), (kernel.name, same.__name__)
 
 
 def by_cudnn(pass_: str, o: Operands, problem: Problem) -> Tensor:

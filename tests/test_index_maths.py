@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 import _fastconv_native as native
+from shapes import depthwise_problems
 
 PAIR = st.tuples(st.integers(1, 4), st.integers(1, 4))
 
@@ -76,6 +77,41 @@ def test_every_product_is_formed_once_and_no_other(
 
 
 HOPPER = native.DeviceSpec.cuda(90, 132, 227 << 10)
+ANY_KERNELS = [kernel for kernel in native.kernel_table() if kernel.name.startswith("depthwise_any_")]
+
+
+@st.composite
+def depthwise_convolutions(draw: st.DrawFn) -> Convolution:
+    groups, image, filter_ = draw(st.integers(1, 5)), st.integers(1, 24), st.sampled_from([1, 2, 3, 4, 7, 9, 14])
+    return Convolution(
+        input=(draw(st.integers(1, 3)), groups, draw(image), draw(image)),
+        weight=(groups * draw(st.integers(1, 2)), 1, draw(filter_), draw(filter_)),
+        stride=draw(PAIR),
+        padding=draw(st.tuples(st.integers(0, 7), st.integers(0, 7))),
+        dilation=draw(st.sampled_from([(1, 1), (1, 1), (2, 1), (3, 4)])),
+        groups=groups,
+    )
+
+
+@pytest.mark.parametrize("kernel", ANY_KERNELS, ids=lambda kernel: kernel.name)
+@given(
+    conv=depthwise_convolutions(),
+    channels_last=st.booleans(),
+    # Threads, channels, images, parts, taps.
+    tiling=st.one_of(
+        st.none(), st.tuples(*[st.integers(1, 3)] * 2, *[st.integers(1, 2)] * 3, *[st.integers(1, 9)] * 2)
+    ),
+)
+@settings(max_examples=40)
+def test_depthwise_with_any_filter_forms_every_product_once(
+    conv: Convolution, channels_last: bool, tiling: tuple[int, ...] | None, kernel: native.Kernel
+) -> None:
+    assume(not native.validate(*conv))
+    problem = native.ConvProblem(*conv, pass_=kernel.pass_, channels_last=channels_last)
+    products = native.depthwise_any_products(problem, kernel, HOPPER, tiling)
+    assert sorted(products) == sorted(products_by_definition(conv, problem, kernel.pass_))
+
+
 GROUPED_KERNELS = [kernel for kernel in native.kernel_table() if kernel.name.startswith("grouped_")]
 
 
@@ -123,6 +159,26 @@ def test_narrow_groups_form_every_product_once(
     assume(kernel.why_not(problem, HOPPER) is None)
     group = data.draw(st.integers(0, conv.groups - 1))
     products = native.grouped_products(problem, kernel, HOPPER, group, tiling)
+    assert sorted(products) == sorted(products_by_definition(conv, problem, kernel.pass_))
+
+
+DEPTHWISE_KERNELS = [
+    kernel for kernel in native.kernel_table() if kernel.name.startswith("depthwise_") and kernel not in ANY_KERNELS
+]
+
+
+@pytest.mark.parametrize("kernel", DEPTHWISE_KERNELS, ids=lambda kernel: kernel.name)
+@given(data=st.data(), channels_last=st.booleans(), sms=st.sampled_from([1, 132]))
+@settings(max_examples=30, suppress_health_check=[HealthCheck.filter_too_much])
+def test_depthwise_threads_form_every_product_once(
+    data: st.DataObject, channels_last: bool, sms: int, kernel: native.Kernel
+) -> None:
+    drawn = data.draw(depthwise_problems(kernel.name))
+    conv = Convolution((drawn.n or 1, drawn.c, drawn.h, drawn.w), drawn.weight_size, *drawn.geometry)
+    device = native.DeviceSpec.cuda(90, sms, 227 << 10)
+    problem = native.ConvProblem(*conv, pass_=kernel.pass_, channels_last=channels_last)
+    assume(kernel.why_not(problem, device) is None)
+    products = native.depthwise_products(problem, kernel, device)
     assert sorted(products) == sorted(products_by_definition(conv, problem, kernel.pass_))
 
 

@@ -183,6 +183,25 @@ def test_tensor_cores_take_what_is_wide_enough_on_hopper_alone(name: str, pass_:
             assert on_tensor_cores == (arch == 90 and dtype != "float64" and not cheap), (arch, dtype)
 
 
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("pass_", ["fprop", "dgrad", "wgrad"])
+@pytest.mark.parametrize("name", ["dw_3x3", "dw_5x5s2", "dw_7x7", "resnext_g32"])
+def test_few_channels_a_group_have_kernels_of_their_own(name: str, pass_: str, channels_last: bool) -> None:
+    grouped = name == "resnext_g32"
+    if grouped and pass_ == "wgrad":
+        return
+    for arch, dtype in itertools.product(GPUS, ["float32", "float16", "bfloat16"]):
+        if grouped and arch < 80:
+            continue
+        # Odd images too: rows that begin anywhere.
+        for size in (PUBLIC[name].h, PUBLIC[name].h // 2 - 1):
+            problem = native_problem(
+                PUBLIC[name].with_(h=size, w=size), pass_, dtype=dtype, channels_last=channels_last
+            )
+            kernel = native.make_plan(problem, GPUS[arch]).kernel
+            assert kernel.startswith("grouped_" if grouped else "depthwise_"), (arch, dtype, size)
+
+
 @pytest.mark.parametrize("pass_", ["fprop", "dgrad", "wgrad"])
 def test_no_image_has_a_plan_by_every_kernel(pass_: str) -> None:
     empty = Problem(0, 16, 256, 1024, 128, 3, 3)

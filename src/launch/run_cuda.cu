@@ -30,6 +30,16 @@ Launcher simt_launcher(const KernelEntry& kernel) {
 }
 
 template <typename T>
+Launcher window_launcher(const KernelEntry& kernel) {
+  switch (kernel.depthwise.kind) {
+    case DepthwiseKind::kSliding: return depthwise_launcher<DepthwiseKind::kSliding, T>(kernel.line);
+    case DepthwiseKind::kTransposed: return depthwise_launcher<DepthwiseKind::kTransposed, T>(kernel.line);
+    case DepthwiseKind::kWeights: return depthwise_launcher<DepthwiseKind::kWeights, T>(kernel.line);
+  }
+  return nullptr;
+}
+
+template <typename T>
 Launcher half_halo_launcher(const KernelEntry& kernel) {
   constexpr HaloOperands kHalf = HaloOperands::kHalf;
   const int line = kernel.line;
@@ -64,6 +74,8 @@ Launcher float_halo_launcher(const KernelEntry& kernel) {
 template <typename T>
 Launcher half_launcher(const KernelEntry& kernel) {
   switch (kernel.family) {
+    case KernelFamily::kDepthwise: return window_launcher<T>(kernel);
+    case KernelFamily::kDepthwiseAny: return depthwise_any_launcher<T>(kernel.line);
     case KernelFamily::kHalo: return half_halo_launcher<T>(kernel);
     case KernelFamily::kWgrad:
       switch (kernel.wgrad.staging) {
@@ -81,6 +93,8 @@ Launcher half_launcher(const KernelEntry& kernel) {
 
 Launcher float_launcher(const KernelEntry& kernel) {
   switch (kernel.family) {
+    case KernelFamily::kDepthwise: return window_launcher<float>(kernel);
+    case KernelFamily::kDepthwiseAny: return depthwise_any_launcher<float>(kernel.line);
     case KernelFamily::kHalo:
       switch (kernel.halo.staging) {
         case HaloStaging::kTma: return float_halo_launcher<HaloStaging::kTma>(kernel);

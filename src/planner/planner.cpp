@@ -81,6 +81,12 @@ std::ostream& operator<<(std::ostream& out, const WgradTiling& tiling) {
              << (tiling.streams ? ", streams input" : "");
 }
 
+std::ostream& operator<<(std::ostream& out, const DepthwiseAnyTiling& tiling) {
+  return out << "threads " << tiling.lanes_h << "x" << tiling.lanes_w << " of " << tiling.channels << "x"
+             << tiling.images << " planes, parts " << tiling.parts << ", taps " << tiling.taps_h << "x"
+             << tiling.taps_w;
+}
+
 std::ostream& operator<<(std::ostream& out, const GroupedTiling& tiling) {
   return out << tiling.tile_p << "x" << tiling.tile_q << " pixels of " << tiling.tile_g << " groups";
 }
@@ -95,8 +101,13 @@ std::ostream& operator<<(std::ostream& out, const Plan& plan) {
     out << " tile " << tile.m << "x" << tile.n << "x" << tile.k << " grid " << plan.grid << " block "
         << plan.block_threads;
   }
+  if (plan.kernel->family == KernelFamily::kDepthwise) {
+    out << " runs of " << plan.depthwise.run_rows << " rows, threads " << plan.depthwise.runs << "x"
+        << plan.depthwise.columns << "x" << plan.depthwise.channels;
+  }
   if (plan.kernel->family == KernelFamily::kHalo) out << " " << plan.halo;
   if (plan.kernel->family == KernelFamily::kWgrad) out << " " << plan.wgrad;
+  if (plan.kernel->family == KernelFamily::kDepthwiseAny) out << " " << plan.depthwise_any;
   if (plan.kernel->family == KernelFamily::kGrouped) out << " " << plan.grouped;
   if (plan.split > 1) out << " split " << plan.split;
   if (plan.chunk > 0) out << " chunk " << plan.chunk;

@@ -3,6 +3,8 @@
 #include <vector>
 
 #include "fastconv/planner/cpu_family.h"
+#include "fastconv/planner/depthwise_any_family.h"
+#include "fastconv/planner/depthwise_family.h"
 #include "fastconv/planner/direct_family.h"
 #include "fastconv/planner/grouped_family.h"
 #include "fastconv/planner/halo_family.h"
@@ -47,6 +49,37 @@ std::vector<KernelEntry> build_table() {
                    line++});
 #include "../launch/configs/im2col.def"
 #undef FASTCONV_KERNEL
+  line = 0;
+  auto add_depthwise = [&](const char* name, Pass pass, DepthwiseConfig config, unsigned dtypes) {
+    if (!config.computes(pass)) return;
+    KernelEntry entry{
+        name,          pass, true, {config.columns, config.channels(), config.taps * config.taps}, depthwise_why_not,
+        depthwise_plan};
+    entry.dtypes = dtypes, entry.family = KernelFamily::kDepthwise, entry.line = line, entry.depthwise = config;
+    table.push_back(entry);
+  };
+#define DEPTHWISE_KERNEL(name, kind, taps, stride, lanes, vector, columns, ahead, unroll, dtypes)                  \
+  {                                                                                                                \
+    const DepthwiseConfig config{DepthwiseKind::kind, taps, stride, Lanes::lanes, vector, columns, ahead, unroll}; \
+    add_depthwise("depthwise_fprop_" #name, Pass::kFprop, config, dtypes);                                         \
+    add_depthwise("depthwise_dgrad_" #name, Pass::kDgrad, config, dtypes);                                         \
+    add_depthwise("depthwise_wgrad_" #name, Pass::kWgrad, config, dtypes);                                         \
+    ++line;                                                                                                        \
+  }
+#include "../launch/configs/depthwise.def"
+#undef DEPTHWISE_KERNEL
+  line = 0;
+  auto add_depthwise_any = [&](const char* name, Pass pass, DepthwiseAnyConfig config, unsigned dtypes) {
+    KernelEntry entry{name, pass, true, {config.rows, config.columns, 1}, depthwise_any_why_not, depthwise_any_plan};
+    entry.dtypes = dtypes, entry.family = KernelFamily::kDepthwiseAny, entry.line = line, entry.depthwise_any = config;
+    table.push_back(entry);
+  };
+#define DEPTHWISE_ANY_KERNEL(name, rows, columns, dtypes)                                 \
+  add_depthwise_any("depthwise_any_fprop_" #name, Pass::kFprop, {rows, columns}, dtypes); \
+  add_depthwise_any("depthwise_any_dgrad_" #name, Pass::kDgrad, {rows, columns}, dtypes); \
+  add_depthwise_any("depthwise_any_wgrad_" #name, Pass::kWgrad, {rows, columns}, dtypes), ++line;
+#include "../launch/configs/depthwise_any.def"
+#undef DEPTHWISE_ANY_KERNEL
   line = 0;
   auto add_halo = [&](const char* name, Pass pass, HaloConfig config) {
     if (!config.computes(pass)) return;

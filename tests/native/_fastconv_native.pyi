@@ -132,6 +132,12 @@ def products(problem: ConvProblem, method: str) -> list[tuple[int, int, int]]:
     Method: "direct", "direct_channels_inner" or "im2col".
     """
 
+def depthwise_any_products(
+    problem: ConvProblem, kernel: Kernel, device: DeviceSpec, tiling: tuple[int, ...] | None = None
+) -> list[tuple[int, int, int]]:
+    """As products(), by a depthwise kernel for any filter, its own tiling or another one (the members of its struct).
+    Raises ValueError if the kernel refuses."""
+
 def grouped_products(
     problem: ConvProblem,
     kernel: Kernel,
@@ -142,6 +148,7 @@ def grouped_products(
     """As products(), by a kernel for narrow groups, its own tiling or another one (rows and columns of pixels, groups,
     sets stored together); of another group as if it were group 0. Raises ValueError if the kernel refuses."""
 
+def depthwise_products(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> list[tuple[int, int, int]]: ...
 def halo_products(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> list[tuple[int, int, int]]:
     """As products(), by the plan of a kernel of the halo engine. Raises ValueError if the kernel refuses."""
 

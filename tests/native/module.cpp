@@ -4,6 +4,7 @@
 
 #include <array>
 #include <bit>
+#include <functional>
 #include <iterator>
 #include <limits>
 #include <map>
@@ -17,6 +18,8 @@
 #include "fastconv/core/fast_divmod.h"
 #include "fastconv/core/problem.h"
 #include "fastconv/core/validate.h"
+#include "fastconv/planner/depthwise_any_family.h"
+#include "fastconv/planner/depthwise_family.h"
 #include "fastconv/planner/device_spec.h"
 #include "fastconv/planner/grouped_family.h"
 #include "fastconv/planner/halo_family.h"
@@ -220,6 +223,58 @@ void bind_planner(py::module_& m) {
 
 using Products = std::vector<std::tuple<int64_t, int64_t, int64_t>>;
 
+// What the depthwise kernels multiply for the first channel of the target, as their loops do.
+Products depthwise_products(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device) {
+  const Plan plan = kernel.plan(kernel, problem, device);
+  const DepthwiseConfig& config = kernel.depthwise;
+  const DepthwiseParams params = depthwise_params(plan, problem);
+  const bool turned = problem.pass == Pass::kDgrad && !config.transposed();
+  Products products;
+  auto add_run = [&](const DepthwisePlace& at) {
+    const int32_t outputs = params.h.outputs(at.row);
+    int32_t first = config.first_output();
+    for (int32_t row = 0; row < config.seen(outputs); row += config.rows_a_shift(), first += config.shift()) {
+      for (int32_t a = 0; a < config.rows_a_shift(); ++a) {
+        for (int32_t slot = 0; slot < config.slots(); ++slot) {
+          const int32_t r = config.row_tap(slot, a), output = first + slot;
+          const int32_t h = params.h.source(at.row) + (row + a) * params.h.source_step;
+          const int32_t to_h = at.row + output * params.h.target_step();
+          if (r >= config.taps || output < 0 || output >= outputs || h < 0 || h >= params.h.source_extent) continue;
+          for (int32_t b = 0; b < config.seen(config.columns); ++b) {
+            for (int32_t k = 0; k < config.columns; ++k) {
+              const int32_t w = params.w.source(at.column) + b * params.w.source_step;
+              const int32_t to_w = at.column + k * params.w.target_step();
+              if (!config.meets(k, b) || w < 0 || w >= params.w.source_extent || to_w >= params.w.target_extent) {
+                continue;
+              }
+              const int32_t s = config.tap(k, b), last = config.taps - 1;
+              products.emplace_back(
+                  at.image * params.source_strides.n + h * params.source_strides.h + w * params.source_strides.w,
+                  (turned ? last - r : r) * params.filter_strides.h + (turned ? last - s : s) * params.filter_strides.w,
+                  at.image * params.target_strides.n + to_h * params.target_strides.h + to_w * params.target_strides.w);
+            }
+          }
+        }
+      }
+    }
+  };
+  if (problem.pass == Pass::kWgrad) {
+    for (int64_t begin = 0; begin < plan.split * params.slice_tiles; begin += params.slice_tiles) {
+      for (int64_t tile = begin; tile < std::min(begin + params.slice_tiles, params.tiles); ++tile) {
+        add_run(depthwise_tile(params, 0, static_cast<int32_t>(tile)));
+      }
+    }
+    return products;
+  }
+  for (int32_t block = 0; block < plan.grid; ++block) {
+    for (int32_t thread = 0; thread < plan.block_threads; ++thread) {
+      const DepthwisePlace at = depthwise_place(config, params, block, thread);
+      if (at.exists && at.channel == 0) add_run(at);
+    }
+  }
+  return products;
+}
+
 Products direct_products(const ConvProblem& problem, bool channels_inner) {
   const ConvMap map = make_conv_map(problem, channels_inner);
   Products products;
@@ -256,21 +311,20 @@ Products im2col_products(const ConvProblem& problem) {
 
 // What a block of the kernels for narrow groups stages: [plane][pixel][channel], elements of the source, kOutside where
 // there is none.
-constexpr int64_t kOutside = -1;
+constexpr int64_t kOutside = -1, kNotStaged = -2;
 
 std::vector<int64_t> grouped_rows(const GroupedParams& params, const GroupedTile& tile) {
   const GroupedRows& rows = params.rows;
   const int32_t pixels = rows.plane_bytes / kGroupedRowBytes, planes = tile.groups * rows.chunks;
   const int32_t all = rows.tile_h * rows.tile_w, vector = rows.pairs ? 2 : 1;
-  constexpr int64_t kNothing = -2;
-  std::vector<int64_t> staged(static_cast<size_t>(planes * pixels * params.chunk), kNothing);
+  std::vector<int64_t> staged(static_cast<size_t>(planes * pixels * params.chunk), kNotStaged);
   auto stage = [&](int32_t plane, int32_t row, int32_t column) {
     const int32_t h = tile.halo_h + row, w = tile.halo_w + column, chunk = plane % rows.chunks;
     const bool exists = h >= 0 && h < rows.extent_h && w >= 0 && w < rows.extent_w;
     for (int32_t c = 0; c < params.chunk; ++c) {
       const int64_t channel = chunk * params.chunk + c;
       int64_t& to = staged.at((int64_t{plane} * pixels + row * rows.tile_w + column) * params.chunk + c);
-      if (to != kNothing) throw py::index_error("staged twice");
+      if (to != kNotStaged) throw py::index_error("staged twice");
       to = exists && channel < rows.channels
                ? tile.image * rows.stride.n +
                      ((tile.first_group + plane / rows.chunks) * rows.channels + channel) * rows.stride.c +
@@ -336,6 +390,115 @@ Products grouped_products(const ConvProblem& problem, const KernelEntry& kernel,
           if (from == kOutside) continue;
           products.emplace_back(from - group * rows.channels * rows.stride.c, tap.filter + c * params.filter.c,
                                 first + target + piece);
+        }
+      }
+    }
+  }
+  return products;
+}
+
+// As a block of the depthwise kernels for any filter stages a tensor's planes: offsets of elements, kOutside where
+// there is none.
+void stage_depthwise_any(const DepthwiseAnyPlanes& planes, const DepthwiseAnyParams& params, const DepthwiseAnySpan& h,
+                         const DepthwiseAnySpan& w, int32_t first_image, int32_t images,
+                         const std::function<int64_t(int32_t)>& channel_of, int64_t channels, int32_t at,
+                         std::vector<int64_t>& smem) {
+  const int32_t slots_h = static_cast<int32_t>(planes.by_slots_h.divisor);
+  auto in = [](const DepthwiseAnySpan& span, int32_t row) { return row >= span.low && row < span.high; };
+  for (int32_t plane = 0; plane < planes.planes(); ++plane) {
+    const int32_t c = plane / planes.images, image = plane % planes.images;
+    for (int32_t row = 0; row < planes.rows; ++row) {
+      for (int32_t i = 0; i < planes.classes_w * planes.slots_w; ++i) {
+        const int32_t y = params.h.row(row % slots_h, row / slots_h);
+        const int32_t x = params.w.row(i % planes.slots_w, i / planes.slots_w);
+        int64_t& to = smem.at(at + plane * planes.plane_pitch + row * planes.row_pitch +
+                              i / planes.slots_w * planes.class_pitch + i % planes.slots_w);
+        if (to != kNotStaged) throw py::index_error("staged twice");
+        const bool exists = in(h, y) && in(w, x) && image < images && c < channels;
+        to = exists ? (first_image + image) * planes.strides.n + channel_of(c) * planes.strides.c +
+                          (h.first + h.step * y) * planes.strides.h + (w.first + w.step * x) * planes.strides.w
+                    : kOutside;
+      }
+    }
+  }
+}
+
+// By its own tiling, or one that is given: the members of DepthwiseAnyTiling.
+Products depthwise_any_products(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device,
+                                std::optional<std::array<int32_t, 7>> tiles) {
+  if (const char* reason = kernel.why_not(kernel, problem, device)) throw py::value_error(reason);
+  const Plan plan = kernel.plan(kernel, problem, device);
+  DepthwiseAnyTiling tiling = plan.depthwise_any;
+  if (tiles) {
+    const auto& t = *tiles;
+    tiling = {t[0], t[1], t[2], t[3], t[4], t[5], t[6]};
+  }
+  const int64_t split = tiles ? 1 : plan.split;
+  const DepthwiseAnyConfig config = kernel.depthwise_any;
+  const DepthwiseAnyParams params = depthwise_any_params(config, problem, tiling, split);
+  const DepthwiseAnyPlanes &source = params.source_planes, &taps = params.tap_planes, &targets = params.target_planes;
+  const int64_t blocks = int64_t{params.h.all_strands()} * params.by_tiles_h.divisor * params.by_tiles_w.divisor *
+                         params.by_channels.divisor * (params.wgrad ? split : params.image_groups);
+  if (!tiles && blocks != plan.grid) throw py::index_error("not the plan's blocks");
+  Products products;
+  for (int32_t block = 0; block < blocks; ++block) {
+    const DepthwiseAnyTile tile(params, block);
+    if (!tile.exists() || tile.channel != 0) continue;
+    const int32_t begin = params.wgrad ? tile.group * params.slice_groups : 0;
+    const int32_t end = params.wgrad ? std::min(begin + params.slice_groups, params.image_groups) : params.sources;
+    const int32_t strands = params.w.all_strands();
+    for (int32_t i = begin * strands; i < end * strands; ++i) {
+      const int32_t item = i / strands;
+      const DepthwiseAnyStrand strand = params.w.strand(i % strands);
+      if (tile.column >= strand.targets) continue;
+      const int32_t first_image = (params.wgrad ? item : tile.group) * tiling.images;
+      const int32_t images = std::min(tiling.images, params.images - first_image);
+      for (int32_t tap_h = 0; tap_h < tile.h.taps; tap_h += params.h.taps) {
+        for (int32_t tap_w = 0; tap_w < strand.taps; tap_w += params.w.taps) {
+          const DepthwiseAnySpan tap_rows = params.h.tap_span(tile.h, tap_h);
+          const DepthwiseAnySpan tap_columns = params.w.tap_span(strand, tap_w);
+          std::vector<int64_t> smem(static_cast<size_t>(params.tap_at + taps.floats()), kNotStaged);
+          const int32_t index = params.wgrad ? 0 : item;
+          stage_depthwise_any(
+              source, params, params.h.source_span(tile.h, tile.row, tap_h),
+              params.w.source_span(strand, tile.column, tap_w), first_image, images,
+              [&](int32_t c) { return params.source_channel(c, index); }, params.channels, 0, smem);
+          stage_depthwise_any(
+              taps, params, tap_rows, tap_columns, params.wgrad ? first_image : 0, params.wgrad ? images : 1,
+              [&](int32_t c) { return params.tap_channel(c, index); }, params.channels, params.tap_at, smem);
+          for (int32_t thread = 0; thread < kDepthwiseAnyThreads; ++thread) {
+            const DepthwiseAnyPlace place(params, config, thread);
+            if (!place.exists || place.channel != 0) continue;
+            for (int32_t of_h = 0; of_h < params.h.classes(); ++of_h) {
+              for (int32_t of_w = 0; of_w < params.w.classes(); ++of_w) {
+                const int32_t last =
+                    std::min(place.first_tap_row + params.part_rows, params.h.slots_before(tap_rows.high, of_h));
+                for (int32_t y = place.first_tap_row; y < last; ++y) {
+                  for (int32_t x = 0; x < params.w.slots_before(tap_columns.high, of_w); ++x) {
+                    const int64_t tap =
+                        smem.at(params.tap_at + (params.wgrad ? place.plane : place.channel) * taps.plane_pitch +
+                                (of_h * params.h.tap_slots() + y) * taps.row_pitch + of_w * taps.class_pitch + x);
+                    if (tap < kOutside) throw py::index_error("taps not staged");
+                    if (tap == kOutside) continue;  // of an image that does not exist
+                    for (int32_t j = 0; j < config.rows * config.columns; ++j) {
+                      const int32_t row = place.row + j / config.columns, column = place.column + j % config.columns;
+                      const int64_t from = smem.at(place.plane * source.plane_pitch +
+                                                   (of_h * params.h.source_slots() + row + y) * source.row_pitch +
+                                                   of_w * source.class_pitch + column + x);
+                      if (from < kOutside) throw py::index_error("source not staged");
+                      const bool exists = tile.row + row < tile.h.targets && tile.column + column < strand.targets;
+                      if (from == kOutside || !exists) continue;
+                      const int64_t to =
+                          (params.wgrad ? 0 : first_image + place.plane % tiling.images) * targets.strides.n +
+                          (tile.h.target + tile.h.target_step * (tile.row + row)) * targets.strides.h +
+                          (strand.target + strand.target_step * (tile.column + column)) * targets.strides.w;
+                      products.emplace_back(from, params.wgrad ? to : tap, params.wgrad ? tap : to);
+                    }
+                  }
+                }
+              }
+            }
+          }
         }
       }
     }
@@ -1588,8 +1751,11 @@ void bind_index_maths(py::module_& m) {
         throw py::value_error("unknown method: " + method);
       },
       "problem"_a, "method"_a);
+  m.def("depthwise_any_products", &depthwise_any_products, "problem"_a, "kernel"_a, "device"_a,
+        "tiling"_a = std::nullopt);
   m.def("grouped_products", &grouped_products, "problem"_a, "kernel"_a, "device"_a, "group"_a = 0,
         "tiling"_a = std::nullopt);
+  m.def("depthwise_products", unless_refused(depthwise_products), "problem"_a, "kernel"_a, "device"_a);
   m.def("halo_products", unless_refused(halo_products), "problem"_a, "kernel"_a, "device"_a);
   m.def("halo_blocks", unless_refused(halo_blocks), "problem"_a, "kernel"_a, "device"_a);
   m.def("line_stores", unless_refused(line_stores), "problem"_a, "kernel"_a, "device"_a);

@@ -17,6 +17,10 @@ template <Pass kPass, typename T>
 Launcher direct_launcher(int line);
 template <Pass kPass, typename T>
 Launcher im2col_launcher(int line);
+template <DepthwiseKind kKind, typename T>
+Launcher depthwise_launcher(int line);
+template <typename T>
+Launcher depthwise_any_launcher(int line);
 template <HaloStaging kStaging, FilterTile kFilter, HaloOperands kOperands, typename T>
 Launcher halo_launcher(int line);
 template <WgradStaging kStaging, typename T>

@@ -10,6 +10,8 @@
 
 #include "fastconv/core/problem.h"
 #include "fastconv/planner/device_spec.h"
+#include "fastconv/tile/depthwise_any.h"
+#include "fastconv/tile/depthwise_config.h"
 #include "fastconv/tile/grouped_config.h"
 #include "fastconv/tile/halo_config.h"
 #include "fastconv/tile/wgrad_config.h"
@@ -29,8 +31,10 @@ struct Plan {
   int64_t workspace_bytes = 0;  // at most max_workspace_bytes()
   HaloTiling halo{};            // halo engine
   WgradTiling wgrad{};          // its weight gradient
-  GroupedTiling grouped{};      // kernels for narrow groups
-  double cost_us = 0;           // model's estimate; compared between kernels only
+  DepthwiseTiling depthwise{};
+  DepthwiseAnyTiling depthwise_any{};
+  GroupedTiling grouped{};  // kernels for narrow groups
+  double cost_us = 0;       // model's estimate; compared between kernels only
 };
 std::ostream& operator<<(std::ostream& out, const Plan& plan);
 

@@ -8,6 +8,8 @@
 #include "fastconv/core/problem.h"
 #include "fastconv/planner/device_spec.h"
 #include "fastconv/planner/planner.h"
+#include "fastconv/tile/depthwise_any.h"
+#include "fastconv/tile/depthwise_config.h"
 #include "fastconv/tile/grouped_config.h"
 #include "fastconv/tile/halo_config.h"
 #include "fastconv/tile/wgrad_config.h"
@@ -27,7 +29,7 @@ enum class VectorReads : int8_t {
 };
 
 // A family is one template: its kernels share a planner and a launcher. Names in planner/*_family.h.
-enum class KernelFamily : int8_t { kDirect, kIm2col, kHalo, kWgrad, kGrouped, kCpu };
+enum class KernelFamily : int8_t { kDirect, kIm2col, kDepthwise, kDepthwiseAny, kGrouped, kHalo, kWgrad, kCpu };
 
 // Bits of KernelEntry::dtypes.
 inline constexpr unsigned dtype_bit(DType dtype) { return 1u << static_cast<int>(dtype); }
@@ -52,6 +54,8 @@ struct KernelEntry {
   int line = 0;         // of the family's .def; kernels of several passes share theirs
   HaloConfig halo{};    // of the halo engine
   WgradConfig wgrad{};  // of its weight gradient
+  DepthwiseConfig depthwise{};
+  DepthwiseAnyConfig depthwise_any{};
   GroupedConfig grouped{};
 };
 

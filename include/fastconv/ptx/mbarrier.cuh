@@ -2,15 +2,13 @@
 #pragma once
 
 #include <cstdint>
+
+#include "fastconv/ptx/shared_memory.cuh"
 #if defined(FASTCONV_WAIT_LIMIT)
 #include <cstdio>
 #endif
 
 namespace fastconv::ptx {
-
-__device__ __forceinline__ uint32_t smem_address(const void* pointer) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
-}
 
 __device__ __forceinline__ void mbarrier_init(uint32_t barrier, uint32_t arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");

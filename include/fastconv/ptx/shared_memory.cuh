@@ -6,6 +6,10 @@
 
 namespace fastconv::ptx {
 
+__device__ __forceinline__ uint32_t smem_address(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
 template <bool kTranspose>
 __device__ __forceinline__ void ldmatrix4(uint32_t address, uint32_t (&v)[4]) {
   if constexpr (kTranspose) {

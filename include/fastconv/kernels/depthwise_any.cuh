@@ -1,0 +1,346 @@
+// Depthwise convolution with a filter of any size, all passes, by multiply-adds of float32: source and taps lie in
+// shared memory, and a thread has the sums of a few rows and columns of targets, see tile/depthwise_any.h.
+#pragma once
+
+#include "fastconv/ptx/async_copy.cuh"
+#include "fastconv/ptx/shared_memory.cuh"
+#include "fastconv/tile/depthwise_any.h"
+#include "fastconv/tile/element.cuh"
+
+namespace fastconv {
+
+extern __shared__ __align__(16) float depthwise_any_smem[];
+
+// A run of elements that neighbouring threads take: columns of a row, or channels of a pixel. `at`: its first one in
+// shared memory.
+struct DepthwiseAnyRun {
+  int32_t channel, image, slot_h, class_h, slot_w, class_w;
+  int32_t at;
+};
+template <typename F>
+__device__ __forceinline__ void each_run(const DepthwiseAnyPlanes& planes, F&& f) {
+  const auto thread = static_cast<int32_t>(threadIdx.x), threads = static_cast<int32_t>(blockDim.x);
+  const int32_t inner = planes.channels_inner ? planes.slots_w : planes.planes();
+  const int32_t runs = planes.rows * planes.classes_w * inner;
+  for (int32_t i = thread >> planes.lanes_log2; i < runs; i += threads >> planes.lanes_log2) {
+    DepthwiseAnyRun run{};
+    int32_t rest = i, row, plane = 0;
+    if (planes.channels_inner) planes.by_slots_w.divmod(rest, rest, run.slot_w);
+    planes.by_classes_w.divmod(rest, rest, run.class_w);
+    planes.by_rows.divmod(rest, plane, row);
+    planes.by_slots_h.divmod(row, run.class_h, run.slot_h);
+    planes.by_images.divmod(plane, run.channel, run.image);
+    run.at = plane * planes.plane_pitch + row * planes.row_pitch + run.class_w * planes.class_pitch + run.slot_w;
+    f(run);
+  }
+}
+
+// Copies a run: elements `first`, first + lanes, ... that exist, zeros for the others.
+template <typename T, typename Offset, typename Exists>
+__device__ __forceinline__ void stage_run(const T* tensor, float* to, int32_t step, int32_t lane, int32_t lanes,
+                                          int32_t count, Offset&& offset, Exists&& exists) {
+  constexpr int kBatch = 4;
+  for (int32_t first = lane; first < count; first += kBatch * lanes) {
+    if constexpr (sizeof(T) == sizeof(float)) {
+#pragma unroll
+      for (int b = 0; b < kBatch; ++b) {
+        const int32_t i = first + b * lanes;
+        if (i >= count) break;
+        const bool read = exists(i);
+        ptx::async_copy<4>(ptx::smem_address(to + i * step), read ? tensor + offset(i) : tensor, read);
+      }
+    } else {
+      // All are on their way before the first one is needed.
+      T values[kBatch];
+#pragma unroll
+      for (int b = 0; b < kBatch; ++b) {
+        const int32_t i = first + b * lanes;
+        values[b] = narrow<T>(0.f);
+        if (i < count && exists(i)) values[b] = tensor[offset(i)];
+      }
+#pragma unroll
+      for (int b = 0; b < kBatch; ++b) {
+        const int32_t i = first + b * lanes;
+        if (i < count) to[i * step] = widen(values[b]);
+      }
+    }
+  }
+}
+
+// `channel_of`: from one of the block's channels to the tensor's.
+template <typename T, typename ChannelOf>
+__device__ __forceinline__ void stage_planes(const DepthwiseAnyPlanes& planes, const DepthwiseAnyParams& params,
+                                             const T* tensor, int32_t channels, int32_t first_image, int32_t images,
+                                             const DepthwiseAnySpan& h, const DepthwiseAnySpan& w, float* to,
+                                             ChannelOf&& channel_of) {
+  const Strides& strides = planes.strides;
+  const int32_t lanes = 1 << planes.lanes_log2, lane = static_cast<int32_t>(threadIdx.x) & (lanes - 1);
+  each_run(planes, [&](const DepthwiseAnyRun& run) {
+    const int32_t row = params.h.row(run.slot_h, run.class_h);
+    const bool row_exists = row >= h.low && row < h.high && run.image < images && run.channel < channels;
+    const T* from = tensor + (first_image + run.image) * strides.n + (h.first + h.step * row) * strides.h;
+    if (planes.channels_inner) {
+      const int32_t column = params.w.row(run.slot_w, run.class_w);
+      const bool exists = row_exists && column >= w.low && column < w.high;
+      from += (w.first + w.step * column) * strides.w;
+      stage_run(
+          from, to + run.at, planes.plane_pitch, lane, lanes, planes.channels,
+          [&](int32_t i) { return channel_of(i) * strides.c; }, [&](int32_t i) { return exists && i < channels; });
+    } else {
+      from += channel_of(run.channel) * strides.c + w.first * strides.w;
+      const int64_t step = w.step * strides.w;
+      stage_run(
+          from, to + run.at, 1, lane, lanes, planes.slots_w,
+          [&](int32_t i) { return params.w.row(i, run.class_w) * step; },
+          [&](int32_t i) {
+            const int32_t column = params.w.row(i, run.class_w);
+            return row_exists && column >= w.low && column < w.high;
+          });
+    }
+  });
+}
+
+// kTaps columns of taps in each row of them that meets one of the thread's rows: the row above belongs to the target
+// below. Both addresses are aligned to an access.
+template <int kTaps, int kRows, int kColumns>
+__device__ __forceinline__ void add_products(float (&sums)[kRows][kColumns], const float* source, const float* taps,
+                                             int32_t tap_pitch, const bool (&meets)[kRows]) {
+  constexpr int kRead = kDepthwiseAnyRead;
+  auto read = [](const float* from, auto& to) {
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof(to) / sizeof(float4)); ++i) {
+      const float4 v = reinterpret_cast<const float4*>(from)[i];
+      to[kRead * i] = v.x, to[kRead * i + 1] = v.y, to[kRead * i + 2] = v.z, to[kRead * i + 3] = v.w;
+    }
+  };
+  float window[(kColumns + kTaps - 1 + kRead - 1) / kRead * kRead];
+  read(source, window);
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    if (!meets[i]) continue;
+    float row[(kTaps + kRead - 1) / kRead * kRead];
+    read(taps - i * tap_pitch, row);
+#pragma unroll
+    for (int t = 0; t < kTaps; ++t) {
+#pragma unroll
+      for (int k = 0; k < kColumns; ++k) sums[i][k] += window[k + t] * row[t];
+    }
+  }
+}
+
+// One row of the source, of all classes of columns, with `count` columns of taps.
+template <int kRows, int kColumns>
+__device__ __forceinline__ void add_row(const DepthwiseAnyParams& params, float (&sums)[kRows][kColumns],
+                                        const float* source, const float* taps, int32_t count,
+                                        const bool (&meets)[kRows]) {
+  static_assert(kDepthwiseAnyChunk == 8);
+  const int32_t tap_pitch = params.tap_planes.row_pitch;
+  for (int32_t of_class = 0; of_class < params.tap_planes.classes_w; ++of_class) {
+    int32_t left = params.w.slots_before(count, of_class);
+    const float *from = source, *with = taps;
+    for (; left >= 8; left -= 8, from += 8, with += 8) add_products<8>(sums, from, with, tap_pitch, meets);
+    if (left >= 4) {
+      add_products<4>(sums, from, with, tap_pitch, meets);
+      left -= 4, from += 4, with += 4;
+    }
+    if (left == 3) add_products<3>(sums, from, with, tap_pitch, meets);
+    if (left == 2) add_products<2>(sums, from, with, tap_pitch, meets);
+    if (left == 1) add_products<1>(sums, from, with, tap_pitch, meets);
+    source += params.source_planes.class_pitch, taps += params.tap_planes.class_pitch;
+  }
+}
+
+__device__ __forceinline__ int32_t warp_min(int32_t value) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) value = min(value, __shfl_xor_sync(0xffffffffu, value, offset));
+  return value;
+}
+
+// False if a product with zero is not zero: then rows of padding must not be left out. For all threads of the block.
+__device__ __forceinline__ bool finite_taps(const DepthwiseAnyParams& params, const float* taps, int32_t rows,
+                                            int32_t columns, int32_t channels) {
+  bool finite = true;
+  const DepthwiseAnyPlanes& planes = params.tap_planes;
+  each_run(planes, [&](const DepthwiseAnyRun& run) {
+    const int32_t lanes = 1 << planes.lanes_log2, lane = static_cast<int32_t>(threadIdx.x) & (lanes - 1);
+    if (run.channel >= channels || params.h.row(run.slot_h, run.class_h) >= rows) return;
+    for (int32_t i = lane; i < params.w.slots_before(columns, run.class_w); i += lanes) {
+      finite = finite && 0.f * taps[run.at + i] == 0.f;
+    }
+  });
+  return __syncthreads_and(finite) != 0;
+}
+
+// Adds the shares of each target, in order, and stores the sums.
+template <typename Store>
+__device__ __forceinline__ void each_target(const DepthwiseAnyParams& params, const DepthwiseAnyTile& tile,
+                                            int32_t channels, int32_t images, int32_t shares, Store&& store) {
+  const DepthwiseAnyPlanes& planes = params.target_planes;
+  const int32_t lanes = 1 << planes.lanes_log2, lane = static_cast<int32_t>(threadIdx.x) & (lanes - 1);
+  const int32_t share_pitch = planes.floats();
+  auto sum = [&](int32_t at) {
+    const float* from = depthwise_any_smem + params.sum_at + at;
+    float value = from[0];
+    for (int32_t share = 1; share < shares; ++share) value += from[share * share_pitch];
+    return value;
+  };
+  const int32_t first_column = tile.column * params.w.target_step();
+  const int32_t rows = tile.h.targets - tile.row;
+  const int32_t columns = min(params.w.axis.target_extent - first_column, planes.slots_w);
+  each_run(planes, [&](const DepthwiseAnyRun& run) {
+    if (run.slot_h >= rows || run.channel >= channels || run.image >= images || run.slot_w >= columns) return;
+    const int32_t row = tile.h.target + tile.h.target_step * (tile.row + run.slot_h);
+    if (planes.channels_inner) {
+      for (int32_t i = lane; i < channels; i += lanes) {
+        store(i, run.image, row, first_column + run.slot_w, sum(run.at + i * planes.plane_pitch));
+      }
+    } else {
+      for (int32_t i = lane; i < columns; i += lanes) {
+        store(run.channel, run.image, row, first_column + i, sum(run.at + i));
+      }
+    }
+  });
+}
+
+// Adds all products of one strand of columns to the sums of the block's threads.
+template <typename T, int kRows, int kColumns>
+__device__ __forceinline__ void add_strand(const DepthwiseAnyParams& params, const DepthwiseAnyTile& tile,
+                                           const DepthwiseAnyStrand& strand, const DepthwiseAnyPlace& place,
+                                           int32_t channels, float (&sums)[kRows][kColumns]) {
+  float* const source_smem = depthwise_any_smem;
+  float* const tap_smem = depthwise_any_smem + params.tap_at;
+  const DepthwiseAnyPlanes &source_planes = params.source_planes, &tap_planes = params.tap_planes;
+  const float* source_of_thread = source_smem + place.plane * source_planes.plane_pitch + place.column;
+  const float* taps_of_thread = tap_smem + (params.wgrad ? place.plane : place.channel) * tap_planes.plane_pitch;
+  // Slots of the source where the first row of taps meets the warp's first and last row of targets.
+  const int32_t first_slot = place.row + place.first_tap_row;
+  const int32_t warp_first = warp_min(first_slot), warp_last = -warp_min(-first_slot);
+
+  // What is reduced: wgrad, images; dgrad, the filters of a channel; and all, taps that do not fit shared memory.
+  const int32_t begin = params.wgrad ? tile.group * params.slice_groups : 0;
+  const int32_t end = params.wgrad ? min(begin + params.slice_groups, params.image_groups) : params.sources;
+  for (int32_t item = begin; item < end; ++item) {
+    const int32_t source_index = params.wgrad ? 0 : item;
+    const int32_t first_image = (params.wgrad ? item : tile.group) * params.tiling.images;
+    const int32_t images = min(params.tiling.images, params.images - first_image);
+    for (int32_t tap_h = 0; tap_h < tile.h.taps; tap_h += params.h.taps) {
+      const DepthwiseAnySpan rows = params.h.source_span(tile.h, tile.row, tap_h);
+      const DepthwiseAnySpan tap_rows = params.h.tap_span(tile.h, tap_h);
+      for (int32_t tap_w = 0; tap_w < strand.taps; tap_w += params.w.taps) {
+        const DepthwiseAnySpan columns = params.w.source_span(strand, tile.column, tap_w);
+        const DepthwiseAnySpan tap_columns = params.w.tap_span(strand, tap_w);
+        __syncthreads();  // the last ones are no longer read
+        stage_planes(tap_planes, params, static_cast<const T*>(params.taps), channels, params.wgrad ? first_image : 0,
+                     params.wgrad ? images : 1, tap_rows, tap_columns, tap_smem,
+                     [&](int32_t c) { return params.tap_channel(tile.channel + c, source_index); });
+        stage_planes(source_planes, params, static_cast<const T*>(params.source), channels, first_image, images, rows,
+                     columns, source_smem,
+                     [&](int32_t c) { return params.source_channel(tile.channel + c, source_index); });
+        ptx::async_copy_commit();
+        ptx::async_copy_wait<0>();
+        __syncthreads();
+        // The weight gradient leaves them out whatever dy is.
+        const bool skips = params.skips_rows &&
+                           (params.wgrad || finite_taps(params, tap_smem, tap_rows.high, tap_columns.high, channels));
+        if (!place.exists) continue;
+        for (int32_t of_class = 0; of_class < params.h.classes(); ++of_class) {
+          const int32_t taps = params.h.slots_before(tap_rows.high, of_class);
+          const int32_t count = min(params.part_rows, taps - place.first_tap_row);
+          int32_t a = 0, last = count > 0 ? count + kRows - 1 : 0;
+          if (skips) {
+            a = max(a, params.h.slots_before(rows.low, of_class) - warp_last);
+            last = min(last, params.h.slots_before(rows.high, of_class) - warp_first);
+          }
+          const float* source =
+              source_of_thread + (of_class * params.h.source_slots() + first_slot) * source_planes.row_pitch;
+          const float* with =
+              taps_of_thread + (of_class * params.h.tap_slots() + place.first_tap_row) * tap_planes.row_pitch;
+          for (; a < last; ++a) {
+            bool meets[kRows];
+#pragma unroll
+            for (int i = 0; i < kRows; ++i) meets[i] = a - i >= 0 && a - i < count;
+            add_row(params, sums, source + a * source_planes.row_pitch, with + a * tap_planes.row_pitch,
+                    tap_columns.high, meets);
+          }
+        }
+      }
+    }
+  }
+}
+
+template <typename T, int kRows, int kColumns>
+__global__ void __launch_bounds__(kDepthwiseAnyThreads, 4)
+    depthwise_any(const __grid_constant__ DepthwiseAnyParams params) {
+  constexpr DepthwiseAnyConfig kConfig{kRows, kColumns};
+  const DepthwiseAnyTile tile(params, static_cast<int32_t>(blockIdx.x));
+  if (!tile.exists()) return;
+  const DepthwiseAnyPlace place(params, kConfig, static_cast<int32_t>(threadIdx.x));
+  const int32_t channels = min(params.tiling.channels, params.channels - tile.channel);
+  const DepthwiseAnyPlanes& targets = params.target_planes;
+  float* const row_of_thread = depthwise_any_smem + params.sum_at + place.share * targets.floats() +
+                               (params.wgrad ? place.channel : place.plane) * targets.plane_pitch +
+                               place.row * targets.row_pitch;
+
+  const int32_t step = params.w.target_step();
+  for (int32_t i = 0; i < params.w.all_strands(); ++i) {
+    const DepthwiseAnyStrand strand = params.w.strand(i);
+    if (tile.column >= strand.targets) continue;
+    float sums[kRows][kColumns] = {};
+    add_strand<T>(params, tile, strand, place, channels, sums);
+    __syncthreads();
+    if (!place.exists) continue;
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      float* to = row_of_thread + r * targets.row_pitch + place.column * step + strand.target;
+      if (step == 1) {
+#pragma unroll
+        for (int k = 0; k < kColumns; k += 4) {
+          *reinterpret_cast<float4*>(to + k) = make_float4(sums[r][k], sums[r][k + 1], sums[r][k + 2], sums[r][k + 3]);
+        }
+      } else {
+#pragma unroll
+        for (int k = 0; k < kColumns; ++k) to[k * step] = sums[r][k];
+      }
+    }
+  }
+  __syncthreads();
+
+  const int32_t shares = params.tiling.parts * (params.wgrad ? params.tiling.images : 1);
+  const int32_t first_image = params.wgrad ? 0 : tile.group * params.tiling.images;
+  const int32_t images = params.wgrad ? 1 : min(params.tiling.images, params.images - first_image);
+  const Strides& strides = targets.strides;
+  each_target(params, tile, channels, images, shares,
+              [&](int32_t channel, int32_t image, int32_t row, int32_t column, float sum) {
+                channel += tile.channel;
+                if (params.sums != nullptr) {
+                  const int32_t tap = row * params.w.axis.target_extent + column;
+                  params.sums[tile.group * params.slice_sums +
+                              int64_t{channel} * params.h.axis.target_extent * params.w.axis.target_extent + tap] = sum;
+                  return;
+                }
+                if (params.bias != nullptr) sum += widen(static_cast<const T*>(params.bias)[channel]);
+                static_cast<T*>(params.target)[(first_image + image) * strides.n + channel * strides.c +
+                                               row * strides.h + column * strides.w] = narrow<T>(sum);
+              });
+}
+
+inline constexpr int kDepthwiseAnyReduceThreads = 128;
+
+// Adds the slices in order. One thread a tap.
+template <typename T>
+__global__ void __launch_bounds__(kDepthwiseAnyReduceThreads)
+    depthwise_any_reduce(const __grid_constant__ DepthwiseAnyParams params, int32_t slices) {
+  const int64_t i = int64_t{blockIdx.x} * kDepthwiseAnyReduceThreads + threadIdx.x;
+  if (i >= params.slice_sums) return;
+  float sum = 0;
+#pragma unroll 8
+  for (int32_t slice = 0; slice < slices; ++slice) sum += params.sums[slice * params.slice_sums + i];
+  const int32_t rows = params.h.axis.target_extent, columns = params.w.axis.target_extent;
+  const auto filter = static_cast<int32_t>(i / (int64_t{rows} * columns));
+  const auto tap = static_cast<int32_t>(i - int64_t{filter} * rows * columns);
+  const Strides& strides = params.target_planes.strides;
+  static_cast<T*>(params.target)[filter * strides.c + tap / columns * strides.h + tap % columns * strides.w] =
+      narrow<T>(sum);
+}
+
+}  // namespace fastconv

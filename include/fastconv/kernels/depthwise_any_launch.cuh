@@ -1,0 +1,52 @@
+// Host side of the depthwise kernels for any filter: from a plan to a launch.
+#pragma once
+
+#include "fastconv/core/integers.h"
+#include "fastconv/kernels/depthwise_any.cuh"
+#include "fastconv/launch/dtype_of.cuh"
+#include "fastconv/launch/launch.cuh"
+#include "fastconv/launch/launchers.h"
+#include "fastconv/planner/depthwise_any_family.h"
+
+namespace fastconv {
+
+template <typename T, int kRows, int kColumns>
+void launch_depthwise_any(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers,
+                          cudaStream_t stream) {
+  if (plan.grid == 0) return;
+  DepthwiseAnyParams params = depthwise_any_params(plan.kernel->depthwise_any, problem, plan.depthwise_any, plan.split);
+  switch (problem.pass) {
+    case Pass::kFprop:
+      params.source = buffers.x, params.taps = buffers.w, params.target = buffers.y, params.bias = buffers.bias;
+      break;
+    case Pass::kDgrad: params.source = buffers.y, params.taps = buffers.w, params.target = buffers.x; break;
+    case Pass::kWgrad: params.source = buffers.x, params.taps = buffers.y, params.target = buffers.w; break;
+  }
+  if (plan.split > 1) params.sums = static_cast<float*>(buffers.workspace);
+  const char* name = plan.kernel->name;
+  launch(name, depthwise_any<T, kRows, kColumns>, LaunchShape{plan.grid, plan.block_threads, plan.smem_bytes}, stream,
+         params);
+  if (plan.split > 1) {
+    launch(name, depthwise_any_reduce<T>,
+           LaunchShape{ceil_div(params.slice_sums, kDepthwiseAnyReduceThreads), kDepthwiseAnyReduceThreads}, stream,
+           params, static_cast<int32_t>(plan.split));
+  }
+}
+
+template <typename T, int kRows, int kColumns, unsigned kDtypes>
+constexpr Launcher depthwise_any_launcher_of() {
+  if constexpr ((kDtypes & dtype_bit(kDTypeOf<T>)) != 0) return launch_depthwise_any<T, kRows, kColumns>;
+  return nullptr;
+}
+
+template <typename T>
+Launcher depthwise_any_launcher(int line) {
+  static constexpr Launcher kLaunchers[] = {
+#define DEPTHWISE_ANY_KERNEL(name, rows, columns, dtypes) depthwise_any_launcher_of<T, rows, columns, dtypes>(),
+#include "../../../src/launch/configs/depthwise_any.def"
+#undef DEPTHWISE_ANY_KERNEL
+  };
+  return kLaunchers[line];
+}
+
+}  // namespace fastconv

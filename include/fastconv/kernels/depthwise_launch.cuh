@@ -1,0 +1,74 @@
+// Host side of the depthwise kernels: from a plan to a launch.
+#pragma once
+
+#include "fastconv/core/integers.h"
+#include "fastconv/kernels/depthwise.cuh"
+#include "fastconv/kernels/depthwise_wgrad.cuh"
+#include "fastconv/launch/dtype_of.cuh"
+#include "fastconv/launch/launch.cuh"
+#include "fastconv/launch/launchers.h"
+#include "fastconv/planner/depthwise_family.h"
+
+namespace fastconv {
+
+// One line of the .def as a type: nvcc knows no kernels whose template arguments are objects.
+template <DepthwiseKind kKind, int kTaps, int kStride, Lanes kLanes, int kVector, int kColumns, int kAhead, int kUnroll>
+struct DepthwiseLine {
+  static constexpr DepthwiseConfig kConfig{kKind, kTaps, kStride, kLanes, kVector, kColumns, kAhead, kUnroll};
+};
+
+template <typename T, typename Line>
+void launch_depthwise(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, cudaStream_t stream) {
+  constexpr DepthwiseConfig kConfig = Line::kConfig;
+  if (plan.grid == 0) return;
+  DepthwiseParams params = depthwise_params(plan, problem);
+  const LaunchShape shape{plan.grid, plan.block_threads, plan.smem_bytes};
+  const char* name = plan.kernel->name;
+  if constexpr (kConfig.kind == DepthwiseKind::kWeights) {
+    params.source = buffers.x;
+    params.target = buffers.y;
+    params.dw = buffers.w;
+    if (plan.split > 1) params.sums = static_cast<float*>(buffers.workspace);
+    launch(name, depthwise_wgrad<T, Line>, shape, stream, params);
+    if (plan.split > 1) {
+      const int64_t sums = problem.k * kConfig.taps * kConfig.taps;
+      launch(name, depthwise_reduce<T>, LaunchShape{ceil_div(sums, kDepthwiseThreads), kDepthwiseThreads}, stream,
+             params, kConfig.taps, static_cast<int32_t>(plan.split));
+    }
+  } else {
+    const bool dgrad = problem.pass == Pass::kDgrad;
+    params.source = dgrad ? buffers.y : buffers.x;
+    params.target = dgrad ? buffers.x : buffers.y;
+    params.bias = dgrad ? nullptr : buffers.bias;
+    const T* filter = static_cast<const T*>(buffers.w);
+    if (dgrad && !kConfig.transposed()) {
+      Strides& strides = params.filter_strides;
+      filter += (kConfig.taps - 1) * (strides.h + strides.w);
+      strides.h = -strides.h, strides.w = -strides.w;
+    }
+    params.filter = filter;
+    launch(name, depthwise<T, Line>, shape, stream, params);
+  }
+}
+
+template <DepthwiseKind kKind, typename T, typename Line, unsigned kDtypes>
+constexpr Launcher depthwise_launcher_of() {
+  if constexpr (Line::kConfig.kind == kKind && (kDtypes & dtype_bit(kDTypeOf<T>)) != 0)
+    return launch_depthwise<T, Line>;
+  return nullptr;
+}
+
+template <DepthwiseKind kKind, typename T>
+Launcher depthwise_launcher(int line) {
+  static constexpr Launcher kLaunchers[] = {
+#define DEPTHWISE_KERNEL(name, kind, taps, stride, lanes, vector, columns, ahead, unroll, dtypes)               \
+  depthwise_launcher_of<                                                                                        \
+      kKind, T, DepthwiseLine<DepthwiseKind::kind, taps, stride, Lanes::lanes, vector, columns, ahead, unroll>, \
+      dtypes>(),
+#include "../../../src/launch/configs/depthwise.def"
+#undef DEPTHWISE_KERNEL
+  };
+  return kLaunchers[line];
+}
+
+}  // namespace fastconv

@@ -1,0 +1,3 @@
+#include "fastconv/kernels/depthwise_launch.cuh"
+
+template fastconv::Launcher fastconv::depthwise_launcher<fastconv::DepthwiseKind::kWeights, __half>(int);

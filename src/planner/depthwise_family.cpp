@@ -1,0 +1,268 @@
+#include "fastconv/planner/depthwise_family.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <numeric>
+
+#include "fastconv/core/integers.h"
+#include "fastconv/planner/cost_model.h"
+
+namespace fastconv {
+namespace {
+
+constexpr int32_t kLanesOfChannels = 32;  // at most: a warp then reads whole sectors
+constexpr int32_t kLanesOfColumns = 64;   // at most; the rest of a block are runs and channels
+// A run of rows is cut in two until so many threads have work, unless it becomes so short that the rows which two runs
+// see cost more. Threads with columns take fewer registers, so that more of them run at once.
+constexpr int64_t kColumnThreadsPerSm = 2048, kChannelThreadsPerSm = 768;
+constexpr int32_t kLeastRun = 8;  // times the filter's rows
+// Weight gradient: blocks per multiprocessor that slices fill, and the most rows that one thread adds up, which bounds
+// the rounding errors of its sums.
+constexpr int64_t kBlocksPerSm = 16;
+constexpr int64_t kMostRowsOfThread = 256;
+
+bool multiple(int64_t stride, int64_t extent, int64_t elements) { return extent == 1 || stride % elements == 0; }
+
+// The tensor that windows slide over, and the one whose pixels are tiled.
+struct Side {
+  const Strides& strides;
+  int64_t h, w;
+  int32_t align;
+};
+Side source(const ConvProblem& a) {
+  return a.pass == Pass::kDgrad ? Side{a.y_strides, a.p(), a.q(), a.y_align} : Side{a.x_strides, a.h, a.w, a.x_align};
+}
+Side target(const ConvProblem& a) {
+  return a.pass == Pass::kDgrad ? Side{a.x_strides, a.h, a.w, a.x_align} : Side{a.y_strides, a.p(), a.q(), a.y_align};
+}
+int64_t target_channels(const ConvProblem& a) { return a.pass == Pass::kDgrad ? a.c : a.k; }
+
+bool channel_vectors(const Side& side, const ConvProblem& a, int64_t elements) {
+  const Strides& strides = side.strides;
+  return strides.c == 1 && side.align >= elements * element_size(a.dtype) && multiple(strides.n, a.n, elements) &&
+         multiple(strides.h, side.h, elements) && multiple(strides.w, side.w, elements);
+}
+
+bool column_vectors(const Side& side, const ConvProblem& a, int64_t channels, int64_t elements) {
+  const Strides& strides = side.strides;
+  return strides.w == 1 && side.w % elements == 0 && side.align >= elements * element_size(a.dtype) &&
+         multiple(strides.n, a.n, elements) && multiple(strides.c, channels, elements) &&
+         multiple(strides.h, side.h, elements);
+}
+
+DepthwiseAxis make_axis(const DepthwiseConfig& config, Pass pass, int32_t tile, int64_t source_extent,
+                        int64_t target_extent, int64_t stride, int64_t padding, int64_t dilation) {
+  DepthwiseAxis axis{};
+  const bool turned = pass == Pass::kDgrad && !config.transposed();
+  axis.source_extent = static_cast<int32_t>(source_extent);
+  axis.target_extent = static_cast<int32_t>(target_extent);
+  axis.source_step = static_cast<int32_t>(dilation);
+  axis.stride = config.transposed() ? 1 : static_cast<int32_t>(stride);
+  axis.up = FastDivmod(config.transposed() ? config.stride : 1);
+  // dgrad of stride 1 slides over dy with the last tap first.
+  axis.first = config.first(static_cast<int32_t>(turned ? dilation * (config.taps - 1) - padding : padding));
+  axis.tile = tile;
+  const int64_t strands = std::min(dilation / std::gcd(stride, dilation), std::max<int64_t>(target_extent, 1));
+  axis.strands = FastDivmod(strands);
+  axis.tiles = static_cast<int32_t>(strands * ceil_div(ceil_div(target_extent, strands), tile));
+  return axis;
+}
+
+DepthwiseAxis axis_h(const DepthwiseConfig& config, const ConvProblem& a, int32_t run_rows) {
+  return make_axis(config, a.pass, run_rows, source(a).h, target(a).h, a.stride.h, a.padding.h, a.dilation.h);
+}
+DepthwiseAxis axis_w(const DepthwiseConfig& config, const ConvProblem& a) {
+  return make_axis(config, a.pass, config.columns, source(a).w, target(a).w, a.stride.w, a.padding.w, a.dilation.w);
+}
+
+// The parts of equal size, none larger than `most`, that `extent` is cut into.
+int32_t even_part(int64_t extent, int64_t most) {
+  return static_cast<int32_t>(ceil_div(extent, ceil_div(extent, std::min(extent, most))));
+}
+
+int32_t choose_run(const DepthwiseConfig& config, const ConvProblem& problem, int64_t units, const DeviceSpec& device) {
+  const DepthwiseAxis w = axis_w(config, problem);
+  const int64_t strands = axis_h(config, problem, 1).strands.divisor;
+  const int64_t rows = ceil_div(target(problem).h, strands);
+  const bool columns = config.lanes == Lanes::kColumns && config.kind != DepthwiseKind::kWeights;
+  const int64_t wanted = (columns ? kColumnThreadsPerSm : kChannelThreadsPerSm) * device.sm_count;
+  int64_t parts = 1;
+  while (rows / (2 * parts) >= kLeastRun * config.taps && problem.n * units * w.tiles * strands * parts < wanted) {
+    parts *= 2;
+  }
+  return static_cast<int32_t>(round_up(std::max<int64_t>(1, ceil_div(rows, parts)), config.shift()));
+}
+
+DepthwiseTiling choose_tiling(const DepthwiseConfig& config, const ConvProblem& problem, int64_t channels,
+                              const DeviceSpec& device) {
+  const int64_t units = std::max<int64_t>(1, ceil_div(channels, config.channels()));
+  DepthwiseTiling tiling{choose_run(config, problem, units, device), 1, 1, 1};
+  const DepthwiseAxis h = axis_h(config, problem, tiling.run_rows), w = axis_w(config, problem);
+  const bool wgrad = config.kind == DepthwiseKind::kWeights;
+  if (config.lanes == Lanes::kColumns) {
+    if (wgrad) return tiling;
+    tiling.columns = even_part(std::max(w.tiles, 1), kLanesOfColumns);
+    tiling.runs = even_part(std::max(h.tiles, 1), kDepthwiseThreads / tiling.columns);
+    tiling.channels = even_part(units, kDepthwiseThreads / (tiling.columns * tiling.runs));
+    return tiling;
+  }
+  tiling.channels =
+      static_cast<int32_t>(std::bit_ceil(static_cast<uint64_t>(std::min<int64_t>(units, kLanesOfChannels))));
+  if (wgrad) return tiling;
+  tiling.columns = even_part(std::max(w.tiles, 1), kDepthwiseThreads / tiling.channels);
+  tiling.runs = even_part(std::max(h.tiles, 1), kDepthwiseThreads / (tiling.channels * tiling.columns));
+  return tiling;
+}
+
+// Slices of the weight gradient's tiles.
+int64_t choose_slices(const DepthwiseTiling& tiling, int64_t tiles, int64_t chunks, int64_t taps,
+                      const DeviceSpec& device) {
+  const int64_t strands = kDepthwiseThreads / tiling.channels;
+  const int64_t fill = ceil_div(kBlocksPerSm * device.sm_count, chunks);
+  const int64_t most = std::max<int64_t>(1, tiles / strands);
+  const int64_t least = ceil_div(tiles * tiling.run_rows, kMostRowsOfThread * strands);
+  const int64_t slices = std::max(std::min(fill, most), least);
+  return std::clamp<int64_t>(slices, 1, std::max<int64_t>(1, kMaxWorkspaceBytes / (4 * taps)));
+}
+
+// As many for each thread, so that none works alone in the last round.
+int64_t slice_tiles(const DepthwiseTiling& tiling, int64_t tiles, int64_t slices) {
+  const int64_t strands = kDepthwiseThreads / tiling.channels;
+  return std::max(strands, round_up(ceil_div(tiles, slices), strands));
+}
+
+}  // namespace
+
+const char* depthwise_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
+  const DepthwiseConfig& config = entry.depthwise;
+  if (device.arch < 75) return "needs compute capability 7.5 or newer";
+  if (!(entry.dtypes & dtype_bit(problem.dtype))) return "is not compiled for this dtype";
+  if (problem.c_per_group() != 1) return "is for groups of one input channel";
+  if (problem.pass == Pass::kDgrad && problem.k_per_group() != 1) return "is for groups of one filter";
+  if (problem.r != config.taps || problem.s != config.taps) return "is compiled for another filter size";
+  const int64_t stride_h = problem.stride.h / std::gcd(problem.stride.h, problem.dilation.h);
+  const int64_t stride_w = problem.stride.w / std::gcd(problem.stride.w, problem.dilation.w);
+  const bool dgrad = problem.pass == Pass::kDgrad;
+  if (dgrad ? problem.stride != Pair{config.stride, config.stride}
+            : stride_h != config.stride || stride_w != config.stride) {
+    return "is compiled for another stride (over its common divisor with the dilation)";
+  }
+  if (config.transposed()) {
+    if (problem.dilation != Pair{1, 1}) return "takes no dilation";
+    if (problem.padding.h % config.stride != config.phase() || problem.padding.w % config.stride != config.phase()) {
+      return "is compiled for another padding modulo the stride";
+    }
+  }
+  // Coordinates have 32 bits, and so has the distance of columns in bytes.
+  for (const int64_t extent :
+       {problem.n, problem.c, problem.k, problem.h + 2 * problem.padding.h + problem.dilation.h * problem.r,
+        problem.w + 2 * problem.padding.w + problem.dilation.w * problem.s, problem.stride.h, problem.stride.w}) {
+    if (extent >= kMaxExtent) return "counts with 32 bits: extents stay below 2^29";
+  }
+  const Side from = source(problem), to = target(problem);
+  // What follows is the distance of columns in bytes.
+  const int64_t most = INT32_MAX / element_size(problem.dtype) / problem.dilation.w;
+  for (const Side& side : {from, to}) {
+    if (side.strides.w > most) return "counts with 32 bits: columns lie too far apart";
+  }
+  const int64_t channels = target_channels(problem);
+  if (config.lanes == Lanes::kChannels && config.vector > 1) {
+    if (problem.k_per_group() != 1 || channels % config.vector != 0 || !channel_vectors(from, problem, config.vector) ||
+        !channel_vectors(to, problem, config.vector)) {
+      return "reads several channels at a time: needs channels_last tensors, aligned, as many filters as channels";
+    }
+  }
+  const auto tiles = [&](int32_t run_rows) {
+    return double(axis_h(config, problem, run_rows).tiles) * axis_w(config, problem).tiles * double(problem.n);
+  };
+  const DepthwiseTiling tiling = choose_tiling(config, problem, channels, device);
+  // Blocks are fewer than tiles of `channels` threads and channels of a vector; the weight gradient numbers tiles.
+  const double blocks = tiles(tiling.run_rows) * std::ceil(double(channels) / (tiling.channels * config.channels()));
+  if (tiles(tiling.run_rows) > INT32_MAX || blocks > INT32_MAX) return "would need more blocks than a grid has";
+  if (depthwise_ring_bytes(config, static_cast<int32_t>(element_size(problem.dtype))) > device.smem_optin_bytes) {
+    return "needs more shared memory";
+  }
+  if (config.column_vectors()) {
+    const int64_t source_channels = dgrad ? problem.k : problem.c;
+    if (problem.padding != Pair{config.padding(), config.padding()} || problem.dilation != Pair{1, 1} ||
+        !column_vectors(from, problem, source_channels, RowAccesses::source(config).vector) ||
+        !column_vectors(to, problem, channels, config.vector)) {
+      return "reads several columns at a time: needs aligned rows, no dilation, padding of half the filter";
+    }
+  }
+  return nullptr;
+}
+
+Plan depthwise_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
+  const DepthwiseConfig& config = entry.depthwise;
+  const int64_t channels = target_channels(problem);
+  const DepthwiseTiling tiling = choose_tiling(config, problem, channels, device);
+  const DepthwiseAxis h = axis_h(config, problem, tiling.run_rows), w = axis_w(config, problem);
+  const int64_t tiles = int64_t{h.tiles} * w.tiles * problem.n;
+  const int64_t taps = int64_t{config.taps} * config.taps;
+  Plan plan;
+  plan.kernel = &entry;
+  plan.depthwise = tiling;
+  plan.smem_bytes = depthwise_ring_bytes(config, static_cast<int32_t>(element_size(problem.dtype)));
+  const int64_t chunks = ceil_div(channels, int64_t{tiling.channels} * config.channels());
+  if (problem.pass == Pass::kWgrad) {
+    const int64_t strands = kDepthwiseThreads / tiling.channels;
+    const int64_t parts =
+        config.lanes == Lanes::kChannels ? strands * tiling.channels * config.channels() : kDepthwiseThreads / 32;
+    plan.split = choose_slices(tiling, tiles, chunks, channels * taps, device);
+    // Rounding slices up can leave the last ones empty.
+    plan.split = std::max<int64_t>(1, ceil_div(tiles, slice_tiles(tiling, tiles, plan.split)));
+    plan.workspace_bytes = plan.split > 1 ? plan.split * channels * taps * 4 : 0;
+    plan.smem_bytes = std::max(plan.smem_bytes, static_cast<int32_t>(parts * taps * 4));
+    plan.grid = chunks * plan.split;
+    plan.block_threads = kDepthwiseThreads;
+  } else {
+    plan.grid = chunks * ceil_div(h.tiles, tiling.runs) * ceil_div(w.tiles, tiling.columns) * problem.n;
+    plan.block_threads = static_cast<int32_t>(round_up(int64_t{tiling.runs} * tiling.columns * tiling.channels, 32));
+  }
+
+  // Lanes whose elements do not lie side by side use a sector each.
+  const Side from = source(problem);
+  const bool beside = (config.lanes == Lanes::kChannels ? from.strides.c : from.strides.w) == 1;
+  const double bytes = compulsory_bytes(problem) * (beside ? 1 : 32.0 / double(4 * element_size(problem.dtype))) +
+                       2.0 * static_cast<double>(plan.workspace_bytes);
+  // Of a run: products, about three instructions for an access and those of a row, and what a thread begins with.
+  const double outputs = double(tiling.run_rows) * config.columns * config.channels();
+  const double products = outputs * double(taps) / (config.transposed() ? config.stride * config.stride : 1);
+  const double rows = config.seen(tiling.run_rows);
+  const double accesses = double(config.seen(config.columns)) / (config.column_vectors() ? config.vector : 1) + 1;
+  const double instructions = products + rows * (3 * accesses + 10) + 2 * outputs + 300;
+  const double threads = static_cast<double>(tiles * ceil_div(channels, config.channels()));
+  const double cycles = threads * instructions / (128.0 * device.sm_count);
+  plan.cost_us = kLaunchUs * (plan.split > 1 ? 2 : 1) +
+                 std::max(bytes / (kBytesPerUsPerSm * device.sm_count), cycles / kCyclesPerUs);
+  return plan;
+}
+
+DepthwiseParams depthwise_params(const Plan& plan, const ConvProblem& problem) {
+  const DepthwiseConfig& config = plan.kernel->depthwise;
+  const bool dgrad = problem.pass == Pass::kDgrad;
+  DepthwiseParams params{};
+  params.h = axis_h(config, problem, plan.depthwise.run_rows);
+  params.w = axis_w(config, problem);
+  params.channels = static_cast<int32_t>(target_channels(problem));
+  params.by_filters = FastDivmod(dgrad ? 1 : std::max<int64_t>(1, problem.k_per_group()));
+  params.source_strides = source(problem).strides;
+  params.target_strides = target(problem).strides;
+  params.filter_strides = problem.w_strides;
+  const DepthwiseTiling& tiling = params.tiling = plan.depthwise;
+  params.by_chunks = FastDivmod(std::max<int64_t>(1, ceil_div(params.channels, tiling.channels * config.channels())));
+  params.by_patches_w = FastDivmod(std::max<int64_t>(1, ceil_div(params.w.tiles, tiling.columns)));
+  params.by_patches_h = FastDivmod(std::max<int64_t>(1, ceil_div(params.h.tiles, tiling.runs)));
+  params.by_channels = FastDivmod(tiling.channels);
+  params.by_columns = FastDivmod(tiling.columns);
+  params.by_runs = FastDivmod(tiling.runs);
+  params.tiles = int64_t{params.h.tiles} * params.w.tiles * problem.n;
+  params.slice_tiles = slice_tiles(tiling, params.tiles, plan.split);
+  params.by_tiles_w = FastDivmod(std::max(1, params.w.tiles));
+  params.by_tiles_h = FastDivmod(std::max(1, params.h.tiles));
+  return params;
+}
+
+}  // namespace fastconv
