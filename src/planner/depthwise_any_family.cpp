@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kMostStep = 1 << 16;  // of strides, dilations and taps: coordinates then stay within 32 bits
 // Products that one sum of a weight gradient takes: bounds rounding errors. Of float32 as exact as cuDNN's the second:
-// with 8,192 in one chain errors were 2.5 and 5 times cuDNN's (bench/results/depthwise-h200-20261122T172441Z.md).
+// with up to 16,384 in a chain errors were 2.5 and 4.9 times cuDNN's (depthwise-h200-20261122T172441Z.md).
 constexpr int64_t kMostChain = 4096, kMostExactChain = 256;
 constexpr int64_t kThreadsPerSm = 512;        // that the registers leave room for
 constexpr int32_t kBank = kDepthwiseAnyRead;  // floats: accesses of eight threads lie in different ones
@@ -33,7 +33,6 @@ Operands operands_of(const ConvProblem& a) {
   }
   return {};
 }
-int64_t target_channels(const ConvProblem& a) { return a.pass == Pass::kDgrad ? a.c : a.k; }
 
 // Elements of neighbouring channels lie closer than those of neighbouring columns.
 bool channels_inner(const Strides& strides, int64_t channels) { return channels > 1 && strides.c < strides.w; }
@@ -193,7 +192,6 @@ double cost_us(const DepthwiseAnyConfig& config, const ConvProblem& problem, con
          std::max(clocks / kCyclesPerUs, bytes / (kBytesPerUsPerSm * device.sm_count));
 }
 
-// Slices of the weight gradient's images: as many as fill the device, and as keep sums short.
 // Products that a thread adds up of a group of images.
 int64_t chain_of(const DepthwiseAnyParams& params) {
   return int64_t{params.part_rows} * params.h.classes() * most_taps(params.w) *
@@ -205,6 +203,7 @@ int64_t most_chain(const ConvProblem& problem) {
   return exact ? kMostExactChain : kMostChain;
 }
 
+// Slices of the weight gradient's images: as many as fill the device, and as keep sums short.
 int64_t choose_slices(const ConvProblem& problem, const DepthwiseAnyParams& params, const DeviceSpec& device) {
   if (problem.pass != Pass::kWgrad) return 1;
   const int64_t groups = std::max<int64_t>(1, image_groups(problem, params.tiling));

@@ -7,6 +7,7 @@
 
 #include "fastconv/core/integers.h"
 #include "fastconv/planner/cost_model.h"
+#include "fastconv/planner/sides.h"
 
 namespace fastconv {
 namespace {
@@ -22,33 +23,22 @@ constexpr int32_t kLeastRun = 8;  // times the filter's rows
 constexpr int64_t kBlocksPerSm = 16;
 constexpr int64_t kMostRowsOfThread = 256;
 
-bool multiple(int64_t stride, int64_t extent, int64_t elements) { return extent == 1 || stride % elements == 0; }
-
 // The tensor that windows slide over, and the one whose pixels are tiled.
-struct Side {
-  const Strides& strides;
-  int64_t h, w;
-  int32_t align;
-};
-Side source(const ConvProblem& a) {
-  return a.pass == Pass::kDgrad ? Side{a.y_strides, a.p(), a.q(), a.y_align} : Side{a.x_strides, a.h, a.w, a.x_align};
-}
-Side target(const ConvProblem& a) {
-  return a.pass == Pass::kDgrad ? Side{a.x_strides, a.h, a.w, a.x_align} : Side{a.y_strides, a.p(), a.q(), a.y_align};
-}
-int64_t target_channels(const ConvProblem& a) { return a.pass == Pass::kDgrad ? a.c : a.k; }
+Side source(const ConvProblem& a) { return a.pass == Pass::kDgrad ? output_side(a) : input_side(a); }
+Side target(const ConvProblem& a) { return a.pass == Pass::kDgrad ? input_side(a) : output_side(a); }
 
 bool channel_vectors(const Side& side, const ConvProblem& a, int64_t elements) {
-  const Strides& strides = side.strides;
-  return strides.c == 1 && side.align >= elements * element_size(a.dtype) && multiple(strides.n, a.n, elements) &&
-         multiple(strides.h, side.h, elements) && multiple(strides.w, side.w, elements);
+  const Strides& strides = side.stride;
+  return strides.c == 1 && side.align >= elements * element_size(a.dtype) &&
+         keeps_multiples(strides.n, a.n, elements) && keeps_multiples(strides.h, side.h, elements) &&
+         keeps_multiples(strides.w, side.w, elements);
 }
 
 bool column_vectors(const Side& side, const ConvProblem& a, int64_t channels, int64_t elements) {
-  const Strides& strides = side.strides;
+  const Strides& strides = side.stride;
   return strides.w == 1 && side.w % elements == 0 && side.align >= elements * element_size(a.dtype) &&
-         multiple(strides.n, a.n, elements) && multiple(strides.c, channels, elements) &&
-         multiple(strides.h, side.h, elements);
+         keeps_multiples(strides.n, a.n, elements) && keeps_multiples(strides.c, channels, elements) &&
+         keeps_multiples(strides.h, side.h, elements);
 }
 
 DepthwiseAxis make_axis(const DepthwiseConfig& config, Pass pass, int32_t tile, int64_t source_extent,
@@ -116,14 +106,14 @@ DepthwiseTiling choose_tiling(const DepthwiseConfig& config, const ConvProblem& 
 }
 
 // Slices of the weight gradient's tiles.
-int64_t choose_slices(const DepthwiseTiling& tiling, int64_t tiles, int64_t chunks, int64_t taps,
+int64_t choose_slices(const DepthwiseTiling& tiling, int64_t tiles, int64_t chunks, int64_t sums,
                       const DeviceSpec& device) {
   const int64_t strands = kDepthwiseThreads / tiling.channels;
   const int64_t fill = ceil_div(kBlocksPerSm * device.sm_count, chunks);
   const int64_t most = std::max<int64_t>(1, tiles / strands);
   const int64_t least = ceil_div(tiles * tiling.run_rows, kMostRowsOfThread * strands);
   const int64_t slices = std::max(std::min(fill, most), least);
-  return std::clamp<int64_t>(slices, 1, std::max<int64_t>(1, kMaxWorkspaceBytes / (4 * taps)));
+  return std::clamp<int64_t>(slices, 1, std::max<int64_t>(1, kMaxWorkspaceBytes / (4 * sums)));
 }
 
 // As many for each thread, so that none works alone in the last round.
@@ -154,17 +144,16 @@ const char* depthwise_why_not(const KernelEntry& entry, const ConvProblem& probl
       return "is compiled for another padding modulo the stride";
     }
   }
-  // Coordinates have 32 bits, and so has the distance of columns in bytes.
+  // Coordinates have 32 bits, and so has the distance of a thread's columns in bytes.
   for (const int64_t extent :
        {problem.n, problem.c, problem.k, problem.h + 2 * problem.padding.h + problem.dilation.h * problem.r,
         problem.w + 2 * problem.padding.w + problem.dilation.w * problem.s, problem.stride.h, problem.stride.w}) {
     if (extent >= kMaxExtent) return "counts with 32 bits: extents stay below 2^29";
   }
   const Side from = source(problem), to = target(problem);
-  // What follows is the distance of columns in bytes.
   const int64_t most = INT32_MAX / element_size(problem.dtype) / problem.dilation.w;
   for (const Side& side : {from, to}) {
-    if (side.strides.w > most) return "counts with 32 bits: columns lie too far apart";
+    if (side.stride.w > most) return "counts with 32 bits: columns lie too far apart";
   }
   const int64_t channels = target_channels(problem);
   if (config.lanes == Lanes::kChannels && config.vector > 1) {
@@ -173,13 +162,12 @@ const char* depthwise_why_not(const KernelEntry& entry, const ConvProblem& probl
       return "reads several channels at a time: needs channels_last tensors, aligned, as many filters as channels";
     }
   }
-  const auto tiles = [&](int32_t run_rows) {
-    return double(axis_h(config, problem, run_rows).tiles) * axis_w(config, problem).tiles * double(problem.n);
-  };
   const DepthwiseTiling tiling = choose_tiling(config, problem, channels, device);
-  // Blocks are fewer than tiles of `channels` threads and channels of a vector; the weight gradient numbers tiles.
-  const double blocks = tiles(tiling.run_rows) * std::ceil(double(channels) / (tiling.channels * config.channels()));
-  if (tiles(tiling.run_rows) > INT32_MAX || blocks > INT32_MAX) return "would need more blocks than a grid has";
+  const double tiles =
+      double(axis_h(config, problem, tiling.run_rows).tiles) * axis_w(config, problem).tiles * double(problem.n);
+  // Blocks are no more than tiles times chunks of channels. The weight gradient numbers tiles with 32 bits, too.
+  const double chunks = std::ceil(double(channels) / (tiling.channels * config.channels()));
+  if (tiles * std::max(chunks, 1.) > INT32_MAX) return "would need more blocks than a grid has";
   if (depthwise_ring_bytes(config, static_cast<int32_t>(element_size(problem.dtype))) > device.smem_optin_bytes) {
     return "needs more shared memory";
   }
@@ -222,9 +210,9 @@ Plan depthwise_plan(const KernelEntry& entry, const ConvProblem& problem, const 
     plan.block_threads = static_cast<int32_t>(round_up(int64_t{tiling.runs} * tiling.columns * tiling.channels, 32));
   }
 
-  // Lanes whose elements do not lie side by side use a sector each.
+  // Lanes whose elements do not lie side by side use a sector each, of which caches give some back.
   const Side from = source(problem);
-  const bool beside = (config.lanes == Lanes::kChannels ? from.strides.c : from.strides.w) == 1;
+  const bool beside = (config.lanes == Lanes::kChannels ? from.stride.c : from.stride.w) == 1;
   const double bytes = compulsory_bytes(problem) * (beside ? 1 : 32.0 / double(4 * element_size(problem.dtype))) +
                        2.0 * static_cast<double>(plan.workspace_bytes);
   // Of a run: products, about three instructions for an access and those of a row, and what a thread begins with.
@@ -248,8 +236,8 @@ DepthwiseParams depthwise_params(const Plan& plan, const ConvProblem& problem) {
   params.w = axis_w(config, problem);
   params.channels = static_cast<int32_t>(target_channels(problem));
   params.by_filters = FastDivmod(dgrad ? 1 : std::max<int64_t>(1, problem.k_per_group()));
-  params.source_strides = source(problem).strides;
-  params.target_strides = target(problem).strides;
+  params.source_strides = source(problem).stride;
+  params.target_strides = target(problem).stride;
   params.filter_strides = problem.w_strides;
   const DepthwiseTiling& tiling = params.tiling = plan.depthwise;
   params.by_chunks = FastDivmod(std::max<int64_t>(1, ceil_div(params.channels, tiling.channels * config.channels())));

@@ -18,8 +18,6 @@ constexpr int64_t kMinSliceDepth = 256;
 constexpr int64_t kThreadsPerSm = 2 * 512;
 constexpr int64_t kMaxSplit = 4096;
 
-bool multiple(int64_t stride, int64_t extent, int64_t elements) { return extent == 1 || stride % elements == 0; }
-
 struct View {
   const Strides& strides;
   int64_t n, c, h, w;
@@ -31,8 +29,8 @@ View output(const ConvProblem& a) { return {a.y_strides, a.n, a.k, a.p(), a.q(),
 
 bool channel_vectors(const View& view, int64_t channels, int64_t elements) {
   return view.strides.c == 1 && channels % elements == 0 && view.align >= 16 &&
-         multiple(view.strides.n, view.n, elements) && multiple(view.strides.h, view.h, elements) &&
-         multiple(view.strides.w, view.w, elements);
+         keeps_multiples(view.strides.n, view.n, elements) && keeps_multiples(view.strides.h, view.h, elements) &&
+         keeps_multiples(view.strides.w, view.w, elements);
 }
 
 bool fits_int32(const ConvProblem& a) {
@@ -111,7 +109,7 @@ const char* direct_why_not(const KernelEntry& entry, const ConvProblem& problem,
     const bool dense =
         (w.w == 1 || w.strides.w == 1) && (w.h == 1 || w.strides.h == w.w) && (w.c == 1 || w.strides.c == w.h * w.w);
     if (direct_channels_inner(problem) || !dense || w.align < 16 || w.c * w.h * w.w % elements != 0 ||
-        !multiple(w.strides.n, w.n, elements)) {
+        !keeps_multiples(w.strides.n, w.n, elements)) {
       return "reads 16 bytes of the filter at a time: it must be contiguous, aligned, C/groups*R*S in whole reads";
     }
   }

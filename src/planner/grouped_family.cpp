@@ -22,8 +22,6 @@ constexpr int32_t kNoChain = 1 << 30;
 Side source_of(const ConvProblem& p) { return p.pass == Pass::kDgrad ? output_side(p) : input_side(p); }
 Side target_of(const ConvProblem& p) { return p.pass == Pass::kDgrad ? input_side(p) : output_side(p); }
 
-bool multiple(int64_t extent, int64_t stride, int64_t of) { return extent == 1 || stride % of == 0; }
-
 // Taps of the phase that has most.
 int32_t most_taps(const Axis& axis) { return static_cast<int32_t>(ceil_div(axis.taps, axis.tap_step)); }
 int64_t staged(const Axis& axis, int64_t pixels) {
@@ -55,14 +53,14 @@ GroupedRows make_rows(const ConvProblem& problem, const ConvMap& map, const Grou
   auto copied = [&](int64_t bytes) {
     const int64_t values = bytes / size;
     return values > 0 && side.stride.c == 1 && side.c % values == 0 && side.align >= bytes &&
-           multiple(side.n, side.stride.n, values) && multiple(side.h, side.stride.h, values) &&
-           multiple(side.w, side.stride.w, values);
+           keeps_multiples(side.stride.n, side.n, values) && keeps_multiples(side.stride.h, side.h, values) &&
+           keeps_multiples(side.stride.w, side.w, values);
   };
   rows.copy_bytes = copied(16) ? 16 : copied(8) ? 8 : copied(4) ? 4 : 0;
   rows.channels_inner = side.stride.c < side.stride.w;
   rows.pairs = rows.copy_bytes == 0 && size == 2 && side.stride.w == 1 && side.w % 2 == 0 && side.align >= 4 &&
-               multiple(side.n, side.stride.n, 2) && multiple(side.c * problem.groups, side.stride.c, 2) &&
-               multiple(side.h, side.stride.h, 2);
+               keeps_multiples(side.stride.n, side.n, 2) &&
+               keeps_multiples(side.stride.c, side.c * problem.groups, 2) && keeps_multiples(side.stride.h, side.h, 2);
   rows.columns = rows.pairs ? rows.tile_w / 2 + 1 : rows.tile_w;
   const int32_t pixels = rows.tile_h * rows.columns;
   rows.units = planes * pixels;
@@ -81,21 +79,21 @@ void choose_store(const ConvProblem& problem, const GroupedConfig& config, Group
   const bool one_phase = params.h.target_step == 1 && params.w.target_step == 1;
   params.store = side.stride.c == 1 ? GroupedStore::kChannels : GroupedStore::kPixels;
   params.joined = params.store == GroupedStore::kPixels && one_phase && params.tile_q == extent_w &&
-                  side.stride.w == 1 && multiple(extent_h, side.stride.h, extent_w) &&
+                  side.stride.w == 1 && keeps_multiples(side.stride.h, extent_h, extent_w) &&
                   (extent_h == 1 || side.stride.h == extent_w);
   const int64_t together = std::min<int64_t>(params.sets > 1 ? config.filters : params.run * side.c, channels);
   auto whole = [&](int64_t values) {
-    if (side.align < values * size || !multiple(side.n, side.stride.n, values)) return false;
+    if (side.align < values * size || !keeps_multiples(side.stride.n, side.n, values)) return false;
     if (params.store == GroupedStore::kChannels) {
       const bool runs = together % values == 0 && (params.sets == 1 || side.c % values == 0);
       return runs && channels % values == 0 && params.tile_g * side.c % values == 0 &&
-             multiple(side.h, side.stride.h, values) && multiple(side.w, side.stride.w, values);
+             keeps_multiples(side.stride.h, side.h, values) && keeps_multiples(side.stride.w, side.w, values);
     }
-    if (!one_phase || side.stride.w != 1 || !multiple(channels, side.stride.c, values)) return false;
+    if (!one_phase || side.stride.w != 1 || !keeps_multiples(side.stride.c, channels, values)) return false;
     if (params.joined) {
       return extent_h * extent_w % values == 0 && (params.tile_p >= extent_h || params.tile_p * extent_w % values == 0);
     }
-    return extent_w % values == 0 && params.tile_q % values == 0 && multiple(extent_h, side.stride.h, values);
+    return extent_w % values == 0 && params.tile_q % values == 0 && keeps_multiples(side.stride.h, extent_h, values);
   };
   params.store_bytes = static_cast<int32_t>(size);
   while (params.store_bytes < kGroupedRowBytes && whole(2 * params.store_bytes / size)) params.store_bytes *= 2;

@@ -1,4 +1,4 @@
-// What the families of the sm_90a engine have in common: the tensors as they see them, and the runs of taps.
+// What families have in common: the tensors as they see them, and the runs of taps.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +18,9 @@ struct Side {
 
 inline Side input_side(const ConvProblem& p) { return {p.n, p.c_per_group(), p.h, p.w, p.x_strides, p.x_align}; }
 inline Side output_side(const ConvProblem& p) { return {p.n, p.k_per_group(), p.p(), p.q(), p.y_strides, p.y_align}; }
+
+// All channels of what a pass writes; the weight gradient counts filters.
+inline int64_t target_channels(const ConvProblem& p) { return p.pass == Pass::kDgrad ? p.c : p.k; }
 
 // Taps along one dimension that read inputs stride * output + d + i * stride * step, i < count.
 struct Run {

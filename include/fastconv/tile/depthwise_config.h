@@ -9,8 +9,8 @@
 
 namespace fastconv {
 
-//   kSliding     a window of the source slides over the filter: fprop, and dgrad of stride 1 with its taps turned
-//   round; kTransposed  dgrad of a stride; kWeights     wgrad.
+// A window of the source slides over the filter (fprop; dgrad of stride 1, its taps turned round); dgrad of a stride;
+// wgrad.
 enum class DepthwiseKind : int8_t { kSliding, kTransposed, kWeights };
 
 // What neighbouring threads take: columns of an image (NCHW), or channels (channels_last).
@@ -79,8 +79,8 @@ struct DepthwiseConfig {
 // Of a block: for the weight gradient all, otherwise at most.
 inline constexpr int32_t kDepthwiseThreads = 128;
 
-// How a thread reads a row of `columns` columns: whole vectors, and where these begin
-// at multiples of their size a shorter access before and after them.
+// How a thread reads a row of `columns` columns: whole vectors, and where these begin at multiples of their size a
+// shorter access before and after them.
 struct RowAccesses {
   int32_t vector;                // elements of a whole access
   int32_t lead, whole, tail;     // columns that are wanted; `whole`: accesses
