@@ -95,6 +95,7 @@ CASES = {
     "groups_of_16": Problem(2, 64, 13, 14, 48, 3, 3, padding=(1, 1), groups=4, bias=True),
     "groups_of_8_strided": Problem(2, 32, 15, 29, 64, 3, 3, stride=(2, 2), padding=(1, 1), groups=4),
     "groups_of_wide_rows": Problem(1, 24, 40, 250, 18, 5, 3, padding=(2, 2), dilation=(1, 2), groups=3, bias=True),
+    "groups_of_many_images": Problem(600, 32, 6, 6, 32, 3, 3, padding=(1, 1), groups=4),
     "depthwise": Problem(2, 21, 15, 17, 21, 3, 3, padding=(1, 1), groups=21, bias=True),
     "depthwise_strided": Problem(2, 16, 15, 17, 16, 5, 5, stride=(2, 2), padding=(2, 2), groups=16),
     "depthwise_31": Problem(1, 4, 32, 32, 4, 31, 31, padding=(15, 15), groups=4),

@@ -432,6 +432,17 @@ def test_images_larger_than_a_box_of_the_copy_engine(size: tuple[int, ...], filt
             native.check_copies(problem, kernel, GPUS[90])
 
 
+@pytest.mark.parametrize("name", [name for name in KERNELS if name.startswith("grouped_wgrad")])
+def test_a_block_of_narrow_groups_has_several_images(name: str) -> None:
+    """So that a named problem runs the stages that take turns."""
+    problem = CASES["groups_of_many_images"]
+    dtype = "float16" if "half" in name else "float32"
+    for channels_last in (False, True):
+        asked = native_problem(problem, "wgrad", dtype=dtype, precision="tf32", channels_last=channels_last)
+        plan = native.make_plan(asked, GPUS[90], name)
+        assert problem.n is not None and 1 < plan.split < problem.n / 2
+
+
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize(
     "problem",

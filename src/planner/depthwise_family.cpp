@@ -23,10 +23,6 @@ constexpr int32_t kLeastRun = 8;  // times the filter's rows
 constexpr int64_t kBlocksPerSm = 16;
 constexpr int64_t kMostRowsOfThread = 256;
 
-// The tensor that windows slide over, and the one whose pixels are tiled.
-Side source(const ConvProblem& a) { return a.pass == Pass::kDgrad ? output_side(a) : input_side(a); }
-Side target(const ConvProblem& a) { return a.pass == Pass::kDgrad ? input_side(a) : output_side(a); }
-
 bool channel_vectors(const Side& side, const ConvProblem& a, int64_t elements) {
   const Strides& strides = side.stride;
   return strides.c == 1 && side.align >= elements * element_size(a.dtype) &&
@@ -60,10 +56,11 @@ DepthwiseAxis make_axis(const DepthwiseConfig& config, Pass pass, int32_t tile, 
 }
 
 DepthwiseAxis axis_h(const DepthwiseConfig& config, const ConvProblem& a, int32_t run_rows) {
-  return make_axis(config, a.pass, run_rows, source(a).h, target(a).h, a.stride.h, a.padding.h, a.dilation.h);
+  return make_axis(config, a.pass, run_rows, source_side(a).h, target_side(a).h, a.stride.h, a.padding.h, a.dilation.h);
 }
 DepthwiseAxis axis_w(const DepthwiseConfig& config, const ConvProblem& a) {
-  return make_axis(config, a.pass, config.columns, source(a).w, target(a).w, a.stride.w, a.padding.w, a.dilation.w);
+  return make_axis(config, a.pass, config.columns, source_side(a).w, target_side(a).w, a.stride.w, a.padding.w,
+                   a.dilation.w);
 }
 
 // The parts of equal size, none larger than `most`, that `extent` is cut into.
@@ -74,7 +71,7 @@ int32_t even_part(int64_t extent, int64_t most) {
 int32_t choose_run(const DepthwiseConfig& config, const ConvProblem& problem, int64_t units, const DeviceSpec& device) {
   const DepthwiseAxis w = axis_w(config, problem);
   const int64_t strands = axis_h(config, problem, 1).strands.divisor;
-  const int64_t rows = ceil_div(target(problem).h, strands);
+  const int64_t rows = ceil_div(target_side(problem).h, strands);
   const bool columns = config.lanes == Lanes::kColumns && config.kind != DepthwiseKind::kWeights;
   const int64_t wanted = (columns ? kColumnThreadsPerSm : kChannelThreadsPerSm) * device.sm_count;
   int64_t parts = 1;
@@ -150,7 +147,7 @@ const char* depthwise_why_not(const KernelEntry& entry, const ConvProblem& probl
         problem.w + 2 * problem.padding.w + problem.dilation.w * problem.s, problem.stride.h, problem.stride.w}) {
     if (extent >= kMaxExtent) return "counts with 32 bits: extents stay below 2^29";
   }
-  const Side from = source(problem), to = target(problem);
+  const Side from = source_side(problem), to = target_side(problem);
   const int64_t most = INT32_MAX / element_size(problem.dtype) / problem.dilation.w;
   for (const Side& side : {from, to}) {
     if (side.stride.w > most) return "counts with 32 bits: columns lie too far apart";
@@ -211,7 +208,7 @@ Plan depthwise_plan(const KernelEntry& entry, const ConvProblem& problem, const 
   }
 
   // Lanes whose elements do not lie side by side use a sector each, of which caches give some back.
-  const Side from = source(problem);
+  const Side from = source_side(problem);
   const bool beside = (config.lanes == Lanes::kChannels ? from.stride.c : from.stride.w) == 1;
   const double bytes = compulsory_bytes(problem) * (beside ? 1 : 32.0 / double(4 * element_size(problem.dtype))) +
                        2.0 * static_cast<double>(plan.workspace_bytes);
@@ -236,8 +233,8 @@ DepthwiseParams depthwise_params(const Plan& plan, const ConvProblem& problem) {
   params.w = axis_w(config, problem);
   params.channels = static_cast<int32_t>(target_channels(problem));
   params.by_filters = FastDivmod(dgrad ? 1 : std::max<int64_t>(1, problem.k_per_group()));
-  params.source_strides = source(problem).stride;
-  params.target_strides = target(problem).stride;
+  params.source_strides = source_side(problem).stride;
+  params.target_strides = target_side(problem).stride;
   params.filter_strides = problem.w_strides;
   const DepthwiseTiling& tiling = params.tiling = plan.depthwise;
   params.by_chunks = FastDivmod(std::max<int64_t>(1, ceil_div(params.channels, tiling.channels * config.channels())));

@@ -119,14 +119,20 @@ std::vector<KernelEntry> build_table() {
 #undef WGRAD_KERNEL
   line = 0;
   auto add_grouped = [&](const char* name, Pass pass, GroupedConfig config, unsigned dtypes) {
-    KernelEntry entry{name,        pass, true, {config.unit_pixels(), config.filters, config.chunk()}, grouped_why_not,
-                      grouped_plan};
+    const bool wgrad = pass == Pass::kWgrad;
+    KernelEntry entry{name,
+                      pass,
+                      true,
+                      {config.unit_pixels(), config.filters, config.chunk()},
+                      wgrad ? grouped_wgrad_why_not : grouped_why_not,
+                      wgrad ? grouped_wgrad_plan : grouped_plan};
     entry.dtypes = dtypes, entry.family = KernelFamily::kGrouped, entry.line = line, entry.grouped = config;
     table.push_back(entry);
   };
 #define GROUPED_KERNEL(name, operands, filters, dtypes)                                            \
   add_grouped("grouped_fprop_" #name, Pass::kFprop, {GroupedOperands::operands, filters}, dtypes); \
-  add_grouped("grouped_dgrad_" #name, Pass::kDgrad, {GroupedOperands::operands, filters}, dtypes), ++line;
+  add_grouped("grouped_dgrad_" #name, Pass::kDgrad, {GroupedOperands::operands, filters}, dtypes); \
+  add_grouped("grouped_wgrad_" #name, Pass::kWgrad, {GroupedOperands::operands, filters}, dtypes), ++line;
 #include "../launch/configs/grouped.def"
 #undef GROUPED_KERNEL
   const std::span<const KernelEntry> cpu = cpu_kernels();

@@ -148,6 +148,16 @@ def grouped_products(
     """As products(), by a kernel for narrow groups, its own tiling or another one (rows and columns of pixels, groups,
     sets stored together); of another group as if it were group 0. Raises ValueError if the kernel refuses."""
 
+def grouped_wgrad_products(
+    problem: ConvProblem,
+    kernel: Kernel,
+    device: DeviceSpec,
+    group: int = 0,
+    tiling: tuple[int, int, int, int] | None = None,
+) -> list[tuple[int, int, int]]:
+    """As grouped_products(), by a weight gradient: the other tiling has at most the plan's groups, and parts instead of
+    sets."""
+
 def depthwise_products(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> list[tuple[int, int, int]]: ...
 def halo_products(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> list[tuple[int, int, int]]:
     """As products(), by the plan of a kernel of the halo engine. Raises ValueError if the kernel refuses."""

@@ -313,13 +313,13 @@ Products im2col_products(const ConvProblem& problem) {
 // there is none.
 constexpr int64_t kOutside = -1, kNotStaged = -2;
 
-std::vector<int64_t> grouped_rows(const GroupedParams& params, const GroupedTile& tile) {
-  const GroupedRows& rows = params.rows;
+std::vector<int64_t> grouped_rows(const GroupedWalk& params, const GroupedRows& rows, const GroupedTile& tile,
+                                  int32_t first_row, int32_t first_column) {
   const int32_t pixels = rows.plane_bytes / kGroupedRowBytes, planes = tile.groups * rows.chunks;
   const int32_t all = rows.tile_h * rows.tile_w, vector = rows.pairs ? 2 : 1;
   std::vector<int64_t> staged(static_cast<size_t>(planes * pixels * params.chunk), kNotStaged);
   auto stage = [&](int32_t plane, int32_t row, int32_t column) {
-    const int32_t h = tile.halo_h + row, w = tile.halo_w + column, chunk = plane % rows.chunks;
+    const int32_t h = first_row + row, w = first_column + column, chunk = plane % rows.chunks;
     const bool exists = h >= 0 && h < rows.extent_h && w >= 0 && w < rows.extent_w;
     for (int32_t c = 0; c < params.chunk; ++c) {
       const int64_t channel = chunk * params.chunk + c;
@@ -337,10 +337,10 @@ std::vector<int64_t> grouped_rows(const GroupedParams& params, const GroupedTile
     return staged;
   }
   for (int32_t i = 0; i < rows.units + 2 * kGroupedThreads; ++i) {
-    const GroupedUnit unit(rows, i, tile.halo_w);
+    const GroupedUnit unit(rows, i, first_column);
     if (unit.plane >= planes || unit.row >= rows.tile_h) continue;
     if (i >= rows.units) throw py::index_error("a unit too many");
-    if (rows.pairs && (tile.halo_w + unit.column) % 2 != 0) throw py::index_error("a pair that is not aligned");
+    if (rows.pairs && (first_column + unit.column) % 2 != 0) throw py::index_error("a pair that is not aligned");
     for (int32_t column = unit.column; column < unit.column + vector; ++column) {
       if (column >= 0 && column < rows.tile_w) stage(unit.plane, unit.row, column);
     }
@@ -370,7 +370,7 @@ Products grouped_products(const ConvProblem& problem, const KernelEntry& kernel,
     if (tile.rows <= 0 || tile.columns <= 0) continue;
     const int32_t of_tile = group - tile.first_group;
     if (of_tile < 0 || of_tile >= tile.groups) continue;
-    const std::vector<int64_t> staged = grouped_rows(params, tile);
+    const std::vector<int64_t> staged = grouped_rows(params, rows, tile, tile.halo_h, tile.halo_w);
     const int64_t first = tile.first_target(params) - tile.first_group * params.filters * params.target.c;
     if (tile.reduction(params) * kernel.grouped.filters * kGroupedRowBytes > params.set_bytes) {
       throw py::index_error("more taps than have room");
@@ -394,6 +394,78 @@ Products grouped_products(const ConvProblem& problem, const KernelEntry& kernel,
       }
     }
   }
+  return products;
+}
+
+// As grouped_products(), of the weight gradient; given are pixels, groups and parts.
+Products grouped_wgrad_products(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device,
+                                int32_t group, std::optional<std::array<int32_t, 4>> tiles) {
+  if (const char* reason = kernel.why_not(kernel, problem, device)) throw py::value_error(reason);
+  const GroupedConfig& config = kernel.grouped;
+  const Plan plan = kernel.plan(kernel, problem, device);
+  GroupedTiling tiling = plan.grouped;
+  int64_t parts = plan.split;
+  if (tiles) {
+    tiling.tile_p = (*tiles)[0], tiling.tile_q = (*tiles)[1];
+    tiling.tile_g = std::min((*tiles)[2], tiling.tile_g), parts = (*tiles)[3];
+  }
+  const GroupedWgradParams params = grouped_wgrad_params(config, problem, tiling, parts);
+  const auto jobs = static_cast<int32_t>(params.by_jobs.divisor);
+  if (!tiles && jobs * parts != plan.grid) throw py::index_error("not the plan's blocks");
+  const int32_t threads = config.unit_threads();
+  Products products;
+  std::set<std::pair<int64_t, int64_t>> elements;  // part, and of the group's dW
+  for (int32_t block = 0; block < jobs * parts; ++block) {
+    const GroupedJob job(params, block);
+    // Of every thread's sums, those of the first filter: rows, channels and elements of dW.
+    std::vector<std::tuple<int32_t, int32_t, int64_t>> sums;
+    const GroupedTile first = job.pixels(params, 0);
+    const int32_t of_job = group - first.first_group;
+    int32_t index, rest;
+    for (int32_t i = 0; i < params.job_quads * 4; ++i) {
+      params.by_job_threads.divmod(i / 4, index, rest);
+      const GroupedWgradUnit unit(params, config, job, rest / threads);
+      const GroupedSum sum(config, rest % threads, index, i % 4);
+      const int64_t element = sum.element(params, first, unit);
+      if (element < 0 || unit.group != of_job) continue;
+      if (!elements.emplace(job.part, element - of_job * params.filter_group).second) {
+        throw py::index_error("two sums of an element");
+      }
+      if (unit.first_filter + sum.filter == 0) {
+        sums.emplace_back(unit.first_row + sum.row, sum.channel, element - of_job * params.filter_group);
+      }
+    }
+    if (sums.empty()) continue;
+    for (int32_t at = job.tile; at < job.end; ++at) {
+      const GroupedTile tile = job.pixels(params, at);
+      const std::vector<int64_t> x = grouped_rows(params, params.rows, tile, tile.halo_h, tile.halo_w);
+      const std::vector<int64_t> y = grouped_rows(params, params.y_rows, tile, tile.p, tile.q);
+      const int32_t step = config.step_pixels();
+      for (int32_t begin = 0; begin < params.slices * step; begin += step) {
+        for (int32_t pixels = begin; pixels < tile.rows * params.tile_q; pixels += params.slices * step) {
+          for (int32_t pixel = pixels; pixel < pixels + step; ++pixel) {
+            const GroupedWgradPixel place(params, tile, pixel);
+            if (pixel >= tile.rows * params.tile_q) continue;
+            const int32_t y_row = of_job * params.y_rows.chunks * params.y_rows.plane_bytes / kGroupedRowBytes + pixel;
+            if (place.exists == (y.at(int64_t{y_row} * params.chunk) == kOutside)) throw py::index_error("not zeros");
+            if (!place.exists) continue;
+            const int64_t gradient =
+                y.at(int64_t{y_row} * params.chunk) - group * params.filters * params.y_rows.stride.c;
+            for (const auto& [row, channel, element] : sums) {
+              const int32_t bytes = of_job * params.rows.chunks * params.rows.plane_bytes + place.row;
+              const int32_t x_row = (bytes + tile.tap(params, row).row) / kGroupedRowBytes;
+              const int64_t from = x.at(int64_t{x_row} * params.chunk + channel);
+              if (from < kOutside) throw py::index_error("not staged");
+              if (from == kOutside) continue;
+              products.emplace_back(from - group * params.rows.channels * params.rows.stride.c, element, gradient);
+            }
+          }
+        }
+      }
+    }
+  }
+  const int64_t all = problem.k_per_group() * problem.c_per_group() * problem.r * problem.s;
+  if (static_cast<int64_t>(elements.size()) != parts * all) throw py::index_error("an element without a sum");
   return products;
 }
 
@@ -1754,6 +1826,8 @@ void bind_index_maths(py::module_& m) {
   m.def("depthwise_any_products", &depthwise_any_products, "problem"_a, "kernel"_a, "device"_a,
         "tiling"_a = std::nullopt);
   m.def("grouped_products", &grouped_products, "problem"_a, "kernel"_a, "device"_a, "group"_a = 0,
+        "tiling"_a = std::nullopt);
+  m.def("grouped_wgrad_products", &grouped_wgrad_products, "problem"_a, "kernel"_a, "device"_a, "group"_a = 0,
         "tiling"_a = std::nullopt);
   m.def("depthwise_products", unless_refused(depthwise_products), "problem"_a, "kernel"_a, "device"_a);
   m.def("halo_products", unless_refused(halo_products), "problem"_a, "kernel"_a, "device"_a);

@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(kGroupedThreads, GroupedConfig{kOperands, kFil
   const GroupedTile tile(params, static_cast<int32_t>(blockIdx.x));
   if (tile.rows <= 0 || tile.columns <= 0) return;
   const int32_t reduction = tile.reduction(params);
-  const GroupedStage<T, kRound> stage(params.rows, buffers.source, tile, smem);
+  const GroupedStage<T, kRound> stage(params.rows, buffers.source, tile, tile.halo_h, tile.halo_w, smem);
   if (reduction > 0) stage.start();
 #pragma unroll 1
   for (int32_t i = thread; i < reduction + kGroupedSpareTaps; i += kGroupedThreads) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "fastconv/kernels/grouped.cuh"
+#include "fastconv/kernels/grouped_wgrad.cuh"
 #include "fastconv/launch/dtype_of.cuh"
 #include "fastconv/launch/launch.cuh"
 #include "fastconv/launch/launchers.h"
@@ -10,7 +11,24 @@
 namespace fastconv {
 
 template <typename T, GroupedOperands kOperands, int kFilters>
+void launch_grouped_wgrad(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers,
+                          cudaStream_t stream) {
+  const GroupedWgradParams params = grouped_wgrad_params(plan.kernel->grouped, problem, plan.grouped, plan.split);
+  auto* w = static_cast<T*>(buffers.w);
+  auto* partial = static_cast<float4*>(buffers.workspace);
+  const GroupedWgradBuffers<T> tensors{static_cast<const T*>(buffers.x), static_cast<const T*>(buffers.y), w, partial};
+  launch(plan.kernel->name, grouped_wgrad<T, kOperands, kFilters>,
+         LaunchShape{plan.grid, plan.block_threads, plan.smem_bytes}, stream, params, tensors);
+  if (params.parts == 1) return;
+  const int strands = reduce_strands(params.parts);
+  const int64_t quads = int64_t{params.by_jobs.divisor} * params.job_quads;
+  launch(plan.kernel->name, reduce_grouped_wgrad<T>, LaunchShape{reduce_blocks(quads, strands), kReduceThreads}, stream,
+         params, plan.kernel->grouped, w, static_cast<const float4*>(partial), strands);
+}
+
+template <typename T, GroupedOperands kOperands, int kFilters>
 void launch_grouped(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, cudaStream_t stream) {
+  if (problem.pass == Pass::kWgrad) return launch_grouped_wgrad<T, kOperands, kFilters>(plan, problem, buffers, stream);
   if (plan.grid == 0) return;
   const bool dgrad = problem.pass == Pass::kDgrad;
   const GroupedBuffers<T> tensors{

@@ -4,11 +4,10 @@
 
 #include "fastconv/ptx/mbarrier.cuh"
 #include "fastconv/ptx/warpgroup.cuh"
+#include "fastconv/tile/add_partials.cuh"
 #include "fastconv/tile/store_wgrad.cuh"
 
 namespace fastconv {
-
-inline constexpr int kReduceThreads = 256;
 
 // Of few clusters, where channels and taps make runs: a block has a slice of a job, see WgradJobStore.
 inline constexpr int kReduceRowsThreads = 768;
@@ -41,41 +40,20 @@ __global__ __launch_bounds__(kReduceRowsThreads) void reduce_wgrad_rows(const __
 #endif
 }
 
-// A thread adds every `strands`-th of the sums of one quad; strands are then added.
 template <typename T, int kChannels, int kBlocks, int kSlots>
 __global__ __launch_bounds__(kReduceThreads) void reduce_wgrad(const __grid_constant__ WgradParams params,
                                                                int32_t strands) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   constexpr int kQuads = 16 * kChannels * kBlocks;  // of a unit
-  __shared__ float4 sums[kReduceThreads];
-  const int per_block = kReduceThreads / strands, strand = threadIdx.x / per_block;
   const int64_t quads = int64_t{params.jobs.divisor} * kSlots * kQuads;
-  const int64_t at = int64_t{blockIdx.x} * per_block + threadIdx.x % per_block;
-
   ptx::allow_next_kernel();
   ptx::wait_for_previous_kernel();
-  float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
-  if (at < quads) {
-    const auto* partial = reinterpret_cast<const float4*>(params.partial) + at;
-#pragma unroll 8
-    for (int part = strand; part < params.partials; part += strands) {
-      const float4 v = partial[part * quads];
-      sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
-    }
-  }
-  if (strands > 1) {
-    sums[threadIdx.x] = sum;
-    __syncthreads();
-    if (strand > 0) return;
-    for (int i = 1; i < strands; ++i) {
-      const float4 v = sums[threadIdx.x + i * per_block];
-      sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
-    }
-  }
-  if (at >= quads) return;
-  const int32_t unit = static_cast<int32_t>(at / kQuads);
-  const WgradJob job(params, unit / kSlots);
-  store_quad<T, kChannels>(params, job, unit % kSlots, static_cast<int>(at % kQuads), sum);
+  add_partials(reinterpret_cast<const float4*>(params.partial), quads, params.partials, strands,
+               [&](int64_t at, const float4& sum) {
+                 const int32_t unit = static_cast<int32_t>(at / kQuads);
+                 const WgradJob job(params, unit / kSlots);
+                 store_quad<T, kChannels>(params, job, unit % kSlots, static_cast<int>(at % kQuads), sum);
+               });
 #endif
 }
 

@@ -82,11 +82,9 @@ void launch_wgrad(const Plan& plan, const ConvProblem& problem, const ConvBuffer
     reduce.early = true;
     return launch(plan.kernel->name, reduce_wgrad_rows<T, kChannels, kBlocks, kSlots>, reduce, stream, params);
   }
-  // Few results of many clusters: several threads share a sum.
   const int64_t quads = int64_t{params.jobs.divisor} * kSlots * 16 * kChannels * kBlocks;
-  int strands = 1;
-  while (strands < 8 && strands * 8 < params.partials) strands *= 2;
-  LaunchShape reduce{(quads * strands + kReduceThreads - 1) / kReduceThreads, kReduceThreads};
+  const int strands = reduce_strands(params.partials);
+  LaunchShape reduce{reduce_blocks(quads, strands), kReduceThreads};
   reduce.early = true;
   launch(plan.kernel->name, reduce_wgrad<T, kChannels, kBlocks, kSlots>, reduce, stream, params, strands);
 }

@@ -6,6 +6,7 @@
 #include "fastconv/planner/planner.h"
 #include "fastconv/planner/registry.h"
 #include "fastconv/tile/grouped_walk.cuh"
+#include "fastconv/tile/grouped_wgrad_walk.cuh"
 
 namespace fastconv {
 
@@ -13,5 +14,12 @@ const char* grouped_why_not(const KernelEntry& entry, const ConvProblem& problem
 Plan grouped_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
 
 GroupedParams grouped_params(const GroupedConfig& config, const ConvProblem& problem, const GroupedTiling& tiling);
+
+// Weight gradient. `parts`: of the pixels, added by a second kernel if there are several.
+const char* grouped_wgrad_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
+Plan grouped_wgrad_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
+
+GroupedWgradParams grouped_wgrad_params(const GroupedConfig& config, const ConvProblem& problem,
+                                        const GroupedTiling& tiling, int64_t parts);
 
 }  // namespace fastconv

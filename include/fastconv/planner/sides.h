@@ -19,6 +19,10 @@ struct Side {
 inline Side input_side(const ConvProblem& p) { return {p.n, p.c_per_group(), p.h, p.w, p.x_strides, p.x_align}; }
 inline Side output_side(const ConvProblem& p) { return {p.n, p.k_per_group(), p.p(), p.q(), p.y_strides, p.y_align}; }
 
+// The one that the filter slides over, and the one that its products are summed for; the weight gradient's as fprop's.
+inline Side source_side(const ConvProblem& p) { return p.pass == Pass::kDgrad ? output_side(p) : input_side(p); }
+inline Side target_side(const ConvProblem& p) { return p.pass == Pass::kDgrad ? input_side(p) : output_side(p); }
+
 // All channels of what a pass writes; the weight gradient counts filters.
 inline int64_t target_channels(const ConvProblem& p) { return p.pass == Pass::kDgrad ? p.c : p.k; }
 

@@ -25,6 +25,22 @@ __device__ __forceinline__ void ldmatrix4(uint32_t address, uint32_t (&v)[4]) {
   }
 }
 
+// Two matrices, whose rows lanes 0 to 15 name.
+template <bool kTranspose>
+__device__ __forceinline__ void ldmatrix2(uint32_t address, uint32_t (&v)[2]) {
+  if constexpr (kTranspose) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(v[0]), "=r"(v[1])
+                 : "r"(address)
+                 : "memory");
+  } else {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(v[0]), "=r"(v[1])
+                 : "r"(address)
+                 : "memory");
+  }
+}
+
 // Of a matrix in registers: lane i holds values 2 * (i % 4) and the next of row i / 4.
 __device__ __forceinline__ uint32_t transpose_matrix(uint32_t v) {
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %0;" : "+r"(v));

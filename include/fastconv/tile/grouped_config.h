@@ -16,6 +16,8 @@ enum class GroupedOperands : int8_t {
 
 inline constexpr int kGroupedThreads = 256;
 inline constexpr int kGroupedRowBytes = 16;  // some channels of a pixel, or of a filter's tap
+// Of 16 channels and taps, which a warp multiplies by a pixel's gradients: a 3x3 filter has 4.5 of 8 channels.
+inline constexpr int kGroupedUnitBlocks = 5;
 
 struct GroupedConfig {
   GroupedOperands operands;
@@ -29,13 +31,29 @@ struct GroupedConfig {
   // As many as leave registers for the sums.
   FASTCONV_HOST_DEVICE constexpr int32_t blocks_per_sm() const { return operands == GroupedOperands::kFloat ? 2 : 3; }
 
+  // Weight gradient. A unit is a set of filters and some rows, each a tap of a chunk; so many threads share its sums,
+  // each of which has so many quads of them.
+  FASTCONV_HOST_DEVICE constexpr int32_t unit_rows() const {
+    return operands == GroupedOperands::kFloat ? 2 : kGroupedUnitBlocks * 16 / chunk();
+  }
+  FASTCONV_HOST_DEVICE constexpr int32_t unit_threads() const { return operands == GroupedOperands::kFloat ? 1 : 32; }
+  FASTCONV_HOST_DEVICE constexpr int32_t unit_quads() const {
+    return unit_rows() * chunk() * filters / (4 * unit_threads());
+  }
+  // Its sums stay in registers while tiles are staged.
+  FASTCONV_HOST_DEVICE constexpr int32_t wgrad_blocks_per_sm() const { return 2; }
+  // Pixels whose products a unit adds up at once.
+  FASTCONV_HOST_DEVICE constexpr int32_t step_pixels() const {
+    return operands == GroupedOperands::kFloat ? 1 : 2 * chunk();
+  }
+
   bool operator==(const GroupedConfig&) const = default;
 };
 
 struct GroupedTiling {
   int32_t tile_p, tile_q;  // pixels of a block, all of one image
   int32_t tile_g;          // its groups
-  int32_t run;             // sets of filters whose results a warp stores together
+  int32_t run;             // sets of filters whose results a warp stores together; not of weight gradients
 };
 
 }  // namespace fastconv

@@ -36,18 +36,25 @@ struct GroupedRows {
 
 enum class GroupedStore : int8_t { kPixels, kChannels };  // what lies side by side in the output
 
-struct GroupedParams {
+// What all passes have in common.
+struct GroupedWalk {
   Axis h, w;
-  GroupedRows rows;
-  Strides filter;  // n: produced channel, c: reduced channel
-  Strides target;
+  GroupedRows rows;         // of the tensor that the filter slides over
+  Strides filter;           // n: produced channel, c: reduced channel
   int64_t filter_group;     // from one group's filters to the next one's
   int32_t groups, filters;  // of the problem; produced channels of a group
-  int32_t sets;             // of a group
   int32_t chunk;            // channels
-  int32_t tile_p, tile_q, tile_g, run;
+  int32_t tile_p, tile_q, tile_g;
   FastDivmod by_group_blocks, by_tiles_w, by_tiles_h, by_phases_w, by_phases_h;
-  FastDivmod by_tile_q, by_sets, by_runs;
+  FastDivmod by_tile_q;
+};
+
+// Forward pass and input gradient.
+struct GroupedParams : GroupedWalk {
+  Strides target;
+  int32_t sets;  // of a group
+  int32_t run;
+  FastDivmod by_sets, by_runs;
   // A warp's results on their way to memory: [channel][pixel] or [pixel][channel] of unit_pixels and a run's channels.
   GroupedStore store;
   bool joined;           // rows of a tile follow each other in memory
@@ -76,7 +83,7 @@ struct GroupedTile {
   int32_t p, q, rows, columns;         // first pixel; pixels that exist
   int32_t halo_h, halo_w;              // first pixel staged
 
-  FASTCONV_HOST_DEVICE GroupedTile(const GroupedParams& params, int32_t block) {
+  FASTCONV_HOST_DEVICE GroupedTile(const GroupedWalk& params, int32_t block) {
     int32_t rest, phase_h, phase_w;
     params.by_group_blocks.divmod(block, rest, first_group);
     params.by_tiles_w.divmod(rest, rest, q);
@@ -91,10 +98,10 @@ struct GroupedTile {
     halo_h = first_source(params.h, h, p), halo_w = first_source(params.w, w, q);
   }
 
-  FASTCONV_HOST_DEVICE int32_t reduction(const GroupedParams& params) const {
+  FASTCONV_HOST_DEVICE int32_t reduction(const GroupedWalk& params) const {
     return h.taps * w.taps * params.rows.chunks;
   }
-  FASTCONV_HOST_DEVICE GroupedTap tap(const GroupedParams& params, int32_t index) const {
+  FASTCONV_HOST_DEVICE GroupedTap tap(const GroupedWalk& params, int32_t index) const {
     const GroupedRows& rows = params.rows;
     const int32_t at = index / rows.chunks, chunk = index - at * rows.chunks;
     const int32_t r = at / w.taps, s = at - r * w.taps;
@@ -106,7 +113,7 @@ struct GroupedTile {
             smaller(params.chunk, rows.channels - chunk * params.chunk)};
   }
   // Where a pixel of the tile has its first tap, bytes; there may be fewer pixels than are asked for.
-  FASTCONV_HOST_DEVICE static int32_t row_of(const GroupedParams& params, int32_t pixel) {
+  FASTCONV_HOST_DEVICE static int32_t row_of(const GroupedWalk& params, int32_t pixel) {
     int32_t row, column;
     params.by_tile_q.divmod(smaller(pixel, params.tile_p * params.tile_q - 1), row, column);
     return (row * params.h.source_step * params.rows.tile_w + column * params.w.source_step) * kGroupedRowBytes;

@@ -23,12 +23,14 @@ struct GroupedStage {
   int32_t first_row, first_column, planes;
   uint32_t smem;
 
-  __device__ GroupedStage(const GroupedRows& rows, const T* tensor, const GroupedTile& tile, uint32_t smem)
+  // From a row and a column of the image on.
+  __device__ GroupedStage(const GroupedRows& rows, const T* tensor, const GroupedTile& tile, int32_t first_row,
+                          int32_t first_column, uint32_t smem)
       : rows(rows),
         source(reinterpret_cast<const Bits*>(tensor) + tile.image * rows.stride.n +
                int64_t{tile.first_group} * rows.channels * rows.stride.c),
-        first_row(tile.halo_h),
-        first_column(tile.halo_w),
+        first_row(first_row),
+        first_column(first_column),
         planes(tile.groups * rows.chunks),
         smem(smem) {}
 
