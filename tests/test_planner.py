@@ -443,6 +443,18 @@ def test_a_block_of_narrow_groups_has_several_images(name: str) -> None:
         assert problem.n is not None and 1 < plan.split < problem.n / 2
 
 
+@pytest.mark.parametrize("name", [name for name in KERNELS if name.startswith("grouped_wgrad")])
+@pytest.mark.parametrize("size", [7, 11])
+def test_sums_of_narrow_groups_are_short(name: str, size: int) -> None:
+    """Also where a filter has so many taps that all threads are busy with them, and none are left to share pixels."""
+    problem = Problem(4, 32, 96, 96, 32, size, size, padding=(size // 2, size // 2), groups=2)
+    dtype = "float16" if "half" in name else "float32"
+    most = 128 if "_f32_" in name else 4096  # chain_length(), and of tensor cores what docs/precision.md says
+    for channels_last in (False, True):
+        asked = native_problem(problem, "wgrad", dtype=dtype, precision="tf32", channels_last=channels_last)
+        assert native.grouped_wgrad_chain(asked, KERNELS[name], GPUS[90]) <= most
+
+
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize(
     "problem",

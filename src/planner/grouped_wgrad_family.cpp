@@ -57,6 +57,11 @@ int64_t smem_of(const GroupedConfig& config, const GroupedWgradParams& params) {
   return kGroupedRowBytes + std::max<int64_t>(stages, 16 * kGroupedThreads * config.unit_quads());
 }
 
+// Steps of a tile that a slice goes through.
+int64_t turns_of(const GroupedConfig& config, const GroupedWgradParams& params) {
+  return ceil_div(ceil_div(params.tile_p * params.tile_q, config.step_pixels()), params.slices);
+}
+
 int64_t partial_bytes(const GroupedWgradParams& params) {
   return params.parts > 1 ? int64_t{params.parts} * params.by_jobs.divisor * params.job_quads * 16 : 0;
 }
@@ -69,8 +74,7 @@ double block_clocks(const GroupedConfig& config, const GroupedWgradParams& param
   const bool floats = config.operands == GroupedOperands::kFloat;
   // A step of a unit on tensor cores reads 20 times all banks for the input, of either width.
   const double unit_step = floats ? 24. / 32 : 22 + config.filters / 4.;
-  const int64_t steps = ceil_div(params.tile_p * params.tile_q, config.step_pixels());
-  const auto turns = static_cast<double>(ceil_div(steps, params.slices));
+  const auto turns = static_cast<double>(turns_of(config, params));
   double work = turns * params.slices * params.tile_g * params.block_units * unit_step;
   // One after the other: copies go on meanwhile.
   double latency = turns * kStepLatency, copies = 0;
@@ -112,7 +116,7 @@ Plan cheapest(const KernelEntry& entry, const ConvProblem& problem, const Device
   const int64_t units = std::min(units_of(config, problem), most_units(config));
   const int64_t chunks = ceil_div(problem.c_per_group(), config.chunk());
   const bool floats = config.operands == GroupedOperands::kFloat;
-  const int64_t chain = floats ? chain_length(problem) : kTensorChain;
+  const int64_t most = floats ? chain_length(problem) : kTensorChain;  // pixels of a sum
   Plan best;
   for_tilings(problem, map, [&](const GroupedTiling& tiling) {
     const int64_t rows = staged(map.h, tiling.tile_p) * staged(map.w, tiling.tile_q);
@@ -121,9 +125,9 @@ Plan cheapest(const KernelEntry& entry, const ConvProblem& problem, const Device
     const int64_t tiles = problem.n * ceil_div(map.h.rows, tiling.tile_p) * ceil_div(map.w.rows, tiling.tile_q);
     if (tiles > INT32_MAX / ceil_div(problem.groups, tiling.tile_g)) return;
     GroupedWgradParams params = undivided(config, problem, tiling);
-    const int64_t jobs = params.by_jobs.divisor;
-    const int64_t tile_chain = ceil_div(int64_t{tiling.tile_p} * tiling.tile_q, params.slices);
-    const int64_t least = ceil_div(tiles, std::max<int64_t>(1, chain / tile_chain));
+    const int64_t jobs = params.by_jobs.divisor, of_tile = turns_of(config, params) * config.step_pixels();
+    if (of_tile > most) return;
+    const int64_t least = ceil_div(tiles, most / of_tile);
     for (int64_t waves = 1; waves <= 2 * config.wgrad_blocks_per_sm(); ++waves) {
       const int64_t wanted = std::min(tiles, std::max(least, waves * device.sm_count / jobs));
       // As many as have as many tiles, or one less.

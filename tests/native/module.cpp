@@ -469,6 +469,17 @@ Products grouped_wgrad_products(const ConvProblem& problem, const KernelEntry& k
   return products;
 }
 
+// The most pixels that one sum of a thread, or of a warp, adds up before others are added to it.
+int64_t grouped_wgrad_chain(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device) {
+  const Plan plan = kernel.plan(kernel, problem, device);
+  const GroupedConfig& config = kernel.grouped;
+  const GroupedWgradParams params = grouped_wgrad_params(config, problem, plan.grouped, plan.split);
+  const int32_t step = config.step_pixels();
+  int64_t chain = 0;
+  for (int32_t pixel = 0; pixel < params.tile_p * params.tile_q; pixel += params.slices * step) chain += step;
+  return params.part_tiles * chain;
+}
+
 // As a block of the depthwise kernels for any filter stages a tensor's planes: offsets of elements, kOutside where
 // there is none.
 void stage_depthwise_any(const DepthwiseAnyPlanes& planes, const DepthwiseAnyParams& params, const DepthwiseAnySpan& h,
@@ -1827,6 +1838,7 @@ void bind_index_maths(py::module_& m) {
         "tiling"_a = std::nullopt);
   m.def("grouped_products", &grouped_products, "problem"_a, "kernel"_a, "device"_a, "group"_a = 0,
         "tiling"_a = std::nullopt);
+  m.def("grouped_wgrad_chain", unless_refused(grouped_wgrad_chain), "problem"_a, "kernel"_a, "device"_a);
   m.def("grouped_wgrad_products", &grouped_wgrad_products, "problem"_a, "kernel"_a, "device"_a, "group"_a = 0,
         "tiling"_a = std::nullopt);
   m.def("depthwise_products", unless_refused(depthwise_products), "problem"_a, "kernel"_a, "device"_a);
