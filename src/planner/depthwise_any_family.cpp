@@ -120,6 +120,34 @@ double sector_waste(const DepthwiseAnyPlanes& planes, double size) {
   return std::max(1., std::min(32 / size, 32 / (size * together)));
 }
 
+// Of the rows that threads see, those that are left once rows of padding are left out, which a warp does together: the
+// more its threads are of the same rows the better. Only of images that one tile covers: padding is little of larger
+// ones.
+double rows_left(const DepthwiseAnyConfig& config, const DepthwiseAnyParams& params) {
+  constexpr int64_t kMostTiles = 8;  // of taps
+  const int64_t tap_tiles = ceil_div(most_taps(params.h), params.tiling.taps_h);
+  if (!params.skips_rows || params.by_tiles_h.divisor > 1 || tap_tiles > kMostTiles) return 1;
+  const DepthwiseAnyTiling& tiling = params.tiling;
+  const int32_t seen = params.part_rows + config.rows - 1;
+  // Threads of the same rows follow each other: the first slot of the n-th such threads.
+  const int32_t same = tiling.lanes_w * tiling.channels * tiling.images, all = tiling.lanes_h * tiling.parts;
+  auto first_slot = [&](int32_t n) { return n % tiling.lanes_h * config.rows + n / tiling.lanes_h * params.part_rows; };
+  int32_t left = 0, all_seen = 0;
+  for (int32_t tap = 0; tap < most_taps(params.h); tap += tiling.taps_h) {
+    const DepthwiseAnySpan span = params.h.source_span(params.h.strand(0), 0, tap);
+    const int32_t low = params.h.slots_before(span.low, 0), high = params.h.slots_before(span.high, 0);
+    for (int32_t thread = 0; thread < same * all; thread += 32) {
+      int32_t first = first_slot(thread / same), last = first;
+      for (int32_t n = thread / same; n <= std::min((thread + 31) / same, all - 1); ++n) {
+        first = std::min(first, first_slot(n)), last = std::max(last, first_slot(n));
+      }
+      left += std::max(0, std::min(seen, high - first) - std::max(0, low - last));
+      all_seen += seen;
+    }
+  }
+  return static_cast<double>(left) / all_seen;
+}
+
 struct Work {
   double clocks;  // of a multiprocessor, for one block
   double waits;   // how often it waits for its loads
@@ -156,7 +184,8 @@ Work work_of(const DepthwiseAnyConfig& config, const ConvProblem& problem, const
       double(params.target_planes.planes()) * params.target_planes.rows * params.target_planes.slots_w;
   Work work{};
   const double strands = params.w.all_strands();
-  work.clocks = strands * rounds * (threads * multiply + (staged(source) + staged(taps)) * kStaged / 128) +
+  work.clocks = strands * rounds *
+                    (threads * multiply * rows_left(config, params) + (staged(source) + staged(taps)) * kStaged / 128) +
                 outputs * (kStored + 2 * shares_of(problem.pass, tiling)) / 128 + 400;
   work.waits = strands * rounds + 1;
   const double written = wgrad && slices > 1 ? 8 : size * sector_waste(params.target_planes, size);
