@@ -204,6 +204,17 @@ def test_few_channels_a_group_have_kernels_of_their_own(
             assert "_any_" not in kernel
 
 
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("n", [1, 64])
+def test_depthwise_weight_gradients_of_large_images_have_kernels_of_their_own(n: int, channels_last: bool) -> None:
+    """Sums as exact as the direct kernels' need no small images."""
+    for taps, dtype in itertools.product([(3, 1), (31, 31)], ["float32", "float16"]):
+        problem = native_problem(
+            Problem(n, 8, 512, 500, 8, *taps, groups=8), "wgrad", dtype=dtype, channels_last=channels_last
+        )
+        assert native.make_plan(problem, GPUS[90]).kernel.startswith("depthwise_any_"), (taps, dtype)
+
+
 @pytest.mark.parametrize("pass_", ["fprop", "dgrad", "wgrad"])
 def test_no_image_has_a_plan_by_every_kernel(pass_: str) -> None:
     empty = Problem(0, 16, 256, 1024, 128, 3, 3)

@@ -14,9 +14,9 @@ namespace fastconv {
 namespace {
 
 constexpr int64_t kMostStep = 1 << 16;  // of strides, dilations and taps: coordinates then stay within 32 bits
-// Products that one sum of a weight gradient takes: bounds rounding errors. Of float32 as exact as cuDNN's the second:
-// with up to 16,384 in a chain errors were 2.5 and 4.9 times cuDNN's (depthwise-h200-20261122T172441Z.md).
-constexpr int64_t kMostChain = 4096, kMostExactChain = 256;
+// Products of a slice that one thread adds up for a sum of the weight gradient, if images are enough: with the shorter
+// chains that it puts aside, this bounds rounding errors.
+constexpr int64_t kMostProducts = 64 * kDepthwiseAnyChain;
 constexpr int64_t kThreadsPerSm = 512;        // that the registers leave room for
 constexpr int32_t kBank = kDepthwiseAnyRead;  // floats: accesses of eight threads lie in different ones
 
@@ -159,10 +159,7 @@ Work work_of(const DepthwiseAnyConfig& config, const ConvProblem& problem, const
   const auto size = static_cast<double>(element_size(problem.dtype));
   const DepthwiseAnyTiling& tiling = params.tiling;
   const bool wgrad = problem.pass == Pass::kWgrad;
-  const double taps_h = static_cast<double>(most_taps(params.h)), taps_w = static_cast<double>(most_taps(params.w));
-  const double tap_tiles = std::ceil(taps_h / tiling.taps_h) * std::ceil(taps_w / tiling.taps_w);
-  const double groups = wgrad ? static_cast<double>(ceil_div(image_groups(problem, tiling), slices)) : params.sources;
-  const double rounds = groups * tap_tiles;
+  const auto rounds = static_cast<double>(ceil_div(params.steps, slices));
   const DepthwiseAnyPlanes &source = params.source_planes, &taps = params.tap_planes;
   auto staged = [](const DepthwiseAnyPlanes& planes) {
     return double(planes.planes()) * planes.rows * planes.classes_w * planes.slots_w;
@@ -221,28 +218,18 @@ double cost_us(const DepthwiseAnyConfig& config, const ConvProblem& problem, con
          std::max(clocks / kCyclesPerUs, bytes / (kBytesPerUsPerSm * device.sm_count));
 }
 
-// Products that a thread adds up of a group of images.
-int64_t chain_of(const DepthwiseAnyParams& params) {
-  return int64_t{params.part_rows} * params.h.classes() * most_taps(params.w) *
-         ceil_div(most_taps(params.h), params.tiling.taps_h);
-}
-
-int64_t most_chain(const ConvProblem& problem) {
-  const bool exact = problem.dtype == DType::kFloat32 && problem.precision == Precision::kIeee;
-  return exact ? kMostExactChain : kMostChain;
-}
-
-// Slices of the weight gradient's images: as many as fill the device, and as keep sums short.
+// Slices of the weight gradient's steps: as many as fill the device, and as keep sums short.
 int64_t choose_slices(const ConvProblem& problem, const DepthwiseAnyParams& params, const DeviceSpec& device) {
-  if (problem.pass != Pass::kWgrad) return 1;
-  const int64_t groups = std::max<int64_t>(1, image_groups(problem, params.tiling));
+  if (problem.pass != Pass::kWgrad || params.steps == 0) return 1;
+  const int64_t steps = params.steps;
   const int64_t fill = ceil_div(2 * kThreadsPerSm / kDepthwiseAnyThreads * device.sm_count,
                                 std::max<int64_t>(1, blocks_of(problem, params)));
+  const int64_t products = steps * params.part_rows * params.h.classes() * params.w.taps;  // of a thread
   const int64_t most = std::max<int64_t>(1, kMaxWorkspaceBytes / (4 * std::max<int64_t>(1, params.slice_sums)));
-  const int64_t slices = std::clamp<int64_t>(std::max(fill, ceil_div(groups * chain_of(params), most_chain(problem))),
-                                             1, std::min(groups, most));
-  // Rounding slices up to whole groups can leave the last ones empty.
-  return ceil_div(groups, ceil_div(groups, slices));
+  const int64_t slices =
+      std::clamp<int64_t>(std::max(fill, ceil_div(products, kMostProducts)), 1, std::min(steps, most));
+  // Rounding slices up to whole steps can leave the last ones empty.
+  return ceil_div(steps, ceil_div(steps, slices));
 }
 
 // The cheapest tiling that fits; none if plan.kernel is null.
@@ -263,9 +250,10 @@ Plan cheapest(const KernelEntry& entry, const ConvProblem& problem, const Device
     const auto rows = static_cast<double>(tiling.lanes_h * config.rows * axes.h.stride.divisor) + tiling.taps_h;
     const auto columns = static_cast<double>(tiling.lanes_w * config.columns) + tiling.taps_w;
     if (rows * columns * axes.w.target_step() > 1e6) return;
+    const double tap_tiles =
+        std::ceil(most_taps(axes.h) / double(tiling.taps_h)) * std::ceil(most_taps(axes.w) / double(tiling.taps_w));
+    if (static_cast<double>(problem.n + problem.k_per_group()) * tap_tiles > kMaxExtent) return;
     const DepthwiseAnyParams params = depthwise_any_params(config, problem, tiling, 1);
-    // Sums of several images can be cut, those of one cannot.
-    if (wgrad && most_chain(problem) == kMostExactChain && chain_of(params) > kMostExactChain) return;
     const int64_t smem = 4 * smem_floats(problem, params);
     if (smem > device.smem_optin_bytes) return;
     const int64_t slices = choose_slices(problem, params, device);
@@ -364,14 +352,17 @@ DepthwiseAnyParams depthwise_any_params(const DepthwiseAnyConfig& config, const 
   params.target_planes = make_planes(operands.target, wgrad ? 1 : channels, tiling.channels, wgrad ? 1 : tiling.images,
                                      1, h.tile, 1, w.tile * w.target_step(), kStoredEach);
   params.tap_at = params.source_planes.floats();
-  params.sum_at = w.all_strands() > 1 ? staged_floats(params) : 0;
+  params.sum_at = wgrad || w.all_strands() > 1 ? staged_floats(params) : 0;
   params.part_rows = static_cast<int32_t>(ceil_div(h.tap_slots(), tiling.parts));
-  params.image_groups = static_cast<int32_t>(image_groups(problem, tiling));
-  params.slice_groups = static_cast<int32_t>(ceil_div(params.image_groups, split));
+  params.run_rows = wgrad ? std::max(1, kDepthwiseAnyChain / w.taps) : h.source_slots();
+  auto tiles = [](int64_t extent, int64_t tile) { return FastDivmod(std::max<int64_t>(1, ceil_div(extent, tile))); };
+  params.by_tap_tiles_w = tiles(most_taps(w), w.taps), params.by_tap_tiles_h = tiles(most_taps(h), h.taps);
+  params.steps = static_cast<int32_t>((wgrad ? image_groups(problem, tiling) : params.sources) *
+                                      params.by_tap_tiles_w.divisor * params.by_tap_tiles_h.divisor);
+  params.slice_steps = static_cast<int32_t>(ceil_div(params.steps, split));
   params.slice_sums = channels * problem.r * problem.s;
   // Rows of padding that all taps see are few unless there are many taps.
   params.skips_rows = h.tap_slots() >= 8;
-  auto tiles = [](int64_t extent, int64_t tile) { return FastDivmod(std::max<int64_t>(1, ceil_div(extent, tile))); };
   params.by_strands_h = FastDivmod(h.all_strands());
   params.by_tiles_w = tiles(most_targets(w), w.tile), params.by_tiles_h = tiles(most_targets(h), h.tile);
   params.by_channels = tiles(channels, tiling.channels);

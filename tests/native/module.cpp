@@ -521,62 +521,55 @@ Products depthwise_any_products(const ConvProblem& problem, const KernelEntry& k
   const DepthwiseAnyParams params = depthwise_any_params(config, problem, tiling, split);
   const DepthwiseAnyPlanes &source = params.source_planes, &taps = params.tap_planes, &targets = params.target_planes;
   const int64_t blocks = int64_t{params.h.all_strands()} * params.by_tiles_h.divisor * params.by_tiles_w.divisor *
-                         params.by_channels.divisor * (params.wgrad ? split : params.image_groups);
+                         params.by_channels.divisor *
+                         (params.wgrad ? split : (problem.n + tiling.images - 1) / tiling.images);
   if (!tiles && blocks != plan.grid) throw py::index_error("not the plan's blocks");
   Products products;
   for (int32_t block = 0; block < blocks; ++block) {
     const DepthwiseAnyTile tile(params, block);
     if (!tile.exists() || tile.channel != 0) continue;
-    const int32_t begin = params.wgrad ? tile.group * params.slice_groups : 0;
-    const int32_t end = params.wgrad ? std::min(begin + params.slice_groups, params.image_groups) : params.sources;
-    const int32_t strands = params.w.all_strands();
-    for (int32_t i = begin * strands; i < end * strands; ++i) {
-      const int32_t item = i / strands;
-      const DepthwiseAnyStrand strand = params.w.strand(i % strands);
-      if (tile.column >= strand.targets) continue;
-      const int32_t first_image = (params.wgrad ? item : tile.group) * tiling.images;
-      const int32_t images = std::min(tiling.images, params.images - first_image);
-      for (int32_t tap_h = 0; tap_h < tile.h.taps; tap_h += params.h.taps) {
-        for (int32_t tap_w = 0; tap_w < strand.taps; tap_w += params.w.taps) {
-          const DepthwiseAnySpan tap_rows = params.h.tap_span(tile.h, tap_h);
-          const DepthwiseAnySpan tap_columns = params.w.tap_span(strand, tap_w);
-          std::vector<int64_t> smem(static_cast<size_t>(params.tap_at + taps.floats()), kNotStaged);
-          const int32_t index = params.wgrad ? 0 : item;
-          stage_depthwise_any(
-              source, params, params.h.source_span(tile.h, tile.row, tap_h),
-              params.w.source_span(strand, tile.column, tap_w), first_image, images,
-              [&](int32_t c) { return params.source_channel(c, index); }, params.channels, 0, smem);
-          stage_depthwise_any(
-              taps, params, tap_rows, tap_columns, params.wgrad ? first_image : 0, params.wgrad ? images : 1,
-              [&](int32_t c) { return params.tap_channel(c, index); }, params.channels, params.tap_at, smem);
-          for (int32_t thread = 0; thread < kDepthwiseAnyThreads; ++thread) {
-            const DepthwiseAnyPlace place(params, config, thread);
-            if (!place.exists || place.channel != 0) continue;
-            for (int32_t of_h = 0; of_h < params.h.classes(); ++of_h) {
-              for (int32_t of_w = 0; of_w < params.w.classes(); ++of_w) {
-                const int32_t last =
-                    std::min(place.first_tap_row + params.part_rows, params.h.slots_before(tap_rows.high, of_h));
-                for (int32_t y = place.first_tap_row; y < last; ++y) {
-                  for (int32_t x = 0; x < params.w.slots_before(tap_columns.high, of_w); ++x) {
-                    const int64_t tap =
-                        smem.at(params.tap_at + (params.wgrad ? place.plane : place.channel) * taps.plane_pitch +
-                                (of_h * params.h.tap_slots() + y) * taps.row_pitch + of_w * taps.class_pitch + x);
-                    if (tap < kOutside) throw py::index_error("taps not staged");
-                    if (tap == kOutside) continue;  // of an image that does not exist
-                    for (int32_t j = 0; j < config.rows * config.columns; ++j) {
-                      const int32_t row = place.row + j / config.columns, column = place.column + j % config.columns;
-                      const int64_t from = smem.at(place.plane * source.plane_pitch +
-                                                   (of_h * params.h.source_slots() + row + y) * source.row_pitch +
-                                                   of_w * source.class_pitch + column + x);
-                      if (from < kOutside) throw py::index_error("source not staged");
-                      const bool exists = tile.row + row < tile.h.targets && tile.column + column < strand.targets;
-                      if (from == kOutside || !exists) continue;
-                      const int64_t to =
-                          (params.wgrad ? 0 : first_image + place.plane % tiling.images) * targets.strides.n +
-                          (tile.h.target + tile.h.target_step * (tile.row + row)) * targets.strides.h +
-                          (strand.target + strand.target_step * (tile.column + column)) * targets.strides.w;
-                      products.emplace_back(from, params.wgrad ? to : tap, params.wgrad ? tap : to);
-                    }
+    for (int32_t i = 0; i < params.w.all_strands(); ++i) {
+      const DepthwiseAnyStrand strand = params.w.strand(i);
+      if (tile.column >= strand.targets || tile.h.taps == 0 || strand.taps == 0) continue;
+      for (int32_t number = tile.begin; number < tile.end; ++number) {
+        const DepthwiseAnyStep step(params, tile, number);
+        const DepthwiseAnySpan tap_rows = params.h.tap_span(tile.h, step.tap_h);
+        const DepthwiseAnySpan tap_columns = params.w.tap_span(strand, step.tap_w);
+        std::vector<int64_t> smem(static_cast<size_t>(params.tap_at + taps.floats()), kNotStaged);
+        stage_depthwise_any(
+            source, params, params.h.source_span(tile.h, tile.row, step.tap_h),
+            params.w.source_span(strand, tile.column, step.tap_w), step.first_image, step.images,
+            [&](int32_t c) { return params.source_channel(c, step.source_index); }, params.channels, 0, smem);
+        stage_depthwise_any(
+            taps, params, tap_rows, tap_columns, params.wgrad ? step.first_image : 0, params.wgrad ? step.images : 1,
+            [&](int32_t c) { return params.tap_channel(c, step.source_index); }, params.channels, params.tap_at, smem);
+        for (int32_t thread = 0; thread < kDepthwiseAnyThreads; ++thread) {
+          const DepthwiseAnyPlace place(params, config, thread);
+          if (!place.exists || place.channel != 0) continue;
+          for (int32_t of_h = 0; of_h < params.h.classes(); ++of_h) {
+            for (int32_t of_w = 0; of_w < params.w.classes(); ++of_w) {
+              const int32_t last =
+                  std::min(place.first_tap_row + params.part_rows, params.h.slots_before(tap_rows.high, of_h));
+              for (int32_t y = place.first_tap_row; y < last; ++y) {
+                for (int32_t x = 0; x < params.w.slots_before(tap_columns.high, of_w); ++x) {
+                  const int64_t tap =
+                      smem.at(params.tap_at + (params.wgrad ? place.plane : place.channel) * taps.plane_pitch +
+                              (of_h * params.h.tap_slots() + y) * taps.row_pitch + of_w * taps.class_pitch + x);
+                  if (tap < kOutside) throw py::index_error("taps not staged");
+                  if (tap == kOutside) continue;  // of an image that does not exist
+                  for (int32_t j = 0; j < config.rows * config.columns; ++j) {
+                    const int32_t row = place.row + j / config.columns, column = place.column + j % config.columns;
+                    const int64_t from = smem.at(place.plane * source.plane_pitch +
+                                                 (of_h * params.h.source_slots() + row + y) * source.row_pitch +
+                                                 of_w * source.class_pitch + column + x);
+                    if (from < kOutside) throw py::index_error("source not staged");
+                    const bool exists = tile.row + row < tile.h.targets && tile.column + column < strand.targets;
+                    if (from == kOutside || !exists) continue;
+                    const int64_t to =
+                        (params.wgrad ? 0 : step.first_image + place.plane % tiling.images) * targets.strides.n +
+                        (tile.h.target + tile.h.target_step * (tile.row + row)) * targets.strides.h +
+                        (strand.target + strand.target_step * (tile.column + column)) * targets.strides.w;
+                    products.emplace_back(from, params.wgrad ? to : tap, params.wgrad ? tap : to);
                   }
                 }
               }

@@ -202,11 +202,51 @@ __device__ __forceinline__ void each_target(const DepthwiseAnyParams& params, co
   });
 }
 
-// Adds all products of one strand of columns to the sums of the block's threads.
+// Where a thread's sums of a strand lie in shared memory. No other thread has these before the block adds up shares.
+template <int kRows, int kColumns>
+struct PlaceOfSums {
+  float* first;
+  int32_t row_pitch, step;
+
+  // Each of them becomes f(what it was, the thread's sum).
+  template <typename F>
+  __device__ __forceinline__ void update(const float (&sums)[kRows][kColumns], F&& f) const {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      float* to = first + r * row_pitch;
+      if (step == 1) {
+#pragma unroll
+        for (int k = 0; k < kColumns; k += 4) {
+          float4& four = *reinterpret_cast<float4*>(to + k);
+          const float (&with)[kColumns] = sums[r];
+          four =
+              make_float4(f(four.x, with[k]), f(four.y, with[k + 1]), f(four.z, with[k + 2]), f(four.w, with[k + 3]));
+        }
+      } else {
+#pragma unroll
+        for (int k = 0; k < kColumns; ++k) to[k * step] = f(to[k * step], sums[r][k]);
+      }
+    }
+  }
+  __device__ __forceinline__ void store(const float (&sums)[kRows][kColumns]) const {
+    update(sums, [](float, float sum) { return sum; });
+  }
+  // Adds the sums, which begin anew.
+  __device__ __forceinline__ void put_aside(float (&sums)[kRows][kColumns]) const {
+    update(sums, [](float aside, float sum) { return aside + sum; });
+#pragma unroll
+    for (auto& row : sums) {
+#pragma unroll
+      for (float& sum : row) sum = 0;
+    }
+  }
+};
+
+// All products of one strand of columns.
 template <typename T, int kRows, int kColumns>
 __device__ __forceinline__ void add_strand(const DepthwiseAnyParams& params, const DepthwiseAnyTile& tile,
                                            const DepthwiseAnyStrand& strand, const DepthwiseAnyPlace& place,
-                                           int32_t channels, float (&sums)[kRows][kColumns]) {
+                                           int32_t channels, const PlaceOfSums<kRows, kColumns>& aside) {
   float* const source_smem = depthwise_any_smem;
   float* const tap_smem = depthwise_any_smem + params.tap_at;
   const DepthwiseAnyPlanes &source_planes = params.source_planes, &tap_planes = params.tap_planes;
@@ -216,56 +256,56 @@ __device__ __forceinline__ void add_strand(const DepthwiseAnyParams& params, con
   const int32_t first_slot = place.row + place.first_tap_row;
   const int32_t warp_first = warp_min(first_slot), warp_last = -warp_min(-first_slot);
 
-  // What is reduced: wgrad, images; dgrad, the filters of a channel; and all, taps that do not fit shared memory.
-  const int32_t begin = params.wgrad ? tile.group * params.slice_groups : 0;
-  const int32_t end = params.wgrad ? min(begin + params.slice_groups, params.image_groups) : params.sources;
-  for (int32_t item = begin; item < end; ++item) {
-    const int32_t source_index = params.wgrad ? 0 : item;
-    const int32_t first_image = (params.wgrad ? item : tile.group) * params.tiling.images;
-    const int32_t images = min(params.tiling.images, params.images - first_image);
-    for (int32_t tap_h = 0; tap_h < tile.h.taps; tap_h += params.h.taps) {
-      const DepthwiseAnySpan rows = params.h.source_span(tile.h, tile.row, tap_h);
-      const DepthwiseAnySpan tap_rows = params.h.tap_span(tile.h, tap_h);
-      for (int32_t tap_w = 0; tap_w < strand.taps; tap_w += params.w.taps) {
-        const DepthwiseAnySpan columns = params.w.source_span(strand, tile.column, tap_w);
-        const DepthwiseAnySpan tap_columns = params.w.tap_span(strand, tap_w);
-        __syncthreads();  // the last ones are no longer read
-        stage_planes(tap_planes, params, static_cast<const T*>(params.taps), channels, params.wgrad ? first_image : 0,
-                     params.wgrad ? images : 1, tap_rows, tap_columns, tap_smem,
-                     [&](int32_t c) { return params.tap_channel(tile.channel + c, source_index); });
-        stage_planes(source_planes, params, static_cast<const T*>(params.source), channels, first_image, images, rows,
-                     columns, source_smem,
-                     [&](int32_t c) { return params.source_channel(tile.channel + c, source_index); });
-        ptx::async_copy_commit();
-        ptx::async_copy_wait<0>();
-        __syncthreads();
-        // The weight gradient leaves them out whatever dy is.
-        const bool skips = params.skips_rows &&
-                           (params.wgrad || finite_taps(params, tap_smem, tap_rows.high, tap_columns.high, channels));
-        if (!place.exists) continue;
-        for (int32_t of_class = 0; of_class < params.h.classes(); ++of_class) {
-          const int32_t taps = params.h.slots_before(tap_rows.high, of_class);
-          const int32_t count = min(params.part_rows, taps - place.first_tap_row);
-          int32_t a = 0, last = count > 0 ? count + kRows - 1 : 0;
-          if (skips) {
-            a = max(a, params.h.slots_before(rows.low, of_class) - warp_last);
-            last = min(last, params.h.slots_before(rows.high, of_class) - warp_first);
-          }
-          const float* source =
-              source_of_thread + (of_class * params.h.source_slots() + first_slot) * source_planes.row_pitch;
-          const float* with =
-              taps_of_thread + (of_class * params.h.tap_slots() + place.first_tap_row) * tap_planes.row_pitch;
-          for (; a < last; ++a) {
-            bool meets[kRows];
+  float sums[kRows][kColumns] = {};
+  if (params.wgrad && place.exists) aside.store(sums);
+  const bool any_taps = tile.h.taps > 0 && strand.taps > 0;
+  for (int32_t number = tile.begin; any_taps && number < tile.end; ++number) {
+    const DepthwiseAnyStep step(params, tile, number);
+    const DepthwiseAnySpan rows = params.h.source_span(tile.h, tile.row, step.tap_h);
+    const DepthwiseAnySpan tap_rows = params.h.tap_span(tile.h, step.tap_h);
+    const DepthwiseAnySpan columns = params.w.source_span(strand, tile.column, step.tap_w);
+    const DepthwiseAnySpan tap_columns = params.w.tap_span(strand, step.tap_w);
+    __syncthreads();  // the last ones are no longer read
+    stage_planes(tap_planes, params, static_cast<const T*>(params.taps), channels, params.wgrad ? step.first_image : 0,
+                 params.wgrad ? step.images : 1, tap_rows, tap_columns, tap_smem,
+                 [&](int32_t c) { return params.tap_channel(tile.channel + c, step.source_index); });
+    stage_planes(source_planes, params, static_cast<const T*>(params.source), channels, step.first_image, step.images,
+                 rows, columns, source_smem,
+                 [&](int32_t c) { return params.source_channel(tile.channel + c, step.source_index); });
+    ptx::async_copy_commit();
+    ptx::async_copy_wait<0>();
+    __syncthreads();
+    // The weight gradient leaves them out whatever dy is.
+    const bool skips =
+        params.skips_rows && (params.wgrad || finite_taps(params, tap_smem, tap_rows.high, tap_columns.high, channels));
+    if (!place.exists) continue;
+    for (int32_t of_class = 0; of_class < params.h.classes(); ++of_class) {
+      const int32_t taps = params.h.slots_before(tap_rows.high, of_class);
+      const int32_t count = min(params.part_rows, taps - place.first_tap_row);
+      int32_t a = 0, last = count > 0 ? count + kRows - 1 : 0;
+      if (skips) {
+        a = max(a, params.h.slots_before(rows.low, of_class) - warp_last);
+        last = min(last, params.h.slots_before(rows.high, of_class) - warp_first);
+      }
+      const float* source =
+          source_of_thread + (of_class * params.h.source_slots() + first_slot) * source_planes.row_pitch;
+      const float* with =
+          taps_of_thread + (of_class * params.h.tap_slots() + place.first_tap_row) * tap_planes.row_pitch;
+      while (a < last) {
+        for (const int32_t run = min(last, a + params.run_rows); a < run; ++a) {
+          bool meets[kRows];
 #pragma unroll
-            for (int i = 0; i < kRows; ++i) meets[i] = a - i >= 0 && a - i < count;
-            add_row(params, sums, source + a * source_planes.row_pitch, with + a * tap_planes.row_pitch,
-                    tap_columns.high, meets);
-          }
+          for (int i = 0; i < kRows; ++i) meets[i] = a - i >= 0 && a - i < count;
+          add_row(params, sums, source + a * source_planes.row_pitch, with + a * tap_planes.row_pitch, tap_columns.high,
+                  meets);
         }
+        if (params.wgrad) aside.put_aside(sums);
       }
     }
   }
+  if (params.wgrad) return;
+  __syncthreads();  // sums may lie where taps and source were
+  if (place.exists) aside.store(sums);
 }
 
 template <typename T, int kRows, int kColumns>
@@ -285,23 +325,9 @@ __global__ void __launch_bounds__(kDepthwiseAnyThreads, 4)
   for (int32_t i = 0; i < params.w.all_strands(); ++i) {
     const DepthwiseAnyStrand strand = params.w.strand(i);
     if (tile.column >= strand.targets) continue;
-    float sums[kRows][kColumns] = {};
-    add_strand<T>(params, tile, strand, place, channels, sums);
-    __syncthreads();
-    if (!place.exists) continue;
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      float* to = row_of_thread + r * targets.row_pitch + place.column * step + strand.target;
-      if (step == 1) {
-#pragma unroll
-        for (int k = 0; k < kColumns; k += 4) {
-          *reinterpret_cast<float4*>(to + k) = make_float4(sums[r][k], sums[r][k + 1], sums[r][k + 2], sums[r][k + 3]);
-        }
-      } else {
-#pragma unroll
-        for (int k = 0; k < kColumns; ++k) to[k * step] = sums[r][k];
-      }
-    }
+    const PlaceOfSums<kRows, kColumns> aside{row_of_thread + place.column * step + strand.target, targets.row_pitch,
+                                             step};
+    add_strand<T>(params, tile, strand, place, channels, aside);
   }
   __syncthreads();
 

@@ -21,6 +21,8 @@ inline constexpr int kDepthwiseAnyThreads = 128;  // of a block, at most
 // Columns of taps that a thread multiplies at once. It reads this many values more than lie in its last row.
 inline constexpr int kDepthwiseAnyChunk = 8;
 inline constexpr int kDepthwiseAnyRead = 4;  // floats of an access of shared memory
+// Weight gradient: products that a thread adds up before it puts the sum aside, which bounds rounding errors.
+inline constexpr int kDepthwiseAnyChain = 64;
 
 struct DepthwiseAnyTiling {
   int32_t lanes_h, lanes_w;  // threads of a plane's tile
@@ -131,18 +133,19 @@ struct DepthwiseAnyParams {
   DepthwiseAnyAxis h, w;
   DepthwiseAnyTiling tiling;
   DepthwiseAnyPlanes source_planes, tap_planes, target_planes;
-  int32_t channels, images;            // of the target; of the source
-  int32_t sources;                     // dgrad: channels of dy for one of dx; otherwise 1
-  FastDivmod by_filters;               // otherwise target channels to a source channel
-  int32_t part_rows;                   // rows of a class of taps that a thread takes
-  int32_t image_groups, slice_groups;  // wgrad: how many tiling.images there are, and how many of them a slice has
-  int64_t slice_sums;                  // of a slice
-  bool skips_rows;                     // rows of padding are left out where the taps are finite
+  int32_t channels, images;    // of the target; of the source
+  int32_t sources;             // dgrad: channels of dy for one of dx; otherwise 1
+  FastDivmod by_filters;       // otherwise target channels to a source channel
+  int32_t part_rows;           // rows of a class of taps that a thread takes
+  int32_t run_rows;            // wgrad: rows of the source after which sums are put aside
+  int32_t steps, slice_steps;  // of a strand, see DepthwiseAnyStep; wgrad: how many of them a slice has
+  int64_t slice_sums;          // of a slice
+  bool skips_rows;             // rows of padding are left out where the taps are finite
   // Of a block's number, fastest first.
   FastDivmod by_strands_h, by_tiles_w, by_tiles_h, by_channels;
   FastDivmod by_lanes_w, by_planes, by_lanes_h;
-  // Floats before the taps, and before the sums: these lie where taps and source were if there is one strand of
-  // columns.
+  FastDivmod by_tap_tiles_w, by_tap_tiles_h;
+  // Floats before the taps, and before the sums: these lie where taps and source were if they come last.
   int32_t tap_at, sum_at;
 
   FASTCONV_HOST_DEVICE int32_t source_channel(int32_t channel, int32_t source_index) const {
@@ -160,6 +163,7 @@ struct DepthwiseAnyTile {
   int32_t row, column;  // of the strands' targets, the first ones
   int32_t channel;      // the first one
   int32_t group;        // of images; wgrad: the slice
+  int32_t begin, end;   // steps
 
   FASTCONV_HOST_DEVICE DepthwiseAnyTile(const DepthwiseAnyParams& params, int32_t block) {
     int32_t strand_h;
@@ -170,8 +174,30 @@ struct DepthwiseAnyTile {
     h = params.h.strand(strand_h);
     row *= params.h.tile, column *= params.w.tile;
     channel *= params.tiling.channels;
+    begin = params.wgrad ? group * params.slice_steps : 0;
+    end = params.steps - begin < params.slice_steps ? params.steps : begin + params.slice_steps;
   }
   FASTCONV_HOST_DEVICE bool exists() const { return row < h.targets; }
+};
+
+// What a block stages at once. Its steps are all that is reduced: taps that do not fit shared memory together, and
+// besides wgrad, images; dgrad, the filters of a channel.
+struct DepthwiseAnyStep {
+  int32_t source_index;
+  int32_t first_image, images;
+  int32_t tap_h, tap_w;  // of the strands' taps, the first ones; there may be none
+
+  FASTCONV_HOST_DEVICE DepthwiseAnyStep(const DepthwiseAnyParams& params, const DepthwiseAnyTile& tile,
+                                        int32_t number) {
+    int32_t item;
+    params.by_tap_tiles_w.divmod(number, item, tap_w);
+    params.by_tap_tiles_h.divmod(item, item, tap_h);
+    tap_h *= params.h.taps, tap_w *= params.w.taps;
+    source_index = params.wgrad ? 0 : item;
+    first_image = (params.wgrad ? item : tile.group) * params.tiling.images;
+    const int32_t left = params.images - first_image;
+    images = left < params.tiling.images ? left : params.tiling.images;
+  }
 };
 
 // The targets of a thread, and which rows of taps it multiplies by.
