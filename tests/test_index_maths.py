@@ -97,9 +97,10 @@ def depthwise_convolutions(draw: st.DrawFn) -> Convolution:
 @given(
     conv=depthwise_convolutions(),
     channels_last=st.booleans(),
-    # Threads, channels, images, parts, taps.
+    # Threads, channels, images, parts, taps, buffers.
     tiling=st.one_of(
-        st.none(), st.tuples(*[st.integers(1, 3)] * 2, *[st.integers(1, 2)] * 3, *[st.integers(1, 9)] * 2)
+        st.none(),
+        st.tuples(*[st.integers(1, 3)] * 2, *[st.integers(1, 2)] * 3, *[st.integers(1, 9)] * 2, st.integers(1, 2)),
     ),
 )
 @settings(max_examples=40)

@@ -22,14 +22,16 @@ constexpr int32_t kBank = kDepthwiseAnyRead;  // floats: accesses of eight threa
 
 // The tensor that windows slide over, what they are multiplied by, and the one that is written.
 struct Operands {
-  Strides source, taps, target;
+  Side source, taps, target;
 };
 Operands operands_of(const ConvProblem& a) {
-  const Strides filter{0, a.w_strides.n, a.w_strides.h, a.w_strides.w};
+  Side x = input_side(a), y = output_side(a);
+  x.c = a.c, y.c = a.k;
+  const Side filter{1, a.k, a.r, a.s, {0, a.w_strides.n, a.w_strides.h, a.w_strides.w}, a.w_align};
   switch (a.pass) {
-    case Pass::kFprop: return {a.x_strides, filter, a.y_strides};
-    case Pass::kDgrad: return {a.y_strides, filter, a.x_strides};
-    case Pass::kWgrad: return {a.x_strides, a.y_strides, filter};
+    case Pass::kFprop: return {x, filter, y};
+    case Pass::kDgrad: return {y, filter, x};
+    case Pass::kWgrad: return {x, y, filter};
   }
   return {};
 }
@@ -74,10 +76,45 @@ int32_t lanes_log2(int64_t length, int64_t each) {
   return std::min(5, static_cast<int32_t>(std::bit_width(static_cast<uint64_t>(ceil_div(length, each) - 1))));
 }
 
-DepthwiseAnyPlanes make_planes(const Strides& strides, int64_t all_channels, int32_t channels, int32_t images,
-                               int32_t classes_h, int32_t slots_h, int32_t classes_w, int32_t slots_w, int64_t each) {
+// Elements of an access to a row, where those of one tap, or target, and the next one lie side by side. The others of
+// the tensor must begin at multiples of it too, and so must the `begins` of what blocks take of a row.
+int32_t piece_of(const Side& side, DType dtype, std::initializer_list<int64_t> begins) {
+  for (const int32_t piece : {4, 2}) {
+    const bool whole = std::ranges::all_of(begins, [&](int64_t begin) { return begin % piece == 0; });
+    if (whole && side.stride.w == 1 && side.w % piece == 0 && side.align >= piece * element_size(dtype) &&
+        keeps_multiples(side.stride.n, side.n, piece) && keeps_multiples(side.stride.c, side.c, piece) &&
+        keeps_multiples(side.stride.h, side.h, piece)) {
+      return piece;
+    }
+  }
+  return 1;
+}
+struct Pieces {
+  int32_t source, taps, target;
+};
+Pieces pieces_of(const ConvProblem& problem, const DepthwiseAnyAxis& w) {
+  constexpr int32_t kMostStrands = 16;
+  const Operands operands = operands_of(problem);
+  const bool unit_stride = w.stride.divisor == 1, one_tile = most_taps(w) <= w.taps;
+  const int64_t next_tile = one_tile ? 0 : w.taps;
+  Pieces pieces{1, 1, piece_of(operands.target, problem.dtype, {w.tile * w.target_step()})};
+  if (unit_stride && w.source_step.divisor == 1 && w.all_strands() <= kMostStrands) {
+    int64_t begins = w.tile;
+    for (int32_t i = 0; i < w.all_strands(); ++i) begins = std::gcd(begins, w.strand(i).source);
+    pieces.source = piece_of(operands.source, problem.dtype, {begins, next_tile});
+  }
+  // A gradient meets them backwards.
+  if (unit_stride && problem.pass != Pass::kDgrad) {
+    pieces.taps = piece_of(operands.taps, problem.dtype, {next_tile});
+  }
+  return pieces;
+}
+
+DepthwiseAnyPlanes make_planes(const Side& side, int64_t all_channels, int32_t channels, int32_t images,
+                               int32_t classes_h, int32_t slots_h, int32_t classes_w, int32_t slots_w, int32_t piece,
+                               int64_t each) {
   DepthwiseAnyPlanes planes{};
-  planes.strides = strides;
+  planes.strides = side.stride;
   planes.slots_h = slots_h, planes.slots_w = slots_w, planes.classes_w = classes_w, planes.rows = classes_h * slots_h;
   planes.class_pitch = static_cast<int32_t>(round_up(slots_w, kDepthwiseAnyRead));
   // Rows and planes begin in different banks.
@@ -85,8 +122,9 @@ DepthwiseAnyPlanes make_planes(const Strides& strides, int64_t all_channels, int
   planes.row_pitch = odd(classes_w * planes.class_pitch);
   planes.plane_pitch = odd(planes.rows * planes.row_pitch);
   planes.channels = channels, planes.images = images;
-  planes.channels_inner = images == 1 && channels > 1 && channels_inner(strides, all_channels);
-  planes.lanes_log2 = lanes_log2(planes.channels_inner ? channels : slots_w, each);
+  planes.channels_inner = images == 1 && channels > 1 && channels_inner(side.stride, all_channels);
+  planes.piece = planes.channels_inner ? 1 : piece;
+  planes.lanes_log2 = lanes_log2(planes.channels_inner ? channels : ceil_div(slots_w, piece), each);
   auto divisor = [](int32_t d) { return FastDivmod(std::max(d, 1)); };
   planes.by_slots_w = divisor(slots_w), planes.by_slots_h = divisor(slots_h), planes.by_classes_w = divisor(classes_w);
   planes.by_rows = divisor(planes.rows), planes.by_images = divisor(images);
@@ -99,13 +137,10 @@ int64_t image_groups(const ConvProblem& problem, const DepthwiseAnyTiling& tilin
 int32_t shares_of(Pass pass, const DepthwiseAnyTiling& tiling) {
   return tiling.parts * (pass == Pass::kWgrad ? tiling.images : 1);
 }
-// And what a thread reads in vain after its last row.
-int32_t staged_floats(const DepthwiseAnyParams& params) {
-  return params.tap_at + params.tap_planes.floats() + 2 * kDepthwiseAnyChunk;
-}
 int64_t smem_floats(const ConvProblem& problem, const DepthwiseAnyParams& params) {
-  return std::max<int64_t>(staged_floats(params), params.sum_at + int64_t{shares_of(problem.pass, params.tiling)} *
-                                                                      params.target_planes.floats());
+  return std::max<int64_t>(
+      int64_t{params.tiling.buffers} * params.buffer_pitch,
+      params.sum_at + int64_t{shares_of(problem.pass, params.tiling)} * params.target_planes.floats());
 }
 // Of one slice.
 int64_t blocks_of(const ConvProblem& problem, const DepthwiseAnyParams& params) {
@@ -114,10 +149,10 @@ int64_t blocks_of(const ConvProblem& problem, const DepthwiseAnyParams& params) 
 }
 
 // Of an operand's elements, those that sectors bring along: neighbours in memory are used by the same block, or are
-// not.
+// not. A run shares half a sector with its neighbours.
 double sector_waste(const DepthwiseAnyPlanes& planes, double size) {
   const double together = planes.channels_inner ? planes.channels : planes.strides.w == 1 ? planes.slots_w : 1;
-  return std::max(1., std::min(32 / size, 32 / (size * together)));
+  return std::min(32 / size, std::max(1., 32 / (size * together)) + 16 / (size * together));
 }
 
 // Of the rows that threads see, those that are left once rows of padding are left out, which a warp does together: the
@@ -155,14 +190,17 @@ struct Work {
 };
 Work work_of(const DepthwiseAnyConfig& config, const ConvProblem& problem, const DepthwiseAnyParams& params,
              int64_t slices) {
-  constexpr double kStaged = 9, kStored = 14, kRow = 12;  // instructions
+  constexpr double kStaged = 8, kStored = 10, kRun = 50, kRow = 12;  // instructions
   const auto size = static_cast<double>(element_size(problem.dtype));
   const DepthwiseAnyTiling& tiling = params.tiling;
   const bool wgrad = problem.pass == Pass::kWgrad;
   const auto rounds = static_cast<double>(ceil_div(params.steps, slices));
   const DepthwiseAnyPlanes &source = params.source_planes, &taps = params.tap_planes;
-  auto staged = [](const DepthwiseAnyPlanes& planes) {
-    return double(planes.planes()) * planes.rows * planes.classes_w * planes.slots_w;
+  // Of the accesses to a tensor, `each` instructions, and of what goes before a run.
+  auto moved = [](const DepthwiseAnyPlanes& planes, double each) {
+    const double run = planes.channels_inner ? planes.channels : planes.slots_w;
+    const double elements = double(planes.planes()) * planes.rows * planes.classes_w * planes.slots_w;
+    return elements * (each / planes.piece + kRun * (1 << planes.lanes_log2) / run);
   };
   const double threads = double(tiling.lanes_h) * tiling.lanes_w * source.planes() * tiling.parts;
   const double visited = params.h.classes() * (params.part_rows + config.rows - 1.0);
@@ -181,10 +219,11 @@ Work work_of(const DepthwiseAnyConfig& config, const ConvProblem& problem, const
       double(params.target_planes.planes()) * params.target_planes.rows * params.target_planes.slots_w;
   Work work{};
   const double strands = params.w.all_strands();
-  work.clocks = strands * rounds *
-                    (threads * multiply * rows_left(config, params) + (staged(source) + staged(taps)) * kStaged / 128) +
-                outputs * (kStored + 2 * shares_of(problem.pass, tiling)) / 128 + 400;
-  work.waits = strands * rounds + 1;
+  work.clocks =
+      strands * rounds *
+          (threads * multiply * rows_left(config, params) + (moved(source, kStaged) + moved(taps, kStaged)) / 128) +
+      moved(params.target_planes, kStored + 2 * shares_of(problem.pass, tiling)) / 128 + 400;
+  work.waits = strands * (tiling.buffers > 1 ? 1 : rounds) + 1;
   const double written = wgrad && slices > 1 ? 8 : size * sector_waste(params.target_planes, size);
   // Padding is not read. Strands of columns find their neighbours' sectors in the first-level cache.
   auto read = [&](const DepthwiseAnyPlanes& planes, const Axis& h, const Axis& w, bool is_taps) {
@@ -239,11 +278,11 @@ Plan cheapest(const KernelEntry& entry, const ConvProblem& problem, const Device
   const Operands operands = operands_of(problem);
   const bool wgrad = problem.pass == Pass::kWgrad;
   const int64_t channels = target_channels(problem);
-  const bool inner = channels_inner(operands.source, channels);
+  const bool inner = channels_inner(operands.source.stride, channels);
   const int64_t lanes_h = ceil_div(most_targets(axes.h), config.rows);
   const int64_t lanes_w = ceil_div(most_targets(axes.w), config.columns);
   Plan best;
-  auto consider = [&](const DepthwiseAnyTiling& tiling) {
+  auto consider_buffers = [&](const DepthwiseAnyTiling& tiling) {
     const int64_t threads = int64_t{tiling.lanes_h} * tiling.lanes_w * tiling.channels * tiling.images * tiling.parts;
     if (threads > kDepthwiseAnyThreads) return;
     // Before anything is counted with 32 bits.
@@ -270,6 +309,12 @@ Plan cheapest(const KernelEntry& entry, const ConvProblem& problem, const Device
     best.depthwise_any = tiling;
     best.cost_us = cost;
   };
+  auto consider = [&](DepthwiseAnyTiling tiling) {
+    consider_buffers(tiling);
+    // Elements that are widened on their way are waited for.
+    tiling.buffers = 2;
+    if (problem.dtype == DType::kFloat32) consider_buffers(tiling);
+  };
   auto halves = [](int64_t extent, int64_t most, auto&& f) {
     for (int64_t part = std::max<int64_t>(1, extent);; part = ceil_div(part, 2)) {
       if (part <= most) f(static_cast<int32_t>(part));
@@ -289,12 +334,15 @@ Plan cheapest(const KernelEntry& entry, const ConvProblem& problem, const Device
   auto even = [](int64_t extent, int64_t most) {
     return static_cast<int32_t>(ceil_div(extent, ceil_div(extent, most)));
   };
+  // Tiles begin at whole pieces.
+  const int32_t tile_taps_w =
+      taps_w <= most_w ? static_cast<int32_t>(taps_w) : static_cast<int32_t>(round_up(even(taps_w, most_w), 4));
   halves(even(taps_h, most_h), most_h, [&](int32_t tile_taps_h) {
     if (!wgrad && tile_taps_h < std::min<int64_t>(taps_h, 16)) return;
     halves(lanes_w, kMost, [&](int32_t w) {
       halves(lanes_h, kMost / w, [&](int32_t h) {
         doubles(inner ? channels : problem.n, kMost / (w * h), [&](int32_t near) {
-          DepthwiseAnyTiling tiling{h, w, inner ? near : 1, inner ? 1 : near, 1, tile_taps_h, even(taps_w, most_w)};
+          DepthwiseAnyTiling tiling{h, w, inner ? near : 1, inner ? 1 : near, 1, tile_taps_h, tile_taps_w, 1};
           const int64_t left = kMost / (w * h * near);
           if (wgrad) {
             doubles(tile_taps_h, left, [&](int32_t parts) {
@@ -344,15 +392,20 @@ DepthwiseAnyParams depthwise_any_params(const DepthwiseAnyConfig& config, const 
   params.channels = static_cast<int32_t>(channels), params.images = static_cast<int32_t>(problem.n);
   params.sources = static_cast<int32_t>(dgrad ? filters : 1);
   params.by_filters = FastDivmod(dgrad ? 1 : filters);
-  constexpr int64_t kStagedEach = 4, kStoredEach = 1;
-  params.source_planes = make_planes(operands.source, channels, tiling.channels, tiling.images, h.classes(),
-                                     h.source_slots(), w.classes(), w.source_slots(), kStagedEach);
-  params.tap_planes = make_planes(operands.taps, wgrad ? channels : 1, tiling.channels, wgrad ? tiling.images : 1,
-                                  h.classes(), h.tap_slots(), w.classes(), w.tap_slots(), kStagedEach);
+  const Pieces pieces = pieces_of(problem, w);
+  constexpr int64_t kStoredEach = 2;
+  params.source_planes =
+      make_planes(operands.source, channels, tiling.channels, tiling.images, h.classes(), h.source_slots(), w.classes(),
+                  w.source_slots(), pieces.source, kDepthwiseAnyBatch);
+  params.tap_planes =
+      make_planes(operands.taps, wgrad ? channels : 1, tiling.channels, wgrad ? tiling.images : 1, h.classes(),
+                  h.tap_slots(), w.classes(), w.tap_slots(), pieces.taps, kDepthwiseAnyBatch);
   params.target_planes = make_planes(operands.target, wgrad ? 1 : channels, tiling.channels, wgrad ? 1 : tiling.images,
-                                     1, h.tile, 1, w.tile * w.target_step(), kStoredEach);
+                                     1, h.tile, 1, w.tile * w.target_step(), pieces.target, kStoredEach);
   params.tap_at = params.source_planes.floats();
-  params.sum_at = wgrad || w.all_strands() > 1 ? staged_floats(params) : 0;
+  // And what a thread reads in vain after its last row.
+  params.buffer_pitch = params.tap_at + params.tap_planes.floats() + 2 * kDepthwiseAnyChunk;
+  params.sum_at = wgrad || w.all_strands() > 1 ? tiling.buffers * params.buffer_pitch : 0;
   params.part_rows = static_cast<int32_t>(ceil_div(h.tap_slots(), tiling.parts));
   params.run_rows = wgrad ? std::max(1, kDepthwiseAnyChain / w.taps) : h.source_slots();
   auto tiles = [](int64_t extent, int64_t tile) { return FastDivmod(std::max<int64_t>(1, ceil_div(extent, tile))); };

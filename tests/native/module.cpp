@@ -501,6 +501,8 @@ void stage_depthwise_any(const DepthwiseAnyPlanes& planes, const DepthwiseAnyPar
         to = exists ? (first_image + image) * planes.strides.n + channel_of(c) * planes.strides.c +
                           (h.first + h.step * y) * planes.strides.h + (w.first + w.step * x) * planes.strides.w
                     : kOutside;
+        const bool begins = i % planes.piece == 0, follows = to == (exists ? (&to)[-1] + 1 : (&to)[-1]);
+        if (begins ? exists && to % planes.piece != 0 : !follows) throw py::index_error("not a whole, aligned piece");
       }
     }
   }
@@ -508,13 +510,13 @@ void stage_depthwise_any(const DepthwiseAnyPlanes& planes, const DepthwiseAnyPar
 
 // By its own tiling, or one that is given: the members of DepthwiseAnyTiling.
 Products depthwise_any_products(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device,
-                                std::optional<std::array<int32_t, 7>> tiles) {
+                                std::optional<std::array<int32_t, 8>> tiles) {
   if (const char* reason = kernel.why_not(kernel, problem, device)) throw py::value_error(reason);
   const Plan plan = kernel.plan(kernel, problem, device);
   DepthwiseAnyTiling tiling = plan.depthwise_any;
   if (tiles) {
     const auto& t = *tiles;
-    tiling = {t[0], t[1], t[2], t[3], t[4], t[5], t[6]};
+    tiling = {t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7]};
   }
   const int64_t split = tiles ? 1 : plan.split;
   const DepthwiseAnyConfig config = kernel.depthwise_any;

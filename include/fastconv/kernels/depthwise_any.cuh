@@ -2,6 +2,8 @@
 // shared memory, and a thread has the sums of a few rows and columns of targets, see tile/depthwise_any.h.
 #pragma once
 
+#include <type_traits>
+
 #include "fastconv/ptx/async_copy.cuh"
 #include "fastconv/ptx/shared_memory.cuh"
 #include "fastconv/tile/depthwise_any.h"
@@ -35,35 +37,53 @@ __device__ __forceinline__ void each_run(const DepthwiseAnyPlanes& planes, F&& f
   }
 }
 
-// Copies a run: elements `first`, first + lanes, ... that exist, zeros for the others.
-template <typename T, typename Offset, typename Exists>
+// Copies a run in pieces of kPiece elements: zeros for those that do not exist. `step`: in shared memory, from an
+// element to the next one.
+template <int kPiece, typename T, typename Offset, typename Exists>
 __device__ __forceinline__ void stage_run(const T* tensor, float* to, int32_t step, int32_t lane, int32_t lanes,
                                           int32_t count, Offset&& offset, Exists&& exists) {
-  constexpr int kBatch = 4;
-  for (int32_t first = lane; first < count; first += kBatch * lanes) {
+  constexpr int kBatch = kDepthwiseAnyBatch;
+  const int32_t pitch = kPiece * lanes;
+  for (int32_t first = kPiece * lane; first < count; first += kBatch * pitch) {
     if constexpr (sizeof(T) == sizeof(float)) {
 #pragma unroll
       for (int b = 0; b < kBatch; ++b) {
-        const int32_t i = first + b * lanes;
+        const int32_t i = first + b * pitch;
         if (i >= count) break;
         const bool read = exists(i);
-        ptx::async_copy<4>(ptx::smem_address(to + i * step), read ? tensor + offset(i) : tensor, read);
+        ptx::async_copy<4 * kPiece>(ptx::smem_address(to + i * step), read ? tensor + offset(i) : tensor, read);
       }
     } else {
       // All are on their way before the first one is needed.
-      T values[kBatch];
+      Vector<T, kPiece> pieces[kBatch];
 #pragma unroll
       for (int b = 0; b < kBatch; ++b) {
-        const int32_t i = first + b * lanes;
-        values[b] = narrow<T>(0.f);
-        if (i < count && exists(i)) values[b] = tensor[offset(i)];
+        const int32_t i = first + b * pitch;
+#pragma unroll
+        for (T& value : pieces[b].data) value = narrow<T>(0.f);
+        if (i < count && exists(i)) pieces[b] = *reinterpret_cast<const Vector<T, kPiece>*>(tensor + offset(i));
       }
 #pragma unroll
       for (int b = 0; b < kBatch; ++b) {
-        const int32_t i = first + b * lanes;
-        if (i < count) to[i * step] = widen(values[b]);
+        const int32_t i = first + b * pitch;
+        if (i >= count) break;
+        Vector<float, kPiece> wide;
+#pragma unroll
+        for (int e = 0; e < kPiece; ++e) wide.data[e] = widen(pieces[b].data[e]);
+        *reinterpret_cast<Vector<float, kPiece>*>(to + i * step) = wide;
       }
     }
+  }
+}
+
+template <int kPiece>
+using Piece = std::integral_constant<int, kPiece>;
+template <typename F>
+__device__ __forceinline__ void with_piece(const DepthwiseAnyPlanes& planes, F&& f) {
+  switch (planes.piece) {
+    case 4: f(Piece<4>{}); break;
+    case 2: f(Piece<2>{}); break;
+    default: f(Piece<1>{});
   }
 }
 
@@ -83,19 +103,21 @@ __device__ __forceinline__ void stage_planes(const DepthwiseAnyPlanes& planes, c
       const int32_t column = params.w.row(run.slot_w, run.class_w);
       const bool exists = row_exists && column >= w.low && column < w.high;
       from += (w.first + w.step * column) * strides.w;
-      stage_run(
+      stage_run<1>(
           from, to + run.at, planes.plane_pitch, lane, lanes, planes.channels,
           [&](int32_t i) { return channel_of(i) * strides.c; }, [&](int32_t i) { return exists && i < channels; });
     } else {
-      from += channel_of(run.channel) * strides.c + w.first * strides.w;
       const int64_t step = w.step * strides.w;
-      stage_run(
-          from, to + run.at, 1, lane, lanes, planes.slots_w,
-          [&](int32_t i) { return params.w.row(i, run.class_w) * step; },
-          [&](int32_t i) {
-            const int32_t column = params.w.row(i, run.class_w);
-            return row_exists && column >= w.low && column < w.high;
-          });
+      from += channel_of(run.channel) * strides.c + w.first * strides.w + params.w.row(0, run.class_w) * step;
+      const int64_t slot_step = params.w.row(1, 0) * step;
+      const int32_t low = params.w.slots_before(w.low, run.class_w);
+      const int32_t high = row_exists ? params.w.slots_before(w.high, run.class_w) : low;
+      with_piece(planes, [&]<int kPiece>(Piece<kPiece>) {
+        stage_run<kPiece>(
+            from, to + run.at, 1, lane, lanes, planes.slots_w,
+            [&](int32_t i) { return kPiece == 1 ? i * slot_step : i; },
+            [&](int32_t i) { return i >= low && i < high; });
+      });
     }
   });
 }
@@ -178,10 +200,15 @@ __device__ __forceinline__ void each_target(const DepthwiseAnyParams& params, co
   const DepthwiseAnyPlanes& planes = params.target_planes;
   const int32_t lanes = 1 << planes.lanes_log2, lane = static_cast<int32_t>(threadIdx.x) & (lanes - 1);
   const int32_t share_pitch = planes.floats();
-  auto sum = [&](int32_t at) {
+  auto sum = [&]<int kPiece>(Piece<kPiece>, int32_t at) {
+    using Sums = Vector<float, kPiece>;
     const float* from = depthwise_any_smem + params.sum_at + at;
-    float value = from[0];
-    for (int32_t share = 1; share < shares; ++share) value += from[share * share_pitch];
+    auto value = *reinterpret_cast<const Sums*>(from);
+    for (int32_t share = 1; share < shares; ++share) {
+      const auto more = *reinterpret_cast<const Sums*>(from + share * share_pitch);
+#pragma unroll
+      for (int e = 0; e < kPiece; ++e) value.data[e] += more.data[e];
+    }
     return value;
   };
   const int32_t first_column = tile.column * params.w.target_step();
@@ -192,12 +219,14 @@ __device__ __forceinline__ void each_target(const DepthwiseAnyParams& params, co
     const int32_t row = tile.h.target + tile.h.target_step * (tile.row + run.slot_h);
     if (planes.channels_inner) {
       for (int32_t i = lane; i < channels; i += lanes) {
-        store(i, run.image, row, first_column + run.slot_w, sum(run.at + i * planes.plane_pitch));
+        store(i, run.image, row, first_column + run.slot_w, sum(Piece<1>{}, run.at + i * planes.plane_pitch));
       }
     } else {
-      for (int32_t i = lane; i < columns; i += lanes) {
-        store(run.channel, run.image, row, first_column + i, sum(run.at + i));
-      }
+      with_piece(planes, [&]<int kPiece>(Piece<kPiece> piece) {
+        for (int32_t i = kPiece * lane; i < columns; i += kPiece * lanes) {
+          store(run.channel, run.image, row, first_column + i, sum(piece, run.at + i));
+        }
+      });
     }
   });
 }
@@ -247,40 +276,36 @@ template <typename T, int kRows, int kColumns>
 __device__ __forceinline__ void add_strand(const DepthwiseAnyParams& params, const DepthwiseAnyTile& tile,
                                            const DepthwiseAnyStrand& strand, const DepthwiseAnyPlace& place,
                                            int32_t channels, const PlaceOfSums<kRows, kColumns>& aside) {
-  float* const source_smem = depthwise_any_smem;
-  float* const tap_smem = depthwise_any_smem + params.tap_at;
   const DepthwiseAnyPlanes &source_planes = params.source_planes, &tap_planes = params.tap_planes;
-  const float* source_of_thread = source_smem + place.plane * source_planes.plane_pitch + place.column;
-  const float* taps_of_thread = tap_smem + (params.wgrad ? place.plane : place.channel) * tap_planes.plane_pitch;
+  const int32_t source_of_thread = place.plane * source_planes.plane_pitch + place.column;
+  const int32_t taps_of_thread = params.tap_at + (params.wgrad ? place.plane : place.channel) * tap_planes.plane_pitch;
   // Slots of the source where the first row of taps meets the warp's first and last row of targets.
   const int32_t first_slot = place.row + place.first_tap_row;
   const int32_t warp_first = warp_min(first_slot), warp_last = -warp_min(-first_slot);
 
   float sums[kRows][kColumns] = {};
   if (params.wgrad && place.exists) aside.store(sums);
-  const bool any_taps = tile.h.taps > 0 && strand.taps > 0;
-  for (int32_t number = tile.begin; any_taps && number < tile.end; ++number) {
-    const DepthwiseAnyStep step(params, tile, number);
-    const DepthwiseAnySpan rows = params.h.source_span(tile.h, tile.row, step.tap_h);
-    const DepthwiseAnySpan tap_rows = params.h.tap_span(tile.h, step.tap_h);
-    const DepthwiseAnySpan columns = params.w.source_span(strand, tile.column, step.tap_w);
-    const DepthwiseAnySpan tap_columns = params.w.tap_span(strand, step.tap_w);
-    __syncthreads();  // the last ones are no longer read
+
+  auto stage = [&](const DepthwiseAnyStep& step, float* buffer) {
     stage_planes(tap_planes, params, static_cast<const T*>(params.taps), channels, params.wgrad ? step.first_image : 0,
-                 params.wgrad ? step.images : 1, tap_rows, tap_columns, tap_smem,
+                 params.wgrad ? step.images : 1, params.h.tap_span(tile.h, step.tap_h),
+                 params.w.tap_span(strand, step.tap_w), buffer + params.tap_at,
                  [&](int32_t c) { return params.tap_channel(tile.channel + c, step.source_index); });
     stage_planes(source_planes, params, static_cast<const T*>(params.source), channels, step.first_image, step.images,
-                 rows, columns, source_smem,
+                 params.h.source_span(tile.h, tile.row, step.tap_h),
+                 params.w.source_span(strand, tile.column, step.tap_w), buffer,
                  [&](int32_t c) { return params.source_channel(tile.channel + c, step.source_index); });
-    ptx::async_copy_commit();
-    ptx::async_copy_wait<0>();
-    __syncthreads();
+  };
+  auto multiply = [&](const DepthwiseAnyStep& step, const float* buffer) {
+    const DepthwiseAnySpan rows = params.h.source_span(tile.h, tile.row, step.tap_h);
+    const int32_t tap_rows = params.h.tap_span(tile.h, step.tap_h).high;
+    const int32_t tap_columns = params.w.tap_span(strand, step.tap_w).high;
     // The weight gradient leaves them out whatever dy is.
-    const bool skips =
-        params.skips_rows && (params.wgrad || finite_taps(params, tap_smem, tap_rows.high, tap_columns.high, channels));
-    if (!place.exists) continue;
+    const bool skips = params.skips_rows &&
+                       (params.wgrad || finite_taps(params, buffer + params.tap_at, tap_rows, tap_columns, channels));
+    if (!place.exists) return;
     for (int32_t of_class = 0; of_class < params.h.classes(); ++of_class) {
-      const int32_t taps = params.h.slots_before(tap_rows.high, of_class);
+      const int32_t taps = params.h.slots_before(tap_rows, of_class);
       const int32_t count = min(params.part_rows, taps - place.first_tap_row);
       int32_t a = 0, last = count > 0 ? count + kRows - 1 : 0;
       if (skips) {
@@ -288,24 +313,40 @@ __device__ __forceinline__ void add_strand(const DepthwiseAnyParams& params, con
         last = min(last, params.h.slots_before(rows.high, of_class) - warp_first);
       }
       const float* source =
-          source_of_thread + (of_class * params.h.source_slots() + first_slot) * source_planes.row_pitch;
+          buffer + source_of_thread + (of_class * params.h.source_slots() + first_slot) * source_planes.row_pitch;
       const float* with =
-          taps_of_thread + (of_class * params.h.tap_slots() + place.first_tap_row) * tap_planes.row_pitch;
+          buffer + taps_of_thread + (of_class * params.h.tap_slots() + place.first_tap_row) * tap_planes.row_pitch;
       while (a < last) {
         for (const int32_t run = min(last, a + params.run_rows); a < run; ++a) {
           bool meets[kRows];
 #pragma unroll
           for (int i = 0; i < kRows; ++i) meets[i] = a - i >= 0 && a - i < count;
-          add_row(params, sums, source + a * source_planes.row_pitch, with + a * tap_planes.row_pitch, tap_columns.high,
+          add_row(params, sums, source + a * source_planes.row_pitch, with + a * tap_planes.row_pitch, tap_columns,
                   meets);
         }
         if (params.wgrad) aside.put_aside(sums);
       }
     }
+  };
+
+  const int32_t ahead = params.tiling.buffers - 1;
+  const int32_t end = tile.h.taps > 0 && strand.taps > 0 ? tile.end : tile.begin;
+  auto buffer_of = [&](int32_t number) { return depthwise_any_smem + (number & ahead) * params.buffer_pitch; };
+  for (int32_t number = tile.begin; number < end + ahead; ++number) {
+    if (number < end) stage(DepthwiseAnyStep(params, tile, number), buffer_of(number));
+    ptx::async_copy_commit();
+    const int32_t now = number - ahead;
+    if (now < tile.begin) continue;
+    if (ahead > 0) {
+      ptx::async_copy_wait<1>();
+    } else {
+      ptx::async_copy_wait<0>();
+    }
+    __syncthreads();
+    multiply(DepthwiseAnyStep(params, tile, now), buffer_of(now));
+    __syncthreads();  // the buffer is written again, and may be where sums are stored
   }
-  if (params.wgrad) return;
-  __syncthreads();  // sums may lie where taps and source were
-  if (place.exists) aside.store(sums);
+  if (!params.wgrad && place.exists) aside.store(sums);
 }
 
 template <typename T, int kRows, int kColumns>
@@ -336,17 +377,23 @@ __global__ void __launch_bounds__(kDepthwiseAnyThreads, 4)
   const int32_t images = params.wgrad ? 1 : min(params.tiling.images, params.images - first_image);
   const Strides& strides = targets.strides;
   each_target(params, tile, channels, images, shares,
-              [&](int32_t channel, int32_t image, int32_t row, int32_t column, float sum) {
+              [&](int32_t channel, int32_t image, int32_t row, int32_t column, const auto& sums) {
+                constexpr int kPiece = sizeof(sums) / sizeof(float);
                 channel += tile.channel;
                 if (params.sums != nullptr) {
-                  const int32_t tap = row * params.w.axis.target_extent + column;
-                  params.sums[tile.group * params.slice_sums +
-                              int64_t{channel} * params.h.axis.target_extent * params.w.axis.target_extent + tap] = sum;
+                  float* to = params.sums + tile.group * params.slice_sums + column +
+                              (int64_t{channel} * params.h.axis.target_extent + row) * params.w.axis.target_extent;
+#pragma unroll
+                  for (int e = 0; e < kPiece; ++e) to[e] = sums.data[e];
                   return;
                 }
-                if (params.bias != nullptr) sum += widen(static_cast<const T*>(params.bias)[channel]);
-                static_cast<T*>(params.target)[(first_image + image) * strides.n + channel * strides.c +
-                                               row * strides.h + column * strides.w] = narrow<T>(sum);
+                const float bias = params.bias != nullptr ? widen(static_cast<const T*>(params.bias)[channel]) : 0.f;
+                Vector<T, kPiece> rounded;
+#pragma unroll
+                for (int e = 0; e < kPiece; ++e) rounded.data[e] = narrow<T>(sums.data[e] + bias);
+                *reinterpret_cast<Vector<T, kPiece>*>(static_cast<T*>(params.target) +
+                                                      (first_image + image) * strides.n + channel * strides.c +
+                                                      row * strides.h + column * strides.w) = rounded;
               });
 }
 

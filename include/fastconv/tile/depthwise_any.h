@@ -20,7 +20,8 @@ struct DepthwiseAnyConfig {
 inline constexpr int kDepthwiseAnyThreads = 128;  // of a block, at most
 // Columns of taps that a thread multiplies at once. It reads this many values more than lie in its last row.
 inline constexpr int kDepthwiseAnyChunk = 8;
-inline constexpr int kDepthwiseAnyRead = 4;  // floats of an access of shared memory
+inline constexpr int kDepthwiseAnyRead = 4;   // floats of an access of shared memory
+inline constexpr int kDepthwiseAnyBatch = 8;  // copies that a thread has on their way at once
 // Weight gradient: products that a thread adds up before it puts the sum aside, which bounds rounding errors.
 inline constexpr int kDepthwiseAnyChain = 64;
 
@@ -29,6 +30,7 @@ struct DepthwiseAnyTiling {
   int32_t channels, images;  // whose planes a block has
   int32_t parts;             // rows of taps are dealt out to so many times the threads
   int32_t taps_h, taps_w;    // that are staged at once
+  int32_t buffers;           // 2: what is needed next is on its way while this is multiplied
 };
 
 // The rows n of a strand are first + step * n; those from `low` to before `high` exist.
@@ -116,6 +118,7 @@ struct DepthwiseAnyPlanes {
   int32_t class_pitch, row_pitch, plane_pitch;  // floats
   int32_t channels, images;
   int32_t lanes_log2;  // threads that share a run, which is of columns of a row or of channels of a pixel
+  int32_t piece;       // elements of an access: 1, 2 or 4 that lie side by side, aligned, and exist all or none
   bool channels_inner;
   FastDivmod by_slots_w, by_slots_h, by_classes_w, by_rows, by_images;
 
@@ -145,8 +148,9 @@ struct DepthwiseAnyParams {
   FastDivmod by_strands_h, by_tiles_w, by_tiles_h, by_channels;
   FastDivmod by_lanes_w, by_planes, by_lanes_h;
   FastDivmod by_tap_tiles_w, by_tap_tiles_h;
-  // Floats before the taps, and before the sums: these lie where taps and source were if they come last.
-  int32_t tap_at, sum_at;
+  // Floats of a buffer, before the taps in it, and before the sums: these lie where taps and source were if they come
+  // last.
+  int32_t buffer_pitch, tap_at, sum_at;
 
   FASTCONV_HOST_DEVICE int32_t source_channel(int32_t channel, int32_t source_index) const {
     return by_filters.div(channel) * sources + source_index;
