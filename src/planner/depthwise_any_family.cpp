@@ -190,7 +190,7 @@ struct Work {
 };
 Work work_of(const DepthwiseAnyConfig& config, const ConvProblem& problem, const DepthwiseAnyParams& params,
              int64_t slices) {
-  constexpr double kStaged = 8, kStored = 10, kRun = 50, kRow = 12;  // instructions
+  constexpr double kStaged = 8, kStored = 10, kRun = 50, kChunkRow = 8;  // instructions
   const auto size = static_cast<double>(element_size(problem.dtype));
   const DepthwiseAnyTiling& tiling = params.tiling;
   const bool wgrad = problem.pass == Pass::kWgrad;
@@ -203,18 +203,27 @@ Work work_of(const DepthwiseAnyConfig& config, const ConvProblem& problem, const
     return elements * (each / planes.piece + kRun * (1 << planes.lanes_log2) / run);
   };
   const double threads = double(tiling.lanes_h) * tiling.lanes_w * source.planes() * tiling.parts;
-  const double visited = params.h.classes() * (params.part_rows + config.rows - 1.0);
-  const double slots = params.w.tap_slots(), classes_w = params.w.classes();
-  const double chunks = std::ceil(slots / kDepthwiseAnyChunk) + (params.w.tap_slots() % kDepthwiseAnyChunk > 4);
+  // Of a row of the source and a class of columns: chunks of taps, and accesses to the source and to the taps.
+  int64_t chunks = 0, windows = 0, tap_reads = 0;
+  for (int32_t left = params.w.tap_slots(); left > 0; left -= kDepthwiseAnyChunk, ++chunks) {
+    const int32_t columns = std::min(left, kDepthwiseAnyChunk);
+    windows += ceil_div(config.columns + columns - 1, kDepthwiseAnyRead);
+    tap_reads += ceil_div(columns, kDepthwiseAnyRead);
+  }
+  const double visited = params.h.classes() * (params.part_rows + config.rows - 1.0) * params.w.classes();
+  const double sums = config.rows * config.columns;
   const double products =
-      double(params.h.classes()) * params.part_rows * config.rows * config.columns * slots * classes_w;
-  const double windows = visited * classes_w * (chunks * config.columns / 4 + slots / 4);
-  const double tap_reads =
-      double(params.h.classes()) * params.part_rows * config.rows * classes_w * std::ceil(slots / 4);
-  // Taps of one channel are read by all threads of a warp at once.
-  const double tap_clocks = !wgrad && source.channels == 1 ? 2 : 4;
-  const double multiply = std::max((products + windows + tap_reads + kRow * visited * classes_w) / 128,
-                                   (4 * windows + tap_clocks * tap_reads) / 32);
+      double(params.h.classes()) * params.part_rows * sums * params.w.tap_slots() * params.w.classes();
+  // Sums that are put aside: read, added, written and cleared.
+  const double asides =
+      wgrad ? double(chunks) * params.h.classes() * params.w.classes() * ceil_div(params.part_rows, params.run_rows)
+            : 0;
+  const double row_instructions = double(windows + tap_reads) + double(chunks) * (kChunkRow + 4 * config.rows);
+  // Threads side by side in a row read every second access.
+  const double conflicts = tiling.lanes_w > 4 ? config.columns / 4 : 1;
+  const double multiply =
+      std::max((products + visited * row_instructions + 2.5 * sums * asides) / 128,
+               4 * (visited * (double(windows) * conflicts + double(tap_reads)) + sums / 2 * asides) / 32);
   const double outputs =
       double(params.target_planes.planes()) * params.target_planes.rows * params.target_planes.slots_w;
   Work work{};
@@ -407,7 +416,8 @@ DepthwiseAnyParams depthwise_any_params(const DepthwiseAnyConfig& config, const 
   params.buffer_pitch = params.tap_at + params.tap_planes.floats() + 2 * kDepthwiseAnyChunk;
   params.sum_at = wgrad || w.all_strands() > 1 ? tiling.buffers * params.buffer_pitch : 0;
   params.part_rows = static_cast<int32_t>(ceil_div(h.tap_slots(), tiling.parts));
-  params.run_rows = wgrad ? std::max(1, kDepthwiseAnyChain / w.taps) : h.source_slots();
+  constexpr int32_t kRunRows = kDepthwiseAnyChain / kDepthwiseAnyChunk;
+  params.run_rows = wgrad && params.part_rows > kRunRows ? kRunRows : h.source_slots();
   auto tiles = [](int64_t extent, int64_t tile) { return FastDivmod(std::max<int64_t>(1, ceil_div(extent, tile))); };
   params.by_tap_tiles_w = tiles(most_taps(w), w.taps), params.by_tap_tiles_h = tiles(most_taps(h), h.taps);
   params.steps = static_cast<int32_t>((wgrad ? image_groups(problem, tiling) : params.sources) *

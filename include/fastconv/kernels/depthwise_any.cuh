@@ -76,14 +76,14 @@ __device__ __forceinline__ void stage_run(const T* tensor, float* to, int32_t st
   }
 }
 
-template <int kPiece>
-using Piece = std::integral_constant<int, kPiece>;
+template <int kValue>
+using Constant = std::integral_constant<int, kValue>;
 template <typename F>
 __device__ __forceinline__ void with_piece(const DepthwiseAnyPlanes& planes, F&& f) {
   switch (planes.piece) {
-    case 4: f(Piece<4>{}); break;
-    case 2: f(Piece<2>{}); break;
-    default: f(Piece<1>{});
+    case 4: f(Constant<4>{}); break;
+    case 2: f(Constant<2>{}); break;
+    default: f(Constant<1>{});
   }
 }
 
@@ -112,7 +112,7 @@ __device__ __forceinline__ void stage_planes(const DepthwiseAnyPlanes& planes, c
       const int64_t slot_step = params.w.row(1, 0) * step;
       const int32_t low = params.w.slots_before(w.low, run.class_w);
       const int32_t high = row_exists ? params.w.slots_before(w.high, run.class_w) : low;
-      with_piece(planes, [&]<int kPiece>(Piece<kPiece>) {
+      with_piece(planes, [&]<int kPiece>(Constant<kPiece>) {
         stage_run<kPiece>(
             from, to + run.at, 1, lane, lanes, planes.slots_w,
             [&](int32_t i) { return kPiece == 1 ? i * slot_step : i; },
@@ -122,11 +122,12 @@ __device__ __forceinline__ void stage_planes(const DepthwiseAnyPlanes& planes, c
   });
 }
 
-// kTaps columns of taps in each row of them that meets one of the thread's rows: the row above belongs to the target
-// below. Both addresses are aligned to an access.
+// Rows [begin, end) of the source, by kTaps columns of those of `count` rows of taps that meet one of the thread's
+// rows: source row a meets row a - i of the taps at target row i. Both addresses are aligned to an access.
 template <int kTaps, int kRows, int kColumns>
-__device__ __forceinline__ void add_products(float (&sums)[kRows][kColumns], const float* source, const float* taps,
-                                             int32_t tap_pitch, const bool (&meets)[kRows]) {
+__device__ __forceinline__ void add_rows(float (&sums)[kRows][kColumns], const float* source, int32_t source_pitch,
+                                         const float* taps, int32_t tap_pitch, int32_t begin, int32_t end,
+                                         int32_t count) {
   constexpr int kRead = kDepthwiseAnyRead;
   auto read = [](const float* from, auto& to) {
 #pragma unroll
@@ -135,40 +136,52 @@ __device__ __forceinline__ void add_products(float (&sums)[kRows][kColumns], con
       to[kRead * i] = v.x, to[kRead * i + 1] = v.y, to[kRead * i + 2] = v.z, to[kRead * i + 3] = v.w;
     }
   };
+  // A row of taps stays in its slot until no row of targets meets it any more.
+  float slots[kRows][(kTaps + kRead - 1) / kRead * kRead];
+  bool exists[kRows];
+  auto read_taps = [&](int32_t row, int slot) {
+    exists[slot] = row >= 0 && row < count;
+    if (exists[slot]) read(taps + row * tap_pitch, slots[slot]);
+  };
   float window[(kColumns + kTaps - 1 + kRead - 1) / kRead * kRead];
-  read(source, window);
 #pragma unroll
-  for (int i = 0; i < kRows; ++i) {
-    if (!meets[i]) continue;
-    float row[(kTaps + kRead - 1) / kRead * kRead];
-    read(taps - i * tap_pitch, row);
+  for (int slot = 0; slot < kRows; ++slot) read_taps(slot == 0 ? begin : begin + slot - kRows, slot);
+  for (int32_t first = begin; first < end; first += kRows) {
 #pragma unroll
-    for (int t = 0; t < kTaps; ++t) {
+    for (int step = 0; step < kRows; ++step) {
+      const int32_t a = first + step;
+      if (a >= end) break;
+      read(source + a * source_pitch, window);
+      // The oldest row of taps comes first: its slot is that of the next one, which is on its way during the rest.
 #pragma unroll
-      for (int k = 0; k < kColumns; ++k) sums[i][k] += window[k + t] * row[t];
+      for (int i = kRows - 1; i >= 0; --i) {
+        const int slot = (step - i + kRows) % kRows;
+        if (exists[slot]) {
+#pragma unroll
+          for (int t = 0; t < kTaps; ++t) {
+#pragma unroll
+            for (int k = 0; k < kColumns; ++k) sums[i][k] += window[k + t] * slots[slot][t];
+          }
+        }
+        if (i == kRows - 1) read_taps(a + 1, slot);
+      }
     }
   }
 }
 
-// One row of the source, of all classes of columns, with `count` columns of taps.
-template <int kRows, int kColumns>
-__device__ __forceinline__ void add_row(const DepthwiseAnyParams& params, float (&sums)[kRows][kColumns],
-                                        const float* source, const float* taps, int32_t count,
-                                        const bool (&meets)[kRows]) {
+// f(number, as a constant).
+template <typename F>
+__device__ __forceinline__ void with_chunk(int32_t taps, F&& f) {
   static_assert(kDepthwiseAnyChunk == 8);
-  const int32_t tap_pitch = params.tap_planes.row_pitch;
-  for (int32_t of_class = 0; of_class < params.tap_planes.classes_w; ++of_class) {
-    int32_t left = params.w.slots_before(count, of_class);
-    const float *from = source, *with = taps;
-    for (; left >= 8; left -= 8, from += 8, with += 8) add_products<8>(sums, from, with, tap_pitch, meets);
-    if (left >= 4) {
-      add_products<4>(sums, from, with, tap_pitch, meets);
-      left -= 4, from += 4, with += 4;
-    }
-    if (left == 3) add_products<3>(sums, from, with, tap_pitch, meets);
-    if (left == 2) add_products<2>(sums, from, with, tap_pitch, meets);
-    if (left == 1) add_products<1>(sums, from, with, tap_pitch, meets);
-    source += params.source_planes.class_pitch, taps += params.tap_planes.class_pitch;
+  switch (taps) {
+    case 1: f(Constant<1>{}); break;
+    case 2: f(Constant<2>{}); break;
+    case 3: f(Constant<3>{}); break;
+    case 4: f(Constant<4>{}); break;
+    case 5: f(Constant<5>{}); break;
+    case 6: f(Constant<6>{}); break;
+    case 7: f(Constant<7>{}); break;
+    default: f(Constant<8>{});
   }
 }
 
@@ -200,7 +213,7 @@ __device__ __forceinline__ void each_target(const DepthwiseAnyParams& params, co
   const DepthwiseAnyPlanes& planes = params.target_planes;
   const int32_t lanes = 1 << planes.lanes_log2, lane = static_cast<int32_t>(threadIdx.x) & (lanes - 1);
   const int32_t share_pitch = planes.floats();
-  auto sum = [&]<int kPiece>(Piece<kPiece>, int32_t at) {
+  auto sum = [&]<int kPiece>(Constant<kPiece>, int32_t at) {
     using Sums = Vector<float, kPiece>;
     const float* from = depthwise_any_smem + params.sum_at + at;
     auto value = *reinterpret_cast<const Sums*>(from);
@@ -219,10 +232,10 @@ __device__ __forceinline__ void each_target(const DepthwiseAnyParams& params, co
     const int32_t row = tile.h.target + tile.h.target_step * (tile.row + run.slot_h);
     if (planes.channels_inner) {
       for (int32_t i = lane; i < channels; i += lanes) {
-        store(i, run.image, row, first_column + run.slot_w, sum(Piece<1>{}, run.at + i * planes.plane_pitch));
+        store(i, run.image, row, first_column + run.slot_w, sum(Constant<1>{}, run.at + i * planes.plane_pitch));
       }
     } else {
-      with_piece(planes, [&]<int kPiece>(Piece<kPiece> piece) {
+      with_piece(planes, [&]<int kPiece>(Constant<kPiece> piece) {
         for (int32_t i = kPiece * lane; i < columns; i += kPiece * lanes) {
           store(run.channel, run.image, row, first_column + i, sum(piece, run.at + i));
         }
@@ -277,11 +290,14 @@ __device__ __forceinline__ void add_strand(const DepthwiseAnyParams& params, con
                                            const DepthwiseAnyStrand& strand, const DepthwiseAnyPlace& place,
                                            int32_t channels, const PlaceOfSums<kRows, kColumns>& aside) {
   const DepthwiseAnyPlanes &source_planes = params.source_planes, &tap_planes = params.tap_planes;
-  const int32_t source_of_thread = place.plane * source_planes.plane_pitch + place.column;
-  const int32_t taps_of_thread = params.tap_at + (params.wgrad ? place.plane : place.channel) * tap_planes.plane_pitch;
-  // Slots of the source where the first row of taps meets the warp's first and last row of targets.
+  // The slot of the source where the thread's first row of taps meets its first row of targets, and the warp's first
+  // and last such slot.
   const int32_t first_slot = place.row + place.first_tap_row;
   const int32_t warp_first = warp_min(first_slot), warp_last = -warp_min(-first_slot);
+  const int32_t source_of_thread =
+      place.plane * source_planes.plane_pitch + first_slot * source_planes.row_pitch + place.column;
+  const int32_t taps_of_thread = params.tap_at + (params.wgrad ? place.plane : place.channel) * tap_planes.plane_pitch +
+                                 place.first_tap_row * tap_planes.row_pitch;
 
   float sums[kRows][kColumns] = {};
   if (params.wgrad && place.exists) aside.store(sums);
@@ -312,19 +328,20 @@ __device__ __forceinline__ void add_strand(const DepthwiseAnyParams& params, con
         a = max(a, params.h.slots_before(rows.low, of_class) - warp_last);
         last = min(last, params.h.slots_before(rows.high, of_class) - warp_first);
       }
-      const float* source =
-          buffer + source_of_thread + (of_class * params.h.source_slots() + first_slot) * source_planes.row_pitch;
-      const float* with =
-          buffer + taps_of_thread + (of_class * params.h.tap_slots() + place.first_tap_row) * tap_planes.row_pitch;
-      while (a < last) {
-        for (const int32_t run = min(last, a + params.run_rows); a < run; ++a) {
-          bool meets[kRows];
-#pragma unroll
-          for (int i = 0; i < kRows; ++i) meets[i] = a - i >= 0 && a - i < count;
-          add_row(params, sums, source + a * source_planes.row_pitch, with + a * tap_planes.row_pitch, tap_columns,
-                  meets);
+      const float* source = buffer + source_of_thread + of_class * params.h.source_slots() * source_planes.row_pitch;
+      const float* with = buffer + taps_of_thread + of_class * params.h.tap_slots() * tap_planes.row_pitch;
+      for (int32_t of_columns = 0; of_columns < params.w.classes(); ++of_columns) {
+        const int32_t slots = params.w.slots_before(tap_columns, of_columns);
+        for (int32_t chunk = 0; chunk < slots; chunk += kDepthwiseAnyChunk) {
+          for (int32_t run = a; run < last; run += params.run_rows) {
+            with_chunk(slots - chunk, [&]<int kTaps>(Constant<kTaps>) {
+              add_rows<kTaps>(sums, source + of_columns * source_planes.class_pitch + chunk, source_planes.row_pitch,
+                              with + of_columns * tap_planes.class_pitch + chunk, tap_planes.row_pitch, run,
+                              min(last, run + params.run_rows), count);
+            });
+            if (params.wgrad) aside.put_aside(sums);
+          }
         }
-        if (params.wgrad) aside.put_aside(sums);
       }
     }
   };

@@ -21,7 +21,7 @@ inline constexpr int kDepthwiseAnyThreads = 128;  // of a block, at most
 // Columns of taps that a thread multiplies at once. It reads this many values more than lie in its last row.
 inline constexpr int kDepthwiseAnyChunk = 8;
 inline constexpr int kDepthwiseAnyRead = 4;   // floats of an access of shared memory
-inline constexpr int kDepthwiseAnyBatch = 8;  // copies that a thread has on their way at once
+inline constexpr int kDepthwiseAnyBatch = 4;  // copies that a thread has on their way at once
 // Weight gradient: products that a thread adds up before it puts the sum aside, which bounds rounding errors.
 inline constexpr int kDepthwiseAnyChain = 64;
 
@@ -140,7 +140,7 @@ struct DepthwiseAnyParams {
   int32_t sources;             // dgrad: channels of dy for one of dx; otherwise 1
   FastDivmod by_filters;       // otherwise target channels to a source channel
   int32_t part_rows;           // rows of a class of taps that a thread takes
-  int32_t run_rows;            // wgrad: rows of the source after which sums are put aside
+  int32_t run_rows;            // of the source that are multiplied at once; wgrad: then sums are put aside
   int32_t steps, slice_steps;  // of a strand, see DepthwiseAnyStep; wgrad: how many of them a slice has
   int64_t slice_sums;          // of a slice
   bool skips_rows;             // rows of padding are left out where the taps are finite
