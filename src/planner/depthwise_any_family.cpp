@@ -339,14 +339,10 @@ Plan cheapest(const KernelEntry& entry, const ConvProblem& problem, const Device
   constexpr int64_t kMost = kDepthwiseAnyThreads;
   // Whole filters unless they are huge; of dy, rows that threads can share.
   const int64_t taps_h = std::max<int64_t>(1, most_taps(axes.h)), taps_w = std::max<int64_t>(1, most_taps(axes.w));
-  const int64_t most_h = wgrad ? 64 : 1024, most_w = wgrad ? 64 : 256;
-  auto even = [](int64_t extent, int64_t most) {
-    return static_cast<int32_t>(ceil_div(extent, ceil_div(extent, most)));
-  };
+  const int32_t most_h = wgrad ? 64 : 1024, most_w = wgrad ? 64 : 256;
   // Tiles begin at whole pieces.
-  const int32_t tile_taps_w =
-      taps_w <= most_w ? static_cast<int32_t>(taps_w) : static_cast<int32_t>(round_up(even(taps_w, most_w), 4));
-  halves(even(taps_h, most_h), most_h, [&](int32_t tile_taps_h) {
+  const int32_t tile_taps_w = static_cast<int32_t>(taps_w <= most_w ? taps_w : round_up(even_part(taps_w, most_w), 4));
+  halves(even_part(taps_h, most_h), most_h, [&](int32_t tile_taps_h) {
     if (!wgrad && tile_taps_h < std::min<int64_t>(taps_h, 16)) return;
     halves(lanes_w, kMost, [&](int32_t w) {
       halves(lanes_h, kMost / w, [&](int32_t h) {

@@ -63,11 +63,6 @@ DepthwiseAxis axis_w(const DepthwiseConfig& config, const ConvProblem& a) {
                    a.dilation.w);
 }
 
-// The parts of equal size, none larger than `most`, that `extent` is cut into.
-int32_t even_part(int64_t extent, int64_t most) {
-  return static_cast<int32_t>(ceil_div(extent, ceil_div(extent, std::min(extent, most))));
-}
-
 int32_t choose_run(const DepthwiseConfig& config, const ConvProblem& problem, int64_t units, const DeviceSpec& device) {
   const DepthwiseAxis w = axis_w(config, problem);
   const int64_t strands = axis_h(config, problem, 1).strands.divisor;

@@ -83,8 +83,8 @@ std::ostream& operator<<(std::ostream& out, const WgradTiling& tiling) {
 
 std::ostream& operator<<(std::ostream& out, const DepthwiseAnyTiling& tiling) {
   return out << "threads " << tiling.lanes_h << "x" << tiling.lanes_w << " of " << tiling.channels << "x"
-             << tiling.images << " planes, parts " << tiling.parts << ", taps " << tiling.taps_h << "x"
-             << tiling.taps_w << ", buffers " << tiling.buffers;
+             << tiling.images << " planes, parts " << tiling.parts << ", taps " << tiling.taps_h << "x" << tiling.taps_w
+             << ", buffers " << tiling.buffers;
 }
 
 std::ostream& operator<<(std::ostream& out, const GroupedTiling& tiling) {

@@ -37,7 +37,7 @@ __device__ __forceinline__ void each_run(const DepthwiseAnyPlanes& planes, F&& f
   }
 }
 
-// Copies a run in pieces of kPiece elements: zeros for those that do not exist. `step`: in shared memory, from an
+// Copies a run in pieces of kPiece elements, zeros for those that do not exist. `step`: in shared memory, from an
 // element to the next one.
 template <int kPiece, typename T, typename Offset, typename Exists>
 __device__ __forceinline__ void stage_run(const T* tensor, float* to, int32_t step, int32_t lane, int32_t lanes,
@@ -412,25 +412,6 @@ __global__ void __launch_bounds__(kDepthwiseAnyThreads, 4)
                                                       (first_image + image) * strides.n + channel * strides.c +
                                                       row * strides.h + column * strides.w) = rounded;
               });
-}
-
-inline constexpr int kDepthwiseAnyReduceThreads = 128;
-
-// Adds the slices in order. One thread a tap.
-template <typename T>
-__global__ void __launch_bounds__(kDepthwiseAnyReduceThreads)
-    depthwise_any_reduce(const __grid_constant__ DepthwiseAnyParams params, int32_t slices) {
-  const int64_t i = int64_t{blockIdx.x} * kDepthwiseAnyReduceThreads + threadIdx.x;
-  if (i >= params.slice_sums) return;
-  float sum = 0;
-#pragma unroll 8
-  for (int32_t slice = 0; slice < slices; ++slice) sum += params.sums[slice * params.slice_sums + i];
-  const int32_t rows = params.h.axis.target_extent, columns = params.w.axis.target_extent;
-  const auto filter = static_cast<int32_t>(i / (int64_t{rows} * columns));
-  const auto tap = static_cast<int32_t>(i - int64_t{filter} * rows * columns);
-  const Strides& strides = params.target_planes.strides;
-  static_cast<T*>(params.target)[filter * strides.c + tap / columns * strides.h + tap % columns * strides.w] =
-      narrow<T>(sum);
 }
 
 }  // namespace fastconv

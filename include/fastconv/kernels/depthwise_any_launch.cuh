@@ -1,8 +1,8 @@
 // Host side of the depthwise kernels for any filter: from a plan to a launch.
 #pragma once
 
-#include "fastconv/core/integers.h"
 #include "fastconv/kernels/depthwise_any.cuh"
+#include "fastconv/kernels/depthwise_reduce_launch.cuh"
 #include "fastconv/launch/dtype_of.cuh"
 #include "fastconv/launch/launch.cuh"
 #include "fastconv/launch/launchers.h"
@@ -23,14 +23,9 @@ void launch_depthwise_any(const Plan& plan, const ConvProblem& problem, const Co
     case Pass::kWgrad: params.source = buffers.x, params.taps = buffers.y, params.target = buffers.w; break;
   }
   if (plan.split > 1) params.sums = static_cast<float*>(buffers.workspace);
-  const char* name = plan.kernel->name;
-  launch(name, depthwise_any<T, kRows, kColumns>, LaunchShape{plan.grid, plan.block_threads, plan.smem_bytes}, stream,
-         params);
-  if (plan.split > 1) {
-    launch(name, depthwise_any_reduce<T>,
-           LaunchShape{ceil_div(params.slice_sums, kDepthwiseAnyReduceThreads), kDepthwiseAnyReduceThreads}, stream,
-           params, static_cast<int32_t>(plan.split));
-  }
+  launch(plan.kernel->name, depthwise_any<T, kRows, kColumns>,
+         LaunchShape{plan.grid, plan.block_threads, plan.smem_bytes}, stream, params);
+  if (plan.split > 1) launch_depthwise_reduce<T>(plan, problem, buffers, stream);
 }
 
 template <typename T, int kRows, int kColumns, unsigned kDtypes>

@@ -1,8 +1,8 @@
 // Host side of the depthwise kernels: from a plan to a launch.
 #pragma once
 
-#include "fastconv/core/integers.h"
 #include "fastconv/kernels/depthwise.cuh"
+#include "fastconv/kernels/depthwise_reduce_launch.cuh"
 #include "fastconv/kernels/depthwise_wgrad.cuh"
 #include "fastconv/launch/dtype_of.cuh"
 #include "fastconv/launch/launch.cuh"
@@ -30,11 +30,7 @@ void launch_depthwise(const Plan& plan, const ConvProblem& problem, const ConvBu
     params.dw = buffers.w;
     if (plan.split > 1) params.sums = static_cast<float*>(buffers.workspace);
     launch(name, depthwise_wgrad<T, Line>, shape, stream, params);
-    if (plan.split > 1) {
-      const int64_t sums = problem.k * kConfig.taps * kConfig.taps;
-      launch(name, depthwise_reduce<T>, LaunchShape{ceil_div(sums, kDepthwiseThreads), kDepthwiseThreads}, stream,
-             params, kConfig.taps, static_cast<int32_t>(plan.split));
-    }
+    if (plan.split > 1) launch_depthwise_reduce<T>(plan, problem, buffers, stream);
   } else {
     const bool dgrad = problem.pass == Pass::kDgrad;
     params.source = dgrad ? buffers.y : buffers.x;

@@ -118,19 +118,4 @@ __global__ void __launch_bounds__(kDepthwiseThreads) depthwise_wgrad(const __gri
   }
 }
 
-// Adds the slices in order. One thread a tap.
-template <typename T>
-__global__ void __launch_bounds__(kDepthwiseThreads)
-    depthwise_reduce(const __grid_constant__ DepthwiseParams params, int32_t taps, int32_t slices) {
-  const int64_t all = int64_t{params.channels} * taps * taps;
-  const int64_t i = int64_t{blockIdx.x} * kDepthwiseThreads + threadIdx.x;
-  if (i >= all) return;
-  float sum = 0;
-#pragma unroll 8
-  for (int32_t slice = 0; slice < slices; ++slice) sum += params.sums[slice * all + i];
-  const auto filter = static_cast<int32_t>(i / (taps * taps)), tap = static_cast<int32_t>(i % (taps * taps));
-  const Strides& strides = params.filter_strides;
-  static_cast<T*>(params.dw)[filter * strides.n + tap / taps * strides.h + tap % taps * strides.w] = narrow<T>(sum);
-}
-
 }  // namespace fastconv

@@ -1,0 +1,28 @@
+// Host side of the second pass of a depthwise weight gradient.
+#pragma once
+
+#include "fastconv/core/buffers.h"
+#include "fastconv/core/integers.h"
+#include "fastconv/kernels/depthwise_reduce.cuh"
+#include "fastconv/launch/launch.cuh"
+#include "fastconv/planner/planner.h"
+#include "fastconv/planner/registry.h"
+
+namespace fastconv {
+
+// Adds the plan's slices, whose sums are in the workspace.
+template <typename T>
+void launch_depthwise_reduce(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers,
+                             cudaStream_t stream) {
+  DepthwiseReduction params{};
+  params.sums = static_cast<const float*>(buffers.workspace);
+  params.dw = buffers.w;
+  params.strides = problem.w_strides;
+  params.taps_h = static_cast<int32_t>(problem.r), params.taps_w = static_cast<int32_t>(problem.s);
+  params.slices = static_cast<int32_t>(plan.split);
+  params.slice_sums = problem.k * problem.r * problem.s;
+  const LaunchShape shape{ceil_div(params.slice_sums, kDepthwiseReduceThreads), kDepthwiseReduceThreads};
+  launch(plan.kernel->name, depthwise_reduce<T>, shape, stream, params);
+}
+
+}  // namespace fastconv
