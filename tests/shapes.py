@@ -274,10 +274,16 @@ def wide_problems(draw: st.DrawFn, max_products: int = 20_000_000) -> Problem:
 @st.composite
 def depthwise_problems(draw: st.DrawFn, kernel: str) -> Problem:
     """What a depthwise kernel's name says fixed, and vectors of channels or columns possible in most."""
-    any_filter = "_any_" in kernel
-    r = draw(st.integers(1, 14)) if any_filter else int(kernel.split("_")[2][0])
-    s = draw(st.integers(1, 14)) if any_filter else r
-    factor = draw(st.integers(1, 4)) if any_filter else 2 if "s2" in kernel else 1
+    any_filter, banded = "_any" in kernel, "_banded_" in kernel
+    if any_filter:
+        r, s = draw(st.integers(1, 14)), draw(st.integers(1, 14))
+    elif banded:
+        s = draw(st.integers(1, 9))
+        r = int(kernel.split("_")[3][0])
+        r = draw(st.sampled_from([r, r, r - 1, 1 if r == 3 else r]))
+    else:
+        r = s = int(kernel.split("_")[2][0])
+    factor = draw(st.integers(1, 4)) if any_filter and not banded else 2 if "s2" in kernel else 1
     # Over the common divisor with the dilation the stride is the kernel's.
     dilation = draw(st.sampled_from([(1, 1), (1, 1), (1, 1), (2, 3), (3, 1)]))
     stride = draw(st.sampled_from([(factor, factor), (factor * dilation[0], factor * dilation[1])]))

@@ -76,6 +76,7 @@ Launcher half_launcher(const KernelEntry& kernel) {
   switch (kernel.family) {
     case KernelFamily::kDepthwise: return window_launcher<T>(kernel);
     case KernelFamily::kDepthwiseAny: return depthwise_any_launcher<T>(kernel.line);
+    case KernelFamily::kDepthwiseBanded: return depthwise_banded_launcher<T>(kernel.line);
     case KernelFamily::kHalo: return half_halo_launcher<T>(kernel);
     case KernelFamily::kWgrad:
       switch (kernel.wgrad.staging) {

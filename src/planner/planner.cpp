@@ -108,6 +108,9 @@ std::ostream& operator<<(std::ostream& out, const Plan& plan) {
   if (plan.kernel->family == KernelFamily::kHalo) out << " " << plan.halo;
   if (plan.kernel->family == KernelFamily::kWgrad) out << " " << plan.wgrad;
   if (plan.kernel->family == KernelFamily::kDepthwiseAny) out << " " << plan.depthwise_any;
+  if (plan.kernel->family == KernelFamily::kDepthwiseBanded) {
+    out << " runs of " << plan.depthwise_banded.run_rows << " rows";
+  }
   if (plan.kernel->family == KernelFamily::kGrouped) out << " " << plan.grouped;
   if (plan.split > 1) out << " split " << plan.split;
   if (plan.chunk > 0) out << " chunk " << plan.chunk;

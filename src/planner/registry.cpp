@@ -4,6 +4,7 @@
 
 #include "fastconv/planner/cpu_family.h"
 #include "fastconv/planner/depthwise_any_family.h"
+#include "fastconv/planner/depthwise_banded_family.h"
 #include "fastconv/planner/depthwise_family.h"
 #include "fastconv/planner/direct_family.h"
 #include "fastconv/planner/grouped_family.h"
@@ -80,6 +81,29 @@ std::vector<KernelEntry> build_table() {
   add_depthwise_any("depthwise_any_wgrad_" #name, Pass::kWgrad, {rows, columns}, dtypes), ++line;
 #include "../launch/configs/depthwise_any.def"
 #undef DEPTHWISE_ANY_KERNEL
+  line = 0;
+  auto add_banded = [&](const char* name, Pass pass, DepthwiseBandedConfig config, unsigned dtypes) {
+    if (!config.computes(pass)) return;
+    KernelEntry entry{name,
+                      pass,
+                      true,
+                      {kBandedTile, kBandedBlock, std::max(1, config.taps) * config.window()},
+                      depthwise_banded_why_not,
+                      depthwise_banded_plan};
+    entry.dtypes = dtypes, entry.family = KernelFamily::kDepthwiseBanded, entry.line = line;
+    entry.depthwise_banded = config;
+    table.push_back(entry);
+  };
+#define DEPTHWISE_BANDED_KERNEL(name, kind, taps, stride, steps, vector, ahead, warps, dtypes)          \
+  {                                                                                                     \
+    const DepthwiseBandedConfig config{DepthwiseKind::kind, taps, stride, steps, vector, ahead, warps}; \
+    add_banded("depthwise_banded_fprop_" #name, Pass::kFprop, config, dtypes);                          \
+    add_banded("depthwise_banded_dgrad_" #name, Pass::kDgrad, config, dtypes);                          \
+    add_banded("depthwise_banded_wgrad_" #name, Pass::kWgrad, config, dtypes);                          \
+    ++line;                                                                                             \
+  }
+#include "../launch/configs/depthwise_banded.def"
+#undef DEPTHWISE_BANDED_KERNEL
   line = 0;
   auto add_halo = [&](const char* name, Pass pass, HaloConfig config) {
     if (!config.computes(pass)) return;

@@ -162,6 +162,9 @@ def grouped_wgrad_chain(problem: ConvProblem, kernel: Kernel, device: DeviceSpec
     """The most pixels that one sum adds up before others are added to it. Raises ValueError if the kernel refuses."""
 
 def depthwise_products(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> list[tuple[int, int, int]]: ...
+def depthwise_banded_products(
+    problem: ConvProblem, kernel: Kernel, device: DeviceSpec
+) -> list[tuple[int, int, int]]: ...
 def halo_products(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> list[tuple[int, int, int]]:
     """As products(), by the plan of a kernel of the halo engine. Raises ValueError if the kernel refuses."""
 

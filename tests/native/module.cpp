@@ -19,6 +19,7 @@
 #include "fastconv/core/problem.h"
 #include "fastconv/core/validate.h"
 #include "fastconv/planner/depthwise_any_family.h"
+#include "fastconv/planner/depthwise_banded_family.h"
 #include "fastconv/planner/depthwise_family.h"
 #include "fastconv/planner/device_spec.h"
 #include "fastconv/planner/grouped_family.h"
@@ -271,6 +272,67 @@ Products depthwise_products(const ConvProblem& problem, const KernelEntry& kerne
       const DepthwisePlace at = depthwise_place(config, params, block, thread);
       if (at.exists && at.channel == 0) add_run(at);
     }
+  }
+  return products;
+}
+
+// As the lanes of the banded depthwise kernels hold windows, taps and targets.
+Products depthwise_banded_products(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device) {
+  const Plan plan = kernel.plan(kernel, problem, device);
+  const DepthwiseBandedConfig& config = kernel.depthwise_banded;
+  const DepthwiseConfig rows = config.rows();
+  const DepthwiseBandedParams params = depthwise_banded_params(plan, problem);
+  const bool turned = problem.pass == Pass::kDgrad && !config.transposed();
+  Products products;
+  auto add_row = [&](const BandedTile& tile, int32_t h, int32_t to_h, int32_t r) {
+    for (int32_t i = 0; i < kBandedTile * kBandedBlock * config.window(); ++i) {
+      const int32_t k = i % config.window(), n = i / config.window() % kBandedBlock;
+      const int32_t block = i / (config.window() * kBandedBlock);
+      auto held = [&](int32_t column) {
+        return banded_block(config, params, tile, block % 8 * 4 + column % 8 / 2, block / 8);
+      };
+      const BandedBlock from = held(k), to = held(n);
+      const int32_t w = from.source + k / 8 * 8 + k % 2, to_w = to.target + n % 2, s = banded_tap(config, params, k, n);
+      if (!from.exists || s < 0 || s >= params.taps_w || w < 0 || w >= params.source_w || to_w >= params.target_w) {
+        continue;
+      }
+      const int32_t last_h = params.taps_h - 1, last_w = params.taps_w - 1;
+      products.emplace_back(
+          from.image * params.source_strides.n + h * params.source_strides.h + w * params.source_strides.w,
+          (turned ? last_h - r : r) * params.filter_strides.h + (turned ? last_w - s : s) * params.filter_strides.w,
+          to.image * params.target_strides.n + to_h * params.target_strides.h + to_w * params.target_strides.w);
+    }
+  };
+  auto add_tile = [&](const BandedTile& tile) {
+    const int32_t outputs = std::min(params.run_rows, params.target_h - tile.row);
+    if (config.any_rows()) {
+      for (int32_t i = 0; i < outputs * params.taps_h; ++i) {
+        const int32_t output = i % outputs, r = i / outputs, h = params.first_row(config, tile.row) + output + r;
+        if (h >= 0 && h < params.source_h) add_row(tile, h, tile.row + output, r);
+      }
+      return;
+    }
+    int32_t first = rows.first_output();
+    for (int32_t row = 0; row < rows.seen(outputs); row += rows.rows_a_shift(), first += rows.shift()) {
+      for (int32_t i = 0; i < rows.rows_a_shift() * rows.slots(); ++i) {
+        const int32_t a = i / rows.slots(), slot = i % rows.slots(), output = first + slot;
+        const int32_t h = params.first_row(config, tile.row) + row + a, r = rows.row_tap(slot, a);
+        if (r >= params.taps_h || output < 0 || output >= outputs || h < 0 || h >= params.source_h) continue;
+        add_row(tile, h, tile.row + output, r);
+      }
+    }
+  };
+  if (problem.pass == Pass::kWgrad) {
+    for (int32_t begin = 0; begin < plan.split * params.slice_tiles; begin += params.slice_tiles) {
+      for (int32_t i = begin; i < std::min(begin + params.slice_tiles, params.tiles); ++i) {
+        add_tile(banded_tile(params, 0, i));
+      }
+    }
+    return products;
+  }
+  for (int32_t warp = 0; warp < params.channels * params.tiles; ++warp) {
+    const BandedTile tile = banded_tile(params, warp);
+    if (tile.channel == 0) add_tile(tile);
   }
   return products;
 }
@@ -1837,6 +1899,7 @@ void bind_index_maths(py::module_& m) {
   m.def("grouped_wgrad_products", &grouped_wgrad_products, "problem"_a, "kernel"_a, "device"_a, "group"_a = 0,
         "tiling"_a = std::nullopt);
   m.def("depthwise_products", unless_refused(depthwise_products), "problem"_a, "kernel"_a, "device"_a);
+  m.def("depthwise_banded_products", unless_refused(depthwise_banded_products), "problem"_a, "kernel"_a, "device"_a);
   m.def("halo_products", unless_refused(halo_products), "problem"_a, "kernel"_a, "device"_a);
   m.def("halo_blocks", unless_refused(halo_blocks), "problem"_a, "kernel"_a, "device"_a);
   m.def("line_stores", unless_refused(line_stores), "problem"_a, "kernel"_a, "device"_a);

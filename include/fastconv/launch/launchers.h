@@ -21,6 +21,8 @@ template <DepthwiseKind kKind, typename T>
 Launcher depthwise_launcher(int line);
 template <typename T>
 Launcher depthwise_any_launcher(int line);
+template <typename T>
+Launcher depthwise_banded_launcher(int line);
 template <HaloStaging kStaging, FilterTile kFilter, HaloOperands kOperands, typename T>
 Launcher halo_launcher(int line);
 template <WgradStaging kStaging, typename T>

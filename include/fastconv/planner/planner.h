@@ -11,6 +11,7 @@
 #include "fastconv/core/problem.h"
 #include "fastconv/planner/device_spec.h"
 #include "fastconv/tile/depthwise_any.h"
+#include "fastconv/tile/depthwise_banded.h"
 #include "fastconv/tile/depthwise_config.h"
 #include "fastconv/tile/grouped_config.h"
 #include "fastconv/tile/halo_config.h"
@@ -33,6 +34,7 @@ struct Plan {
   WgradTiling wgrad{};          // its weight gradient
   DepthwiseTiling depthwise{};
   DepthwiseAnyTiling depthwise_any{};
+  DepthwiseBandedTiling depthwise_banded{};
   GroupedTiling grouped{};  // kernels for narrow groups
   double cost_us = 0;       // model's estimate; compared between kernels only
 };

@@ -9,6 +9,7 @@
 #include "fastconv/planner/device_spec.h"
 #include "fastconv/planner/planner.h"
 #include "fastconv/tile/depthwise_any.h"
+#include "fastconv/tile/depthwise_banded.h"
 #include "fastconv/tile/depthwise_config.h"
 #include "fastconv/tile/grouped_config.h"
 #include "fastconv/tile/halo_config.h"
@@ -29,7 +30,17 @@ enum class VectorReads : int8_t {
 };
 
 // A family is one template: its kernels share a planner and a launcher. Names in planner/*_family.h.
-enum class KernelFamily : int8_t { kDirect, kIm2col, kDepthwise, kDepthwiseAny, kGrouped, kHalo, kWgrad, kCpu };
+enum class KernelFamily : int8_t {
+  kDirect,
+  kIm2col,
+  kDepthwise,
+  kDepthwiseAny,
+  kDepthwiseBanded,
+  kGrouped,
+  kHalo,
+  kWgrad,
+  kCpu
+};
 
 // Bits of KernelEntry::dtypes.
 inline constexpr unsigned dtype_bit(DType dtype) { return 1u << static_cast<int>(dtype); }
@@ -56,6 +67,7 @@ struct KernelEntry {
   WgradConfig wgrad{};  // of its weight gradient
   DepthwiseConfig depthwise{};
   DepthwiseAnyConfig depthwise_any{};
+  DepthwiseBandedConfig depthwise_banded{};
   GroupedConfig grouped{};
 };
 

@@ -18,6 +18,15 @@ __device__ __forceinline__ void load_global16(const void* pointer, uint32_t (&v)
                : "memory");
 }
 
+// Of a stream that nobody writes: the second-level cache fetches what lies around it, which is needed soon. Where the
+// load is left out, `v` keeps its value in its register.
+__device__ __forceinline__ void load_ahead(const void* pointer, uint32_t& v) {
+  asm volatile("ld.global.nc.L2::256B.b32 %0, [%1];" : "+r"(v) : "l"(pointer));
+}
+__device__ __forceinline__ void load_ahead(const void* pointer, uint16_t& v) {
+  asm volatile("ld.global.nc.L2::256B.b16 %0, [%1];" : "+h"(v) : "l"(pointer));
+}
+
 // Everything that the warp wrote before, if its lanes have met, is visible to whoever acquires the sum.
 __device__ __forceinline__ void add_release(uint32_t* counter) {
   asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");

@@ -1,6 +1,6 @@
-// Matrix products of one warp in registers (PTX ISA, "mma"): d += a * b for 16 rows and 8 columns. A depth is 8 values
-// of 16 bits or 4 of TF32, 16 bytes; lane i has word i % 4 of row i / 4 of a and, in the second register, of row i / 4
-// + 8; word i % 4 of column i / 4 of b; columns 2 * (i % 4) and the next of both rows of d.
+// Matrix products of one warp in registers (PTX ISA, "mma"): d = a * b + c, or d += a * b, for 16 rows and 8 columns. A
+// depth is 8 values of 16 bits or 4 of TF32, 16 bytes; lane i has word i % 4 of row i / 4 of a and, in the second
+// register, of row i / 4 + 8; word i % 4 of column i / 4 of b; columns 2 * (i % 4) and the next of both rows of d.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -10,24 +10,34 @@
 
 namespace fastconv::ptx {
 
-#define FASTCONV_MMA(type, shape2, shape1, values)                                                             \
-  __device__ __forceinline__ void mma(type, float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) { \
-    asm("mma.sync.aligned." shape2 ".row.col.f32." values "." values                                           \
-        ".f32 "                                                                                                \
-        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                                      \
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                                       \
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));                                       \
-  }                                                                                                            \
-  __device__ __forceinline__ void mma(type, float (&d)[4], uint32_t a0, uint32_t a1, uint32_t b0) {            \
-    asm("mma.sync.aligned." shape1 ".row.col.f32." values "." values                                           \
-        ".f32 "                                                                                                \
-        "{%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"                                                  \
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                                       \
-        : "r"(a0), "r"(a1), "r"(b0));                                                                          \
+#define FASTCONV_MMA(type, shape2, shape1, values)                                                                   \
+  __device__ __forceinline__ void mma(type, float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1,         \
+                                      const float (&c)[4]) {                                                         \
+    asm("mma.sync.aligned." shape2 ".row.col.f32." values "." values                                                 \
+        ".f32 "                                                                                                      \
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"                                        \
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])                                                             \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3])); \
+  }                                                                                                                  \
+  __device__ __forceinline__ void mma(type, float (&d)[4], uint32_t a0, uint32_t a1, uint32_t b0,                    \
+                                      const float (&c)[4]) {                                                         \
+    asm("mma.sync.aligned." shape1 ".row.col.f32." values "." values                                                 \
+        ".f32 "                                                                                                      \
+        "{%0, %1, %2, %3}, {%4, %5}, {%6}, {%7, %8, %9, %10};"                                                       \
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])                                                             \
+        : "r"(a0), "r"(a1), "r"(b0), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));                                    \
   }
 FASTCONV_MMA(__half, "m16n8k16", "m16n8k8", "f16")
 FASTCONV_MMA(__nv_bfloat16, "m16n8k16", "m16n8k8", "bf16")
 FASTCONV_MMA(float, "m16n8k8", "m16n8k4", "tf32")
 #undef FASTCONV_MMA
+template <typename T>
+__device__ __forceinline__ void mma(T type, float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  mma(type, d, a, b0, b1, d);
+}
+template <typename T>
+__device__ __forceinline__ void mma(T type, float (&d)[4], uint32_t a0, uint32_t a1, uint32_t b0) {
+  mma(type, d, a0, a1, b0, d);
+}
 
 }  // namespace fastconv::ptx

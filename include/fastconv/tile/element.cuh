@@ -43,6 +43,23 @@ __device__ __forceinline__ uint32_t pack2<__nv_bfloat16>(float low, float high) 
   return *reinterpret_cast<const uint32_t*>(&value);
 }
 
+// `sum` and two values of 16 bits times zero: 0 as long as all were finite, NaNs afterwards.
+template <typename T>
+__device__ __forceinline__ uint32_t add_zeros(uint32_t values, uint32_t sum);
+template <>
+__device__ __forceinline__ uint32_t add_zeros<__half>(uint32_t values, uint32_t sum) {
+  const __half2 zeros = __hfma2(*reinterpret_cast<const __half2*>(&values), __half2half2(__ushort_as_half(0)),
+                                *reinterpret_cast<const __half2*>(&sum));
+  return *reinterpret_cast<const uint32_t*>(&zeros);
+}
+template <>
+__device__ __forceinline__ uint32_t add_zeros<__nv_bfloat16>(uint32_t values, uint32_t sum) {
+  const __nv_bfloat162 zeros =
+      __hfma2(*reinterpret_cast<const __nv_bfloat162*>(&values), __bfloat162bfloat162(__ushort_as_bfloat16(0)),
+              *reinterpret_cast<const __nv_bfloat162*>(&sum));
+  return *reinterpret_cast<const uint32_t*>(&zeros);
+}
+
 // Loads and stores as one access where it is at most 16 bytes.
 template <typename T, int kSize>
 struct alignas(sizeof(T) * kSize < 16 ? sizeof(T) * kSize : 16) Vector {

@@ -1,0 +1,72 @@
+// Host side of the banded depthwise kernels: from a plan to a launch.
+#pragma once
+
+#include "fastconv/kernels/depthwise_banded.cuh"
+#include "fastconv/kernels/depthwise_reduce_launch.cuh"
+#include "fastconv/launch/dtype_of.cuh"
+#include "fastconv/launch/launch.cuh"
+#include "fastconv/launch/launchers.h"
+#include "fastconv/planner/depthwise_banded_family.h"
+
+namespace fastconv {
+
+// One line of the .def as a type: nvcc knows no kernels whose template arguments are objects.
+template <DepthwiseKind kKind, int kTaps, int kStride, int kSteps, int kVector, int kAhead, int kWarps>
+struct DepthwiseBandedLine {
+  static constexpr DepthwiseBandedConfig kConfig{kKind, kTaps, kStride, kSteps, kVector, kAhead, kWarps};
+};
+
+template <typename T, typename Line>
+void launch_depthwise_banded(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers,
+                             cudaStream_t stream) {
+  constexpr DepthwiseBandedConfig kConfig = Line::kConfig;
+  if (plan.grid == 0) return;
+  DepthwiseBandedParams params = depthwise_banded_params(plan, problem);
+  const LaunchShape shape{plan.grid, plan.block_threads, plan.smem_bytes};
+  const char* name = plan.kernel->name;
+  if constexpr (kConfig.kind == DepthwiseKind::kWeights) {
+    params.source = buffers.x;
+    params.target = buffers.y;
+    params.dw = buffers.w;
+    if (plan.split > 1) params.sums = static_cast<float*>(buffers.workspace);
+    launch(name, depthwise_banded_wgrad<T, Line>, shape, stream, params);
+    if (plan.split > 1) launch_depthwise_reduce<T>(plan, problem, buffers, stream);
+  } else {
+    const bool dgrad = problem.pass == Pass::kDgrad;
+    params.source = dgrad ? buffers.y : buffers.x;
+    params.target = dgrad ? buffers.x : buffers.y;
+    params.bias = dgrad ? nullptr : buffers.bias;
+    const T* filter = static_cast<const T*>(buffers.w);
+    if (dgrad && !kConfig.transposed()) {
+      Strides& strides = params.filter_strides;
+      filter += (problem.r - 1) * strides.h + (problem.s - 1) * strides.w;
+      strides.h = -strides.h, strides.w = -strides.w;
+    }
+    params.filter = filter;
+    if constexpr (kConfig.any_rows()) {
+      launch(name, depthwise_banded_any_rows<T, Line>, shape, stream, params);
+    } else {
+      launch(name, depthwise_banded<T, Line>, shape, stream, params);
+    }
+  }
+}
+
+template <typename T, typename Line, unsigned kDtypes>
+constexpr Launcher depthwise_banded_launcher_of() {
+  if constexpr ((kDtypes & dtype_bit(kDTypeOf<T>)) != 0) return launch_depthwise_banded<T, Line>;
+  return nullptr;
+}
+
+template <typename T>
+Launcher depthwise_banded_launcher(int line) {
+  static constexpr Launcher kLaunchers[] = {
+#define DEPTHWISE_BANDED_KERNEL(name, kind, taps, stride, steps, vector, ahead, warps, dtypes)                         \
+  depthwise_banded_launcher_of<T, DepthwiseBandedLine<DepthwiseKind::kind, taps, stride, steps, vector, ahead, warps>, \
+                               dtypes>(),
+#include "../../../src/launch/configs/depthwise_banded.def"
+#undef DEPTHWISE_BANDED_KERNEL
+  };
+  return kLaunchers[line];
+}
+
+}  // namespace fastconv

@@ -1,0 +1,16 @@
+// What the planner and the launcher of the banded depthwise kernels must agree on.
+#pragma once
+
+#include "fastconv/planner/planner.h"
+#include "fastconv/planner/registry.h"
+#include "fastconv/tile/depthwise_banded.h"
+
+namespace fastconv {
+
+const char* depthwise_banded_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
+Plan depthwise_banded_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
+
+// All but the addresses.
+DepthwiseBandedParams depthwise_banded_params(const Plan& plan, const ConvProblem& problem);
+
+}  // namespace fastconv

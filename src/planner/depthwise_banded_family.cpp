@@ -1,0 +1,231 @@
+#include "fastconv/planner/depthwise_banded_family.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "fastconv/core/integers.h"
+#include "fastconv/planner/cost_model.h"
+#include "fastconv/planner/sides.h"
+
+namespace fastconv {
+namespace {
+
+constexpr int64_t kWarps = kBandedThreads / 32;
+constexpr double kIdleAtEnd = 0.25;  // of a round of warps
+// Weight gradient: slices that are tried, and the most rows that one warp adds up, which bounds the rounding errors of
+// its sums.
+constexpr int64_t kMostSlices = 256;
+constexpr int64_t kMostRowsOfWarp = 1024;
+constexpr int32_t kMostFilterBytes = 48 << 10;
+
+// Padding as a window sees it that slides over the filter: dgrad of stride 1 does so with the last tap first.
+int64_t padding_of(const DepthwiseBandedConfig& config, Pass pass, int64_t padding, int64_t taps) {
+  return pass == Pass::kDgrad && !config.transposed() ? taps - 1 - padding : padding;
+}
+
+struct Window {
+  int32_t first;  // column at the begin of block 0's
+  int32_t lead;   // columns before the first that a target sees: words begin at even columns
+  int32_t size;
+};
+Window window_of(const DepthwiseBandedConfig& config, const ConvProblem& problem) {
+  DepthwiseConfig columns = config.rows();
+  columns.taps = static_cast<int32_t>(problem.s);
+  const auto padding = static_cast<int32_t>(padding_of(config, problem.pass, problem.padding.w, problem.s));
+  const int32_t first = columns.first(padding), lead = first & 1;
+  return {first - lead, lead, lead + columns.seen(kBandedBlock)};
+}
+
+bool aligned(const Side& side, const ConvProblem& a, int64_t channels, int64_t elements) {
+  const Strides& strides = side.stride;
+  return side.w % elements == 0 && side.align >= elements * element_size(a.dtype) &&
+         keeps_multiples(strides.n, a.n, elements) && keeps_multiples(strides.c, channels, elements) &&
+         keeps_multiples(strides.h, side.h, elements);
+}
+
+int64_t row_blocks(const ConvProblem& a) { return std::max<int64_t>(1, ceil_div(target_side(a).w, kBandedBlock)); }
+// Tiles that follow each other: of a row, so that warps read on where others end. The weight gradient's warps take them
+// one after the other; of all images is best there.
+int64_t near_tiles(const ConvProblem& a) {
+  const int64_t all = std::max<int64_t>(1, ceil_div(a.n * row_blocks(a), kBandedTile));
+  return a.pass == Pass::kWgrad ? all : std::min(all, ceil_div(row_blocks(a), kBandedTile));
+}
+int64_t tiles_of_run(const ConvProblem& a) {
+  return round_up(ceil_div(a.n * row_blocks(a), kBandedTile), near_tiles(a));
+}
+
+// Rows that two runs see are read twice; few warps leave some multiprocessors idle at the end.
+int32_t choose_run(const DepthwiseBandedConfig& config, const ConvProblem& problem, const DeviceSpec& device) {
+  if (config.any_rows()) return kBandedRows;
+  const int64_t rows = std::max<int64_t>(1, target_side(problem).h);
+  const double warps = double(tiles_of_run(problem)) * double(target_channels(problem));
+  int64_t best = rows;
+  double least = 0;
+  for (int64_t parts = 1; parts <= rows; parts *= 2) {
+    const int64_t run = round_up(ceil_div(rows, parts), config.rows().shift());
+    const double seen = double(config.rows().seen(static_cast<int32_t>(run))) / double(run);
+    const double rounds = warps * double(ceil_div(rows, run)) / double(config.warps * device.sm_count);
+    const double cost = seen * (1 + kIdleAtEnd / rounds);
+    if (least > 0 && cost >= least) continue;
+    least = cost, best = run;
+  }
+  return static_cast<int32_t>(best);
+}
+
+int64_t runs_of(const ConvProblem& problem, int32_t run_rows) {
+  return std::max<int64_t>(1, ceil_div(target_side(problem).h, run_rows));
+}
+
+// Slices of the weight gradient's tiles: blocks of a round go through theirs at once. A block takes half a tile's time
+// to begin and end, and adding up slices as long as that.
+int64_t choose_slices(const DepthwiseBandedConfig& config, const ConvProblem& problem, int64_t tiles, int32_t run_rows,
+                      const DeviceSpec& device) {
+  const int64_t sums = std::max<int64_t>(1, problem.k * problem.r * problem.s);
+  const int64_t most = std::max<int64_t>(1, std::min(tiles, kMaxWorkspaceBytes / (4 * sums)));
+  const int64_t least = std::min(most, ceil_div(tiles * run_rows, kMostRowsOfWarp * kWarps));
+  const double resident = double(config.warps) / kWarps * device.sm_count;
+  const int64_t blocks = problem.k * ceil_div(problem.r, config.taps);
+  int64_t best = std::max<int64_t>(1, least);
+  double fastest = 0;
+  for (int64_t slices = best; slices <= std::min(most, least + kMostSlices); ++slices) {
+    const double rounds = std::ceil(double(blocks) * double(slices) / resident);
+    const double time = rounds * (double(ceil_div(ceil_div(tiles, slices), kWarps)) + 0.5) + (slices > 1 ? 0.5 : 0);
+    if (fastest > 0 && time >= fastest) continue;
+    fastest = time, best = slices;
+  }
+  return best;
+}
+
+}  // namespace
+
+const char* depthwise_banded_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
+  const DepthwiseBandedConfig& config = entry.depthwise_banded;
+  if (device.arch < 80) return "needs compute capability 8.0 or newer";
+  if (!(entry.dtypes & dtype_bit(problem.dtype))) return "is not compiled for this dtype";
+  if (problem.c_per_group() != 1) return "is for groups of one input channel";
+  if (problem.pass == Pass::kDgrad && problem.k_per_group() != 1) return "is for groups of one filter";
+  if (problem.dilation != kUnitStep) return "takes no dilation";
+  if (problem.stride != Pair{config.stride, config.stride}) return "is compiled for another stride";
+  // One more row is the least that is compiled, a smaller filter takes the smallest kernel.
+  const bool other = problem.r > config.taps || (problem.r < config.taps - 1 && config.taps > 3);
+  if (other && !config.any_rows() && config.kind != DepthwiseKind::kWeights) return "is compiled for another filter";
+  if (config.kind == DepthwiseKind::kWeights && config.steps == config.stride && problem.r <= config.taps / 2) {
+    return "is compiled for more rows of taps";
+  }
+  if (config.transposed()) {
+    if (problem.r != config.taps || problem.s % 2 == 0) return "takes filters of odd extents alone";
+    for (const auto [padding, taps] : {Pair{problem.padding.h, problem.r}, Pair{problem.padding.w, problem.s}}) {
+      if (padding % config.stride != (taps - 1) / 2 % config.stride) {
+        return "is compiled for another padding modulo the stride";
+      }
+    }
+  }
+  const auto padding = [&](int64_t of, int64_t taps) { return padding_of(config, problem.pass, of, taps); };
+  if (padding(problem.padding.h, problem.r) < 0 || padding(problem.padding.h, problem.r) >= problem.r) {
+    return "leaves rows of padding out: needs fewer than the filter has";
+  }
+  if (window_of(config, problem).size > config.window()) return "multiplies by fewer columns of the filter";
+  for (const int64_t extent : {problem.n, problem.c, problem.k, problem.h + 2 * problem.padding.h,
+                               problem.w + 2 * problem.padding.w, problem.stride.h, problem.stride.w}) {
+    if (extent >= kMaxExtent) return "counts with 32 bits: extents stay below 2^29";
+  }
+  const Side from = source_side(problem), to = target_side(problem);
+  const int64_t channels = target_channels(problem);
+  const int64_t source_channels = problem.pass == Pass::kDgrad ? problem.k : problem.c;
+  if ((from.stride.w != 1 && from.w > 1) || (to.stride.w != 1 && to.w > 1))
+    return "reads rows of columns that lie side by side";
+  if (!aligned(from, problem, source_channels, config.vector) || !aligned(to, problem, channels, config.vector)) {
+    return "reads words: needs aligned rows of even length";
+  }
+  // A lane's distance from its tile's begin has 32 bits.
+  const double images = double(ceil_div(kBandedTile, row_blocks(problem)));
+  for (const Side& side : {from, to}) {
+    if (2 * (images * double(side.stride.n) + double(side.w) + config.window()) > UINT32_MAX) {
+      return "counts with 32 bits: images lie too far apart";
+    }
+  }
+  const int32_t run_rows = choose_run(config, problem, device);
+  const double warps = double(tiles_of_run(problem)) * double(runs_of(problem, run_rows)) * double(channels);
+  if (warps > INT32_MAX / 2 || double(problem.n) * double(row_blocks(problem)) > INT32_MAX / 2) {
+    return "would need more blocks than a grid has";
+  }
+  if (config.filter_bytes(problem.r) > kMostFilterBytes) return "has no room for so many rows of taps";
+  return nullptr;
+}
+
+Plan depthwise_banded_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
+  const DepthwiseBandedConfig& config = entry.depthwise_banded;
+  const DepthwiseConfig rows = config.rows();
+  Plan plan;
+  plan.kernel = &entry;
+  plan.depthwise_banded.run_rows = choose_run(config, problem, device);
+  plan.block_threads = config.any_rows() || problem.pass == Pass::kWgrad ? kBandedThreads : 32;
+  plan.smem_bytes = config.filter_bytes(problem.r);
+  const int32_t run_rows = plan.depthwise_banded.run_rows;
+  const int64_t channels = target_channels(problem);
+  const int64_t tiles = tiles_of_run(problem) * runs_of(problem, run_rows);
+  const int64_t parts = problem.pass == Pass::kWgrad ? ceil_div(problem.r, config.taps) : 1;
+  if (problem.pass == Pass::kWgrad) {
+    const int64_t slices = choose_slices(config, problem, tiles, run_rows, device);
+    // Rounding a slice's tiles up can leave the last ones empty.
+    plan.split = std::max<int64_t>(1, ceil_div(tiles, std::max<int64_t>(1, ceil_div(tiles, slices))));
+    plan.workspace_bytes = plan.split > 1 ? 4 * plan.split * problem.k * problem.r * problem.s : 0;
+    plan.grid = channels * plan.split * parts;
+  } else {
+    plan.grid = channels * (config.any_rows() ? ceil_div(tiles, kWarps) : tiles);
+  }
+  const double seen = config.any_rows() ? run_rows + double(problem.r) - 1 : rows.seen(run_rows);
+  // Instructions of a row: loads, products and what else a loop has.
+  const double rows_a_product = config.any_rows() ? double(run_rows) * double(problem.r) / seen : rows.slots();
+  const double products = rows_a_product * std::max(1, config.words() / 2) * (config.any_rows() ? 3 : 1);
+  const double row = 12.0 * config.words() / config.vector + (problem.pass == Pass::kWgrad ? 2 : 1) * products + 20;
+  const double all_rows = double(channels) * double(tiles) * double(parts) * seen;
+  // Times what is counted, on an H200: products wait for shared memory where the filter lies there, and for operands
+  // that are transposed. Gradients of a stride move less than others in the time.
+  const bool wgrad = problem.pass == Pass::kWgrad;
+  const double waits = config.any_rows() ? 3 : wgrad ? 2 : 1.2;
+  const double strided = config.transposed() || (wgrad && config.stride > 1) ? 1.1 : 0.97;
+  const double cycles = waits * all_rows * row / (4.0 * device.sm_count);
+  const double bytes = compulsory_bytes(problem) + 2.0 * static_cast<double>(plan.workspace_bytes);
+  plan.cost_us = kLaunchUs * (plan.split > 1 ? 2 : 1) +
+                 std::max(strided * bytes / (kBytesPerUsPerSm * device.sm_count), cycles / kCyclesPerUs);
+  return plan;
+}
+
+DepthwiseBandedParams depthwise_banded_params(const Plan& plan, const ConvProblem& problem) {
+  const DepthwiseBandedConfig& config = plan.kernel->depthwise_banded;
+  const DepthwiseConfig rows = config.rows();
+  const Side from = source_side(problem), to = target_side(problem);
+  const Window window = window_of(config, problem);
+  DepthwiseBandedParams params{};
+  params.source_strides = from.stride, params.target_strides = to.stride, params.filter_strides = problem.w_strides;
+  params.source_row_bytes = 2 * from.stride.h, params.target_row_bytes = 2 * to.stride.h;
+  params.source_h = static_cast<int32_t>(from.h), params.source_w = static_cast<int32_t>(from.w);
+  params.target_h = static_cast<int32_t>(to.h), params.target_w = static_cast<int32_t>(to.w);
+  params.padding_h = static_cast<int32_t>(padding_of(config, problem.pass, problem.padding.h, problem.r));
+  params.padding_w = static_cast<int32_t>(padding_of(config, problem.pass, problem.padding.w, problem.s));
+  params.taps_h = static_cast<int32_t>(problem.r), params.taps_w = static_cast<int32_t>(problem.s);
+  params.first_h = rows.first(params.padding_h);
+  params.first_w = window.first;
+  DepthwiseConfig columns = rows;
+  columns.taps = params.taps_w;
+  params.first_tap =
+      config.transposed() ? columns.phase() + config.stride * (columns.before() + window.lead) : -window.lead;
+  params.run_rows = plan.depthwise_banded.run_rows;
+  params.channels = static_cast<int32_t>(target_channels(problem));
+  params.blocks = static_cast<int32_t>(problem.n * row_blocks(problem));
+  params.by_blocks = FastDivmod(row_blocks(problem));
+  const int64_t runs = runs_of(problem, params.run_rows), tiles = std::max<int64_t>(1, tiles_of_run(problem));
+  params.by_near = FastDivmod(near_tiles(problem));
+  params.by_runs = FastDivmod(runs);
+  params.by_channels = FastDivmod(std::max(params.channels, 1));
+  params.by_filters = FastDivmod(problem.pass == Pass::kDgrad ? 1 : std::max<int64_t>(1, problem.k_per_group()));
+  params.tiles = static_cast<int32_t>(runs * tiles);
+  params.slice_tiles = static_cast<int32_t>(ceil_div(params.tiles, plan.split));
+  params.by_slices = FastDivmod(plan.split);
+  params.by_parts =
+      FastDivmod(std::max<int64_t>(1, problem.pass == Pass::kWgrad ? ceil_div(problem.r, config.taps) : 1));
+  return params;
+}
+
+}  // namespace fastconv
