@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -51,6 +52,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def device(request: pytest.FixtureRequest) -> str:
     """Session-wide, because hypothesis does not rebuild narrower fixtures between examples."""
     return str(request.param)
+
+
+@pytest.fixture
+def no_tf32() -> Iterator[None]:
+    """torch allows TF32 in convolutions unless it is told not to; ours and theirs may then differ by its rounding."""
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        yield
 
 
 @pytest.fixture

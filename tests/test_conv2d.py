@@ -268,6 +268,7 @@ def test_arguments_as_numbers_tuples_and_lists(device: str, stride: Any, padding
     reference.assert_right(by_name, expected)
 
 
+@pytest.mark.usefixtures("no_tf32")
 def test_short_calls_use_the_defaults(device: str) -> None:
     x, w = tensor((2, 3, 12, 13), device=device), tensor((5, 3, 3, 3), device=device, seed=1)
     expected = reference.output(x, w)

@@ -33,6 +33,7 @@ def model(device: str = "cpu") -> Any:
     ).to(device)
 
 
+@pytest.mark.usefixtures("no_tf32")
 def test_every_conv2d_is_swapped_in_place(device: str) -> None:
     net = model(device)
     parameters, keys, before = dict(net.named_parameters()), list(net.state_dict()), copy.deepcopy(net)

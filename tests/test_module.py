@@ -145,6 +145,7 @@ def test_unbatched_and_empty_inputs(device: str) -> None:
         assert layer(tensor(size, device=device)).shape == theirs(tensor(size, device=device)).shape
 
 
+@pytest.mark.usefixtures("no_tf32")
 def test_functional_call_with_other_weights(device: str) -> None:
     layer, theirs = pair("grouped", device)
     other = {name: torch.randn_like(p) for name, p in layer.named_parameters()}
@@ -166,6 +167,7 @@ def test_bad_constructor_arguments_are_torchs_errors() -> None:
                 kind(4, 6, 3, **bad)
 
 
+@pytest.mark.usefixtures("no_tf32")
 def test_a_subclass_can_override_the_filter(device: str) -> None:
     """The usual way of weight standardisation: through _conv_forward."""
 
