@@ -217,6 +217,22 @@ def test_depthwise_weight_gradients_of_large_images_have_kernels_of_their_own(n:
         assert kernel.startswith("depthwise_banded_" if banded else "depthwise_any_"), (taps, dtype)
 
 
+def test_banded_kernels_refuse_what_they_cannot_count() -> None:
+    """Filters that no shared memory holds, and more blocks than a grid has."""
+    huge = {"fprop": Problem(1, 1, 30_000_000, 2, 1, 30_000_000, 1), "wgrad": Problem(1, 2**20, 2, 2, 2**20, 16385, 1)}
+    huge["wgrad"] = huge["wgrad"].with_(padding=(8192, 0), groups=2**20)
+    for pass_, problem in huge.items():
+        for kernel in native.kernel_table():
+            if kernel.name.startswith(f"depthwise_banded_{pass_}"):
+                assert kernel.why_not(native_problem(problem, pass_, dtype="float16"), GPUS[90]), kernel.name
+
+
+def test_one_row_of_taps_takes_the_smallest_banded_kernel() -> None:
+    for w, name in [(56, "depthwise_banded_wgrad_3"), (55, "depthwise_banded_wgrad_3_odd")]:
+        problem = Problem(8, 64, 56, w, 64, 1, 3, padding=(0, 1), groups=64)
+        assert native.make_plan(native_problem(problem, "wgrad", dtype="float16"), GPUS[90]).kernel == name
+
+
 @pytest.mark.parametrize("pass_", ["fprop", "dgrad", "wgrad"])
 def test_no_image_has_a_plan_by_every_kernel(pass_: str) -> None:
     empty = Problem(0, 16, 256, 1024, 128, 3, 3)

@@ -76,6 +76,11 @@ int64_t runs_of(const ConvProblem& problem, int32_t run_rows) {
   return std::max<int64_t>(1, ceil_div(target_side(problem).h, run_rows));
 }
 
+// Of the weight gradient's filter, each some rows of it.
+int64_t parts_of(const DepthwiseBandedConfig& config, const ConvProblem& problem) {
+  return config.kind == DepthwiseKind::kWeights ? ceil_div(problem.r, config.taps) : 1;
+}
+
 // Slices of the weight gradient's tiles: blocks of a round go through theirs at once. A block takes half a tile's time
 // to begin and end, and adding up slices as long as that.
 int64_t choose_slices(const DepthwiseBandedConfig& config, const ConvProblem& problem, int64_t tiles, int32_t run_rows,
@@ -84,7 +89,7 @@ int64_t choose_slices(const DepthwiseBandedConfig& config, const ConvProblem& pr
   const int64_t most = std::max<int64_t>(1, std::min(tiles, kMaxWorkspaceBytes / (4 * sums)));
   const int64_t least = std::min(most, ceil_div(tiles * run_rows, kMostRowsOfWarp * kWarps));
   const double resident = double(config.warps) / kWarps * device.sm_count;
-  const int64_t blocks = problem.k * ceil_div(problem.r, config.taps);
+  const int64_t blocks = problem.k * parts_of(config, problem);
   int64_t best = std::max<int64_t>(1, least);
   double fastest = 0;
   for (int64_t slices = best; slices <= std::min(most, least + kMostSlices); ++slices) {
@@ -109,7 +114,8 @@ const char* depthwise_banded_why_not(const KernelEntry& entry, const ConvProblem
   // One more row is the least that is compiled, a smaller filter takes the smallest kernel.
   const bool other = problem.r > config.taps || (problem.r < config.taps - 1 && config.taps > 3);
   if (other && !config.any_rows() && config.kind != DepthwiseKind::kWeights) return "is compiled for another filter";
-  if (config.kind == DepthwiseKind::kWeights && config.steps == config.stride && problem.r <= config.taps / 2) {
+  if (config.kind == DepthwiseKind::kWeights && config.steps == config.stride && config.taps > 3 &&
+      problem.r <= config.taps / 2) {
     return "is compiled for more rows of taps";
   }
   if (config.transposed()) {
@@ -124,11 +130,13 @@ const char* depthwise_banded_why_not(const KernelEntry& entry, const ConvProblem
   if (padding(problem.padding.h, problem.r) < 0 || padding(problem.padding.h, problem.r) >= problem.r) {
     return "leaves rows of padding out: needs fewer than the filter has";
   }
-  if (window_of(config, problem).size > config.window()) return "multiplies by fewer columns of the filter";
-  for (const int64_t extent : {problem.n, problem.c, problem.k, problem.h + 2 * problem.padding.h,
-                               problem.w + 2 * problem.padding.w, problem.stride.h, problem.stride.w}) {
+  for (const int64_t extent :
+       {problem.n, problem.c, problem.k, problem.h + 2 * problem.padding.h, problem.w + 2 * problem.padding.w,
+        problem.stride.h, problem.stride.w, problem.r * problem.s}) {
     if (extent >= kMaxExtent) return "counts with 32 bits: extents stay below 2^29";
   }
+  if (window_of(config, problem).size > config.window()) return "multiplies by fewer columns of the filter";
+  if (config.filter_bytes(problem.r) > kMostFilterBytes) return "has no room for so many rows of taps";
   const Side from = source_side(problem), to = target_side(problem);
   const int64_t channels = target_channels(problem);
   const int64_t source_channels = problem.pass == Pass::kDgrad ? problem.k : problem.c;
@@ -140,16 +148,16 @@ const char* depthwise_banded_why_not(const KernelEntry& entry, const ConvProblem
   // A lane's distance from its tile's begin has 32 bits.
   const double images = double(ceil_div(kBandedTile, row_blocks(problem)));
   for (const Side& side : {from, to}) {
-    if (2 * (images * double(side.stride.n) + double(side.w) + config.window()) > UINT32_MAX) {
+    if (2 * (images * double(side.stride.n) + double(side.w + problem.padding.w) + config.window()) > UINT32_MAX) {
       return "counts with 32 bits: images lie too far apart";
     }
   }
   const int32_t run_rows = choose_run(config, problem, device);
-  const double warps = double(tiles_of_run(problem)) * double(runs_of(problem, run_rows)) * double(channels);
-  if (warps > INT32_MAX / 2 || double(problem.n) * double(row_blocks(problem)) > INT32_MAX / 2) {
+  const double blocks = double(tiles_of_run(problem)) * double(runs_of(problem, run_rows)) * double(channels);
+  if (blocks * double(parts_of(config, problem)) > INT32_MAX / 2 ||
+      double(problem.n) * double(row_blocks(problem)) > INT32_MAX / 2) {
     return "would need more blocks than a grid has";
   }
-  if (config.filter_bytes(problem.r) > kMostFilterBytes) return "has no room for so many rows of taps";
   return nullptr;
 }
 
@@ -160,11 +168,11 @@ Plan depthwise_banded_plan(const KernelEntry& entry, const ConvProblem& problem,
   plan.kernel = &entry;
   plan.depthwise_banded.run_rows = choose_run(config, problem, device);
   plan.block_threads = config.any_rows() || problem.pass == Pass::kWgrad ? kBandedThreads : 32;
-  plan.smem_bytes = config.filter_bytes(problem.r);
+  plan.smem_bytes = static_cast<int32_t>(config.filter_bytes(problem.r));
   const int32_t run_rows = plan.depthwise_banded.run_rows;
   const int64_t channels = target_channels(problem);
   const int64_t tiles = tiles_of_run(problem) * runs_of(problem, run_rows);
-  const int64_t parts = problem.pass == Pass::kWgrad ? ceil_div(problem.r, config.taps) : 1;
+  const int64_t parts = parts_of(config, problem);
   if (problem.pass == Pass::kWgrad) {
     const int64_t slices = choose_slices(config, problem, tiles, run_rows, device);
     // Rounding a slice's tiles up can leave the last ones empty.
@@ -223,8 +231,7 @@ DepthwiseBandedParams depthwise_banded_params(const Plan& plan, const ConvProble
   params.tiles = static_cast<int32_t>(runs * tiles);
   params.slice_tiles = static_cast<int32_t>(ceil_div(params.tiles, plan.split));
   params.by_slices = FastDivmod(plan.split);
-  params.by_parts =
-      FastDivmod(std::max<int64_t>(1, problem.pass == Pass::kWgrad ? ceil_div(problem.r, config.taps) : 1));
+  params.by_parts = FastDivmod(parts_of(config, problem));
   return params;
 }
 

@@ -200,7 +200,7 @@ __global__ void __launch_bounds__(kBandedThreads)
     }
   }
   BandedStore<T, kConfig.vector> target(params, tile, lane.blocks, 0);
-  target.not_finite = not_finite;
+  if (not_finite != 0) target.not_finite = ~0u;  // NaNs, which stay
 #pragma unroll
   for (int output = 0; output < kBandedRows; ++output) target.next(sums[output], output < outputs);
   if (__any_sync(0xffffffffu, target.not_finite != 0)) convolve_by_definition<T, Line>(params, tile);

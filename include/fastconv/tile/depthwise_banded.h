@@ -39,8 +39,8 @@ struct DepthwiseBandedConfig {
   constexpr bool any_rows() const { return taps == 0; }
   // Columns of a filter row in shared memory.
   constexpr int32_t filter_pitch() const { return kBandedBlock + window(); }
-  constexpr int32_t filter_bytes(int64_t rows) const {
-    return static_cast<int32_t>(any_rows() ? 4 * filter_pitch() * (rows + 2 * (kBandedGroup - 1)) : 0);
+  constexpr int64_t filter_bytes(int64_t rows) const {
+    return any_rows() ? 4 * filter_pitch() * (rows + 2 * (kBandedGroup - 1)) : 0;
   }
   // Columns of the source from a block's window to the next one's, and of a window.
   constexpr int32_t advance() const { return transposed() ? kBandedBlock / stride : kBandedBlock * stride; }
