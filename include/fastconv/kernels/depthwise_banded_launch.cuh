@@ -2,6 +2,7 @@
 #pragma once
 
 #include "fastconv/kernels/depthwise_banded.cuh"
+#include "fastconv/kernels/depthwise_buffers.h"
 #include "fastconv/kernels/depthwise_reduce_launch.cuh"
 #include "fastconv/launch/dtype_of.cuh"
 #include "fastconv/launch/launch.cuh"
@@ -24,30 +25,14 @@ void launch_depthwise_banded(const Plan& plan, const ConvProblem& problem, const
   DepthwiseBandedParams params = depthwise_banded_params(plan, problem);
   const LaunchShape shape{plan.grid, plan.block_threads, plan.smem_bytes};
   const char* name = plan.kernel->name;
+  bind_buffers(params, plan, problem, buffers, !kConfig.transposed());
   if constexpr (kConfig.kind == DepthwiseKind::kWeights) {
-    params.source = buffers.x;
-    params.target = buffers.y;
-    params.dw = buffers.w;
-    if (plan.split > 1) params.sums = static_cast<float*>(buffers.workspace);
     launch(name, depthwise_banded_wgrad<T, Line>, shape, stream, params);
     if (plan.split > 1) launch_depthwise_reduce<T>(plan, problem, buffers, stream);
+  } else if constexpr (kConfig.any_rows()) {
+    launch(name, depthwise_banded_any_rows<T, Line>, shape, stream, params);
   } else {
-    const bool dgrad = problem.pass == Pass::kDgrad;
-    params.source = dgrad ? buffers.y : buffers.x;
-    params.target = dgrad ? buffers.x : buffers.y;
-    params.bias = dgrad ? nullptr : buffers.bias;
-    const T* filter = static_cast<const T*>(buffers.w);
-    if (dgrad && !kConfig.transposed()) {
-      Strides& strides = params.filter_strides;
-      filter += (problem.r - 1) * strides.h + (problem.s - 1) * strides.w;
-      strides.h = -strides.h, strides.w = -strides.w;
-    }
-    params.filter = filter;
-    if constexpr (kConfig.any_rows()) {
-      launch(name, depthwise_banded_any_rows<T, Line>, shape, stream, params);
-    } else {
-      launch(name, depthwise_banded<T, Line>, shape, stream, params);
-    }
+    launch(name, depthwise_banded<T, Line>, shape, stream, params);
   }
 }
 

@@ -13,6 +13,7 @@
 #include "fastconv/core/fast_divmod.h"
 #include "fastconv/core/problem.h"
 #include "fastconv/tile/depthwise_config.h"
+#include "fastconv/tile/depthwise_tensors.h"
 
 namespace fastconv {
 
@@ -52,17 +53,8 @@ struct DepthwiseBandedTiling {
   int32_t run_rows;  // of targets, that pass through one warp
 };
 
-// fprop: from x to y. dgrad: from dy to dx. wgrad: x is the source and dy the target, which is read.
-struct DepthwiseBandedParams {
-  const void* source;
-  const void* filter;
-  const void* bias;
-  void* target;
-  float* sums;  // wgrad: [slice][filter][tap], or null where a block writes `dw` itself
-  void* dw;     // wgrad
-  Strides source_strides, target_strides;
-  Strides filter_strides;  // dgrad of stride 1: from the last tap backwards
-  int64_t source_row_bytes, target_row_bytes;
+struct DepthwiseBandedParams : DepthwiseTensors {
+  int64_t source_row_bytes, target_row_bytes;  // of the strides: what a row adds to addresses
   int32_t source_h, source_w, target_h, target_w;
   int32_t padding_h, padding_w;  // as a window sees them that slides over the filter, or of a transposed one
   int32_t taps_h, taps_w;

@@ -4,6 +4,7 @@
 #include "fastconv/core/fast_divmod.h"
 #include "fastconv/core/problem.h"
 #include "fastconv/tile/depthwise_config.h"
+#include "fastconv/tile/depthwise_tensors.h"
 
 namespace fastconv {
 
@@ -34,19 +35,10 @@ struct DepthwiseAxis {
   FASTCONV_HOST_DEVICE int32_t source(int32_t target) const { return up.div(target) * stride + first; }
 };
 
-// fprop: from x to y. dgrad: from dy to dx. wgrad: x is the source and dy the target, which is read.
-struct DepthwiseParams {
-  const void* source;
-  const void* filter;
-  const void* bias;
-  void* target;
-  float* sums;  // wgrad: [slice][filter][tap], or null where a block writes `dw` itself
-  void* dw;     // wgrad
+struct DepthwiseParams : DepthwiseTensors {
   DepthwiseAxis h, w;
   int32_t channels;       // of the target; wgrad: filters
   FastDivmod by_filters;  // target channels to a source channel
-  Strides source_strides, target_strides;
-  Strides filter_strides;  // dgrad of stride 1: from the last tap backwards
   DepthwiseTiling tiling;
   // Of a block's number, fastest first; and of a thread's.
   FastDivmod by_chunks, by_patches_w, by_patches_h;

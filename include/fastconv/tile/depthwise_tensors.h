@@ -1,0 +1,20 @@
+// The tensors of a depthwise kernel whose rows pass through threads: what fprop, dgrad and wgrad have in common.
+#pragma once
+
+#include "fastconv/core/problem.h"
+
+namespace fastconv {
+
+// fprop: from x to y. dgrad: from dy to dx. wgrad: x is the source and dy the target, which is read.
+struct DepthwiseTensors {
+  const void* source;
+  const void* filter;
+  const void* bias;
+  void* target;
+  float* sums;  // wgrad: [slice][filter][tap], or null where a block writes `dw` itself
+  void* dw;     // wgrad
+  Strides source_strides, target_strides;
+  Strides filter_strides;  // dgrad of stride 1: from the last tap backwards
+};
+
+}  // namespace fastconv
