@@ -48,6 +48,8 @@ PROBLEMS = (
     Problem(2, 40, 19, 22, 40, 3, 3, padding=(1, 1), groups=5),
     Problem(1, 48, 9, 150, 33, 3, 3, stride=(2, 2), padding=(1, 1), groups=3, bias=True),
     Problem(600, 32, 6, 6, 32, 3, 3, padding=(1, 1), groups=4),
+    # Images of few channels: more tiles than blocks.
+    Problem(300, 3, 14, 18, 40, 3, 3, padding=(1, 1), bias=True),
 )
 VIEWS = ("contiguous", "channels_last")
 # What weight gradients of rows stream while products go on: more pixels than all warps write at once.

@@ -74,6 +74,7 @@ CASES = {
     "rgb_stem": Problem(2, 3, 37, 41, 16, 7, 7, stride=(2, 2), padding=(3, 3), bias=True),
     "many_filters_of_rgb": Problem(2, 3, 33, 42, 72, 4, 3, stride=(4, 2), padding=(1, 1), bias=True),
     "patch_embedding": Problem(2, 3, 32, 32, 48, 8, 8, stride=(8, 8), bias=True),
+    "many_images_of_rgb": Problem(600, 3, 14, 18, 40, 3, 3, padding=(1, 1), bias=True),
     "prime_channels": Problem(2, 209, 5, 7, 67, 3, 3, padding=(1, 1)),
     "partial_tiles": Problem(1, 17, 67, 131, 33, 3, 3),
     "kernel_larger_than_image": Problem(2, 4, 3, 2, 6, 7, 5, padding=(4, 3)),

@@ -166,6 +166,53 @@ def test_narrow_groups_form_every_product_once(
     assert sorted(products) == sorted(products_by_definition(conv, problem, kernel.pass_))
 
 
+STEM_KERNELS = [kernel for kernel in native.kernel_table() if kernel.name.startswith("stem_")]
+
+
+@st.composite
+def convolutions_of_few_channels(draw: st.DrawFn) -> Convolution:
+    channels, image, filter_ = draw(st.integers(1, 4)), st.integers(1, 20), st.sampled_from([1, 2, 3, 4, 7])
+    return Convolution(
+        input=(draw(st.integers(1, 3)), channels, draw(image), draw(image)),
+        weight=(draw(st.sampled_from([1, 2, 32, 40, 64, 72])), channels, draw(filter_), draw(filter_)),
+        stride=draw(st.sampled_from([(1, 1), (2, 2), (1, 3), (4, 2)])),
+        padding=draw(st.tuples(st.integers(0, 4), st.integers(0, 4))),
+        dilation=draw(st.sampled_from([(1, 1), (2, 1), (2, 3)])),
+        groups=1,
+    )
+
+
+@pytest.mark.parametrize("kernel", STEM_KERNELS, ids=lambda kernel: kernel.name)
+@given(
+    conv=convolutions_of_few_channels(),
+    channels_last=st.booleans(),
+    align=st.sampled_from([4, 8, 16]),
+    tiling=st.one_of(
+        st.none(), st.tuples(*[st.integers(1, 9)] * 2, st.integers(1, 3), st.integers(1, 2), st.integers(1, 4))
+    ),
+)
+@settings(max_examples=40)
+def test_images_of_few_channels_form_every_product_once(
+    conv: Convolution,
+    channels_last: bool,
+    align: int,
+    tiling: tuple[int, int, int, int, int] | None,
+    kernel: native.Kernel,
+) -> None:
+    assume(not native.validate(*conv))
+    problem = native.ConvProblem(
+        *conv,
+        pass_=kernel.pass_,
+        channels_last=channels_last,
+        align=align,
+        dtype="float32",
+        precision="bf16x3",
+    )
+    assert kernel.why_not(problem, HOPPER) is None
+    form = native.stem_wgrad_products if kernel.pass_ == "wgrad" else native.stem_products
+    assert sorted(form(problem, kernel, HOPPER, tiling)) == sorted(products_by_definition(conv, problem, kernel.pass_))
+
+
 DEPTHWISE_KERNELS = [
     kernel for kernel in native.kernel_table() if kernel.name.startswith("depthwise_") and kernel not in ANY_KERNELS
 ]

@@ -472,6 +472,17 @@ def test_a_block_of_narrow_groups_has_several_images(name: str) -> None:
         assert problem.n is not None and 1 < plan.split < problem.n / 2
 
 
+@pytest.mark.parametrize("name", [name for name in KERNELS if name.startswith("stem_")])
+def test_a_block_of_few_channels_has_several_tiles(name: str) -> None:
+    """The same."""
+    problem, pass_ = CASES["many_images_of_rgb"], KERNELS[name].pass_
+    for channels_last in (False, True):
+        asked = native_problem(problem, pass_, dtype="float32", precision="tf32", channels_last=channels_last)
+        plan = native.make_plan(asked, GPUS[90], name)
+        assert "stages 2" in repr(plan)
+        assert problem.n is not None and plan.grid < problem.n / 2
+
+
 @pytest.mark.parametrize("name", [name for name in KERNELS if name.startswith("grouped_wgrad")])
 @pytest.mark.parametrize("size", [7, 11])
 def test_sums_of_narrow_groups_are_short(name: str, size: int) -> None:

@@ -107,6 +107,7 @@ Launcher float_launcher(const KernelEntry& kernel) {
       return kernel.wgrad.staging == WgradStaging::kFloats ? wgrad_launcher<WgradStaging::kFloats, float>(kernel.line)
                                                            : wgrad_launcher<WgradStaging::kTma, float>(kernel.line);
     case KernelFamily::kGrouped: return grouped_launcher<float>(kernel.line);
+    case KernelFamily::kStem: return stem_launcher(kernel.line);
     default: return simt_launcher<float>(kernel);
   }
 }

@@ -91,6 +91,11 @@ std::ostream& operator<<(std::ostream& out, const GroupedTiling& tiling) {
   return out << tiling.tile_p << "x" << tiling.tile_q << " pixels of " << tiling.tile_g << " groups";
 }
 
+std::ostream& operator<<(std::ostream& out, const StemTiling& tiling) {
+  return out << tiling.tile_p << "x" << tiling.tile_q << " pixels of " << tiling.sets << " sets, stages "
+             << tiling.stages << ", walkers " << tiling.walkers;
+}
+
 }  // namespace
 
 std::ostream& operator<<(std::ostream& out, const Plan& plan) {
@@ -112,6 +117,7 @@ std::ostream& operator<<(std::ostream& out, const Plan& plan) {
     out << " runs of " << plan.depthwise_banded.run_rows << " rows";
   }
   if (plan.kernel->family == KernelFamily::kGrouped) out << " " << plan.grouped;
+  if (plan.kernel->family == KernelFamily::kStem) out << " " << plan.stem;
   if (plan.split > 1) out << " split " << plan.split;
   if (plan.chunk > 0) out << " chunk " << plan.chunk;
   return out << " workspace_bytes " << plan.workspace_bytes << " cost_us " << plan.cost_us;

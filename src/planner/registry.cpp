@@ -10,6 +10,7 @@
 #include "fastconv/planner/grouped_family.h"
 #include "fastconv/planner/halo_family.h"
 #include "fastconv/planner/im2col_family.h"
+#include "fastconv/planner/stem_family.h"
 #include "fastconv/planner/wgrad_family.h"
 #include "fastconv/tile/tile_config.h"
 
@@ -159,6 +160,21 @@ std::vector<KernelEntry> build_table() {
   add_grouped("grouped_wgrad_" #name, Pass::kWgrad, {GroupedOperands::operands, filters}, dtypes), ++line;
 #include "../launch/configs/grouped.def"
 #undef GROUPED_KERNEL
+  line = 0;
+  auto add_stem = [&](const char* name, Pass pass, StemConfig config) {
+    const bool wgrad = pass == Pass::kWgrad;
+    const TileShape tile = wgrad ? TileShape{config.filters, config.unit_taps(), kStemStep}
+                                 : TileShape{config.unit_pixels(), config.filters, kStemStep};
+    KernelEntry entry{
+        name, pass, true, tile, wgrad ? stem_wgrad_why_not : stem_why_not, wgrad ? stem_wgrad_plan : stem_plan};
+    entry.dtypes = kF32, entry.family = KernelFamily::kStem, entry.line = line, entry.stem = config;
+    table.push_back(entry);
+  };
+#define STEM_KERNEL(name, parts, filters)                        \
+  add_stem("stem_fprop_" #name, Pass::kFprop, {parts, filters}); \
+  add_stem("stem_wgrad_" #name, Pass::kWgrad, {parts, filters}), ++line;
+#include "../launch/configs/stem.def"
+#undef STEM_KERNEL
   const std::span<const KernelEntry> cpu = cpu_kernels();
   table.insert(table.end(), cpu.begin(), cpu.end());
   return table;

@@ -7,6 +7,25 @@
 #include "fastconv/core/integers.h"
 
 namespace fastconv {
+namespace {
+
+// The largest element after the first of an image, all dimensions but n.
+int64_t reach(const Side& side, int64_t groups) {
+  return (side.c * groups - 1) * side.stride.c + (side.h - 1) * side.stride.h + (side.w - 1) * side.stride.w;
+}
+
+}  // namespace
+
+bool images_fit_int32(const ConvProblem& a) {
+  for (const int64_t extent : {a.n, a.c, a.k, a.h + 2 * a.padding.h, a.w + 2 * a.padding.w, a.stride.h, a.stride.w,
+                               a.dilation.h, a.dilation.w}) {
+    if (extent >= kMaxExtent) return false;
+  }
+  const Side filter{1, a.c_per_group(), a.r, a.s, a.w_strides, 0};
+  const int64_t of_group = reach(filter, 1) + (a.k_per_group() - 1) * a.w_strides.n;
+  return reach(input_side(a), a.groups) < INT32_MAX && reach(output_side(a), a.groups) < INT32_MAX &&
+         of_group < INT32_MAX && a.r * a.s < kMaxExtent;
+}
 
 int64_t tap_period(int64_t dilation, int64_t stride) { return stride / std::gcd(dilation, stride); }
 

@@ -161,6 +161,15 @@ def grouped_wgrad_products(
 def grouped_wgrad_chain(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> int:
     """The most pixels that one sum adds up before others are added to it. Raises ValueError if the kernel refuses."""
 
+def stem_products(
+    problem: ConvProblem, kernel: Kernel, device: DeviceSpec, tiling: tuple[int, int, int, int, int] | None = None
+) -> list[tuple[int, int, int]]:
+    """As products(), by a kernel for images of few channels, its own tiling or another one (rows and columns of pixels,
+    sets, of which at most the plan's are taken, stages, walkers). Raises ValueError if the kernel refuses."""
+
+def stem_wgrad_products(
+    problem: ConvProblem, kernel: Kernel, device: DeviceSpec, tiling: tuple[int, int, int, int, int] | None = None
+) -> list[tuple[int, int, int]]: ...
 def depthwise_products(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> list[tuple[int, int, int]]: ...
 def depthwise_banded_products(
     problem: ConvProblem, kernel: Kernel, device: DeviceSpec

@@ -29,6 +29,7 @@
 #include "fastconv/planner/registry.h"
 #include "fastconv/planner/reorder.h"
 #include "fastconv/planner/split.h"
+#include "fastconv/planner/stem_family.h"
 #include "fastconv/planner/wgrad_family.h"
 #include "fastconv/tile/conv_coords.cuh"
 #include "fastconv/tile/folded_filter.cuh"
@@ -528,6 +529,113 @@ Products grouped_wgrad_products(const ConvProblem& problem, const KernelEntry& k
   }
   const int64_t all = problem.k_per_group() * problem.c_per_group() * problem.r * problem.s;
   if (static_cast<int64_t>(elements.size()) != parts * all) throw py::index_error("an element without a sum");
+  return products;
+}
+
+// What a block of the kernels for images of few channels stages: elements of the tensor by words of shared memory.
+std::vector<int64_t> stem_words(const StemBox& box, int32_t image, int32_t first_channel, int32_t first_row,
+                                int32_t first_column) {
+  std::vector<int64_t> words(static_cast<size_t>(box.words), kNotStaged);
+  const int32_t first = first_column * box.folded - box.lead(first_column);
+  for (int32_t unit = 0; unit < box.units; ++unit) {
+    const StemCopy copy(box, unit);
+    const int32_t row = first_row + copy.row, column = first + copy.column, channel = first_channel + copy.channel;
+    const bool exists =
+        row >= 0 && row < box.extent_h && column >= 0 && column < box.extent_w && channel < box.channels;
+    const int64_t from = image * box.stride.n + channel * box.stride.c + row * box.stride.h +
+                         column * (box.folded > 1 ? 1 : box.stride.w);
+    if ((exists && from % box.vector != 0) || copy.place % box.vector != 0) throw py::index_error("not aligned");
+    for (int32_t i = 0; i < box.vector; ++i) {
+      int64_t& to = words.at(static_cast<size_t>(copy.place + i));
+      if (to != kNotStaged) throw py::index_error("staged twice");
+      to = exists ? from + i : kOutside;
+    }
+  }
+  return words;
+}
+
+// By its own tiling, or one that is given: pixels, sets, stages, walkers.
+StemTiling stem_tiling(const Plan& plan, const std::optional<std::array<int32_t, 5>>& given) {
+  if (!given) return plan.stem;
+  return {(*given)[0], (*given)[1], std::min((*given)[2], plan.stem.sets), (*given)[3], (*given)[4]};
+}
+
+// Of filter 0, as the others.
+Products stem_products(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device,
+                       std::optional<std::array<int32_t, 5>> given) {
+  if (const char* reason = kernel.why_not(kernel, problem, device)) throw py::value_error(reason);
+  const Plan plan = kernel.plan(kernel, problem, device);
+  const StemParams params = stem_params(kernel.stem, problem, stem_tiling(plan, given));
+  if (!given && params.walkers * params.by_set_blocks.divisor != plan.grid) {
+    throw py::index_error("not the plan's blocks");
+  }
+  Products products;
+  for (int32_t walker = 0; walker < params.walkers; ++walker) {
+    for (int32_t index = walker; index < params.tiles; index += params.walkers) {
+      const StemTile tile(params, index);
+      const std::vector<int64_t> words = stem_words(params.x, tile.image, 0, tile.source_h, tile.source_w);
+      const int64_t first = tile.image * params.target.n + tile.p * params.target.h + tile.q * params.target.w;
+      for (int32_t pixel = 0; pixel < tile.pixels(params); ++pixel) {
+        const int32_t target = tile.target_of(params, params.target, pixel);
+        const int32_t place = params.x.lead(tile.source_w) + StemTile::source_of(params, pixel);
+        for (int32_t i = 0; i < params.steps * kStemStep; ++i) {
+          const int32_t depth = stem_depth(i / kStemStep, i / 4, i % 4);
+          if (depth >= params.depth) continue;
+          const StemTap tap(params, depth);
+          const int64_t from = words.at(static_cast<size_t>(place + tap.place));
+          if (from == kNotStaged) throw py::index_error("not staged");
+          if (target >= 0 && from != kOutside) products.emplace_back(from, tap.filter, first + target);
+        }
+      }
+    }
+  }
+  return products;
+}
+
+Products stem_wgrad_products(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device,
+                             std::optional<std::array<int32_t, 5>> given) {
+  if (const char* reason = kernel.why_not(kernel, problem, device)) throw py::value_error(reason);
+  const StemConfig& config = kernel.stem;
+  const Plan plan = kernel.plan(kernel, problem, device);
+  const StemWgradParams params = stem_wgrad_params(config, problem, stem_tiling(plan, given));
+  const auto jobs = static_cast<int32_t>(params.by_jobs.divisor);
+  if (!given && jobs * params.walkers != plan.grid) throw py::index_error("not the plan's blocks");
+  std::map<int64_t, StemTap> taps;  // of filter 0, by elements of dW
+  for (int32_t i = 0; i < params.depth; ++i) taps.emplace(StemTap(params, i).filter, StemTap(params, i));
+  Products products;
+  std::set<std::pair<int32_t, int64_t>> elements;  // of a walker
+  for (int32_t block = 0; block < jobs * params.walkers; ++block) {
+    const StemJob job(config, params, block);
+    std::vector<int64_t> sums;  // of filter 0
+    for (int32_t i = 0; i < params.job_quads * 4; ++i) {
+      int32_t quad, thread;
+      params.by_job_threads.divmod(i / 4, quad, thread);
+      const int64_t element = stem_element(config, params, job, thread / 32, thread % 32, quad, i % 4);
+      if (element < 0) continue;
+      if (!elements.emplace(job.walker, element).second) throw py::index_error("an element of two sums");
+      if (job.first_filter == 0 && taps.contains(element)) sums.push_back(element);
+    }
+    for (int32_t index = job.walker; index < params.tiles && !sums.empty(); index += params.walkers) {
+      const StemTile tile(params, index);
+      const std::vector<int64_t> x = stem_words(params.x, tile.image, 0, tile.source_h, tile.source_w);
+      const std::vector<int64_t> y = stem_words(params.y, tile.image, job.first_filter, tile.p, tile.q);
+      for (int32_t pixel = 0; pixel < tile.pixels(params); ++pixel) {
+        const int32_t row = pixel / params.tile_q, column = pixel % params.tile_q;
+        const int64_t target = y.at(static_cast<size_t>(params.y.lead(tile.q) + params.y.place(row, column)));
+        if (target == kNotStaged) throw py::index_error("not staged");
+        if (target == kOutside) continue;
+        for (const int64_t element : sums) {
+          const int32_t place = params.x.lead(tile.source_w) + StemTile::source_of(params, pixel);
+          const int64_t from = x.at(static_cast<size_t>(place + taps.at(element).place));
+          if (from == kNotStaged) throw py::index_error("not staged");
+          if (from != kOutside) products.emplace_back(from, element, target);
+        }
+      }
+    }
+  }
+  if (static_cast<int64_t>(elements.size()) != params.walkers * problem.k * problem.c * problem.r * problem.s) {
+    throw py::index_error("an element without a sum");
+  }
   return products;
 }
 
@@ -1898,6 +2006,8 @@ void bind_index_maths(py::module_& m) {
   m.def("grouped_wgrad_chain", unless_refused(grouped_wgrad_chain), "problem"_a, "kernel"_a, "device"_a);
   m.def("grouped_wgrad_products", &grouped_wgrad_products, "problem"_a, "kernel"_a, "device"_a, "group"_a = 0,
         "tiling"_a = std::nullopt);
+  m.def("stem_products", &stem_products, "problem"_a, "kernel"_a, "device"_a, "tiling"_a = std::nullopt);
+  m.def("stem_wgrad_products", &stem_wgrad_products, "problem"_a, "kernel"_a, "device"_a, "tiling"_a = std::nullopt);
   m.def("depthwise_products", unless_refused(depthwise_products), "problem"_a, "kernel"_a, "device"_a);
   m.def("depthwise_banded_products", unless_refused(depthwise_banded_products), "problem"_a, "kernel"_a, "device"_a);
   m.def("halo_products", unless_refused(halo_products), "problem"_a, "kernel"_a, "device"_a);

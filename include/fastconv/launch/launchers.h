@@ -29,5 +29,6 @@ template <WgradStaging kStaging, typename T>
 Launcher wgrad_launcher(int line);
 template <typename T>
 Launcher grouped_launcher(int line);
+Launcher stem_launcher(int line);
 
 }  // namespace fastconv

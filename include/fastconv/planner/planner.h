@@ -15,6 +15,7 @@
 #include "fastconv/tile/depthwise_config.h"
 #include "fastconv/tile/grouped_config.h"
 #include "fastconv/tile/halo_config.h"
+#include "fastconv/tile/stem_config.h"
 #include "fastconv/tile/wgrad_config.h"
 
 namespace fastconv {
@@ -36,6 +37,7 @@ struct Plan {
   DepthwiseAnyTiling depthwise_any{};
   DepthwiseBandedTiling depthwise_banded{};
   GroupedTiling grouped{};  // kernels for narrow groups
+  StemTiling stem{};        // kernels for images of few channels
   double cost_us = 0;       // model's estimate; compared between kernels only
 };
 std::ostream& operator<<(std::ostream& out, const Plan& plan);

@@ -13,6 +13,7 @@
 #include "fastconv/tile/depthwise_config.h"
 #include "fastconv/tile/grouped_config.h"
 #include "fastconv/tile/halo_config.h"
+#include "fastconv/tile/stem_config.h"
 #include "fastconv/tile/wgrad_config.h"
 
 namespace fastconv {
@@ -37,6 +38,7 @@ enum class KernelFamily : int8_t {
   kDepthwiseAny,
   kDepthwiseBanded,
   kGrouped,
+  kStem,
   kHalo,
   kWgrad,
   kCpu
@@ -69,6 +71,7 @@ struct KernelEntry {
   DepthwiseAnyConfig depthwise_any{};
   DepthwiseBandedConfig depthwise_banded{};
   GroupedConfig grouped{};
+  StemConfig stem{};
 };
 
 std::span<const KernelEntry> kernel_table();

@@ -23,6 +23,9 @@ inline Side output_side(const ConvProblem& p) { return {p.n, p.k_per_group(), p.
 inline Side source_side(const ConvProblem& p) { return p.pass == Pass::kDgrad ? output_side(p) : input_side(p); }
 inline Side target_side(const ConvProblem& p) { return p.pass == Pass::kDgrad ? input_side(p) : output_side(p); }
 
+// Whether 32 bits count extents, and elements of an image or of a group's filters.
+bool images_fit_int32(const ConvProblem& problem);
+
 // All channels of what a pass writes; the weight gradient counts filters.
 inline int64_t target_channels(const ConvProblem& p) { return p.pass == Pass::kDgrad ? p.c : p.k; }
 

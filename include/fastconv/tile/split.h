@@ -187,7 +187,7 @@ FASTCONV_HOST_DEVICE bool is_infinite(float value) { return __builtin_fabsf(valu
 template <int kPairs>
 FASTCONV_HOST_DEVICE bool has_largest_bf16(const uint32_t (&pairs)[kPairs]) {
   constexpr uint32_t kLargest = 0x7f7f;
-#if defined(__CUDA_ARCH__)
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 860  // the instruction is not older
   auto larger = [](uint32_t a, uint32_t b) {
     uint32_t c;  // its sign means nothing
     asm("max.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
@@ -281,7 +281,7 @@ struct SplitProduct {
     first = index, second = sum - index;
   }
   // Of those with the same first + second.
-  FASTCONV_HOST_DEVICE bool is_first() const { return first == 0; }
+  FASTCONV_HOST_DEVICE constexpr bool is_first() const { return first == 0; }
 };
 FASTCONV_HOST_DEVICE constexpr int32_t split_products(int32_t parts) { return parts * (parts + 1) / 2; }
 

@@ -1,0 +1,39 @@
+// Host side of the kernels for images of few channels: from a plan to a launch.
+#pragma once
+
+#include "fastconv/kernels/stem.cuh"
+#include "fastconv/kernels/stem_wgrad.cuh"
+#include "fastconv/launch/launch.cuh"
+#include "fastconv/launch/launchers.h"
+#include "fastconv/planner/stem_family.h"
+
+namespace fastconv {
+
+template <int kParts, int kFilters>
+void launch_stem_wgrad(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, cudaStream_t stream) {
+  const StemWgradParams params = stem_wgrad_params(plan.kernel->stem, problem, plan.stem);
+  auto* w = static_cast<float*>(buffers.w);
+  auto* partial = static_cast<float4*>(buffers.workspace);
+  const StemWgradBuffers tensors{static_cast<const float*>(buffers.x), static_cast<const float*>(buffers.y), w,
+                                 partial};
+  launch(plan.kernel->name, stem_wgrad<kParts, kFilters>, LaunchShape{plan.grid, plan.block_threads, plan.smem_bytes},
+         stream, params, tensors);
+  if (params.walkers == 1) return;
+  const int strands = reduce_strands(params.walkers);
+  const int64_t quads = int64_t{params.by_jobs.divisor} * params.job_quads;
+  launch(plan.kernel->name, reduce_stem_wgrad<kParts, kFilters>,
+         LaunchShape{reduce_blocks(quads, strands), kReduceThreads}, stream, params, w,
+         static_cast<const float4*>(partial), strands);
+}
+
+template <int kParts, int kFilters>
+void launch_stem(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, cudaStream_t stream) {
+  if (problem.pass == Pass::kWgrad) return launch_stem_wgrad<kParts, kFilters>(plan, problem, buffers, stream);
+  if (plan.grid == 0) return;
+  const StemBuffers tensors{static_cast<const float*>(buffers.x), static_cast<const float*>(buffers.w),
+                            static_cast<const float*>(buffers.bias), static_cast<float*>(buffers.y)};
+  launch(plan.kernel->name, stem_fprop<kParts, kFilters>, LaunchShape{plan.grid, plan.block_threads, plan.smem_bytes},
+         stream, stem_params(plan.kernel->stem, problem, plan.stem), tensors);
+}
+
+}  // namespace fastconv

@@ -1,0 +1,150 @@
+// Weight gradient of convolutions of images of few channels, float32: a block adds up its share of the tiles of pixels
+// for some taps, see stem_walk.cuh; a second kernel adds the blocks' sums.
+#pragma once
+
+#include "fastconv/tile/add_partials.cuh"
+#include "fastconv/tile/mainloop_stem.cuh"
+#include "fastconv/tile/stage_stem.cuh"
+
+namespace fastconv {
+
+struct StemWgradBuffers {
+  const float* x;
+  const float* y;
+  float* w;
+  float4* partial;  // [walker][job][quad], if there are several walkers
+};
+
+// Quad number `index` of a job: [quad of a lane][unit][lane].
+__device__ __forceinline__ void store_stem_quad(const StemConfig& config, const StemWgradParams& params, float* w,
+                                                const StemJob& job, int32_t index, const float4& sum) {
+  int32_t quad, thread;
+  params.by_job_threads.divmod(index, quad, thread);
+  const float values[4] = {sum.x, sum.y, sum.z, sum.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int64_t at = stem_element(config, params, job, thread / 32, thread % 32, quad, i);
+    if (at >= 0) w[at] = values[i];
+  }
+}
+
+template <int kParts, int kFilters>
+__global__ void __launch_bounds__(kStemThreads, 1)
+    stem_wgrad(const __grid_constant__ StemWgradParams params, const StemWgradBuffers buffers) {
+#if __CUDA_ARCH__ >= 800
+  constexpr StemConfig kConfig{kParts, kFilters};
+  constexpr int kBlocks = kConfig.filter_blocks(), kTiles = kConfig.tap_tiles();
+  extern __shared__ uint4 stem_smem[];
+  const uint32_t smem = ptx::smem_address(stem_smem);
+  const auto thread = static_cast<int32_t>(threadIdx.x), lane = thread % 32;
+  const StemJob job(kConfig, params, static_cast<int32_t>(blockIdx.x));
+  int32_t unit, slice;
+  params.by_slices.divmod(thread / 32, unit, slice);
+
+  // Offsets of a lane's taps and filters. Those that do not exist meet others and are not used.
+  uint32_t taps[kTiles], filters[kBlocks][2];
+#pragma unroll
+  for (int t = 0; t < kTiles; ++t) {
+    const int32_t tap = job.first_tap + unit * kConfig.unit_taps() + t * 8 + lane / 4;
+    taps[t] = StemTap(params, min(tap, params.depth - 1)).place * 4;
+  }
+#pragma unroll
+  for (int m = 0; m < kBlocks; ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      filters[m][half] = (m * 16 + half * 8 + lane / 4) * params.y.channel_words * 4;
+    }
+  }
+
+  float sum[kBlocks][kTiles][4] = {};
+  walk_stem_tiles(
+      params, job.walker, smem,
+      [&](const StemTile& tile, uint32_t stage) {
+        copy_stem_box(params.x, buffers.x, tile.image, 0, tile.source_h, tile.source_w, stage);
+        copy_stem_box(params.y, buffers.y, tile.image, job.first_filter, tile.p, tile.q, stage + params.y_at);
+      },
+      [&] {
+        const int32_t pixels = params.tile_p * params.tile_q;
+#pragma unroll 1
+        for (int32_t i = thread; i < (pixels + kStemStep - 1) / kStemStep * kStemStep; i += kStemThreads) {
+          const int32_t pixel = min(stem_depth(i / kStemStep, i / 4, i % 4), pixels - 1);
+          int32_t row, column;
+          params.by_tile_q.divmod(pixel, row, column);
+          ptx::store_shared4(smem + params.table_at + i * 4, StemTile::source_of(params, pixel) * 4);
+          ptx::store_shared4(smem + params.y_table_at + i * 4, params.y.place(row, column) * 4);
+        }
+      },
+      [&](const StemTile& tile, uint32_t stage) {
+        if (unit >= params.units) return;
+        const uint32_t x = stage + params.x.lead(tile.source_w) * 4;
+        const uint32_t y = stage + params.y_at + params.y.lead(tile.q) * 4;
+        const int32_t pixels = tile.pixels(params);
+        uint32_t table = lane % 4 * 16 + slice * 64;
+#pragma unroll 1
+        for (int32_t left = pixels - slice * kStemStep; left > 0; left -= params.slices * kStemStep) {
+          const uint4 x_offsets = ptx::load_shared16(smem + params.table_at + table);
+          const uint4 y_offsets = ptx::load_shared16(smem + params.y_table_at + table);
+          table += params.slices * 64;
+          StemFragment<kParts, 1> input[kTiles];
+#pragma unroll
+          for (int t = 0; t < kTiles; ++t) {
+            StemValues<1> values;
+            values.load({x + taps[t]}, x_offsets);
+            if (left < kStemStep) values.cut(left);
+            input[t].split(values);
+          }
+#pragma unroll
+          for (int m = 0; m < kBlocks; ++m) {
+            StemValues<2> values;
+            values.load({y + filters[m][0], y + filters[m][1]}, y_offsets);
+            if (left < kStemStep) values.cut(left);
+            StemFragment<kParts, 2> gradients[1];
+            gradients[0].split(values);
+            multiply_stem(gradients, input, [&](int, int t) -> float (&)[4] { return sum[m][t]; });
+          }
+        }
+      });
+
+  // The slices' sums are added in order.
+  __syncthreads();
+#pragma unroll
+  for (int q = 0; q < kConfig.quads(); ++q) {
+    const float (&s)[4] = sum[q / kTiles][q % kTiles];
+    const uint32_t to = smem + (q * kStemThreads + thread) * 16;
+    ptx::store_shared_floats(to, s[0], s[1]);
+    ptx::store_shared_floats(to + 8, s[2], s[3]);
+  }
+  __syncthreads();
+#pragma unroll 1
+  for (int32_t i = thread; i < params.job_quads; i += kStemThreads) {
+    int32_t quad, rest;
+    params.by_job_threads.divmod(i, quad, rest);
+    uint32_t from = smem + (quad * kStemThreads + rest / 32 * params.slices * 32 + rest % 32) * 16;
+    float4 all = make_float4(0.f, 0.f, 0.f, 0.f);
+    for (int32_t s = 0; s < params.slices; ++s, from += 32 * 16) {
+      const uint4 v = ptx::load_shared16(from);
+      all.x += __uint_as_float(v.x), all.y += __uint_as_float(v.y);
+      all.z += __uint_as_float(v.z), all.w += __uint_as_float(v.w);
+    }
+    if (params.walkers > 1) {
+      buffers.partial[int64_t{blockIdx.x} * params.job_quads + i] = all;
+    } else {
+      store_stem_quad(kConfig, params, buffers.w, job, i, all);
+    }
+  }
+#endif
+}
+
+template <int kParts, int kFilters>
+__global__ void __launch_bounds__(kReduceThreads) reduce_stem_wgrad(const __grid_constant__ StemWgradParams params,
+                                                                    float* w, const float4* partial, int32_t strands) {
+  constexpr StemConfig kConfig{kParts, kFilters};
+  const int64_t quads = int64_t{params.by_jobs.divisor} * params.job_quads;
+  add_partials(partial, quads, params.walkers, strands, [&](int64_t at, const float4& sum) {
+    int32_t index, quad;
+    params.by_job_quads.divmod(static_cast<int32_t>(at), index, quad);
+    store_stem_quad(kConfig, params, w, StemJob(kConfig, params, index), quad, sum);
+  });
+}
+
+}  // namespace fastconv

@@ -1,0 +1,94 @@
+// Images of few channels: operands of products, gathered from float32 in shared memory and split into parts in
+// registers, and how these are multiplied (docs/precision.md).
+#pragma once
+
+#include <cstdint>
+
+#include "fastconv/ptx/mma.cuh"
+#include "fastconv/ptx/shared_memory.cuh"
+#include "fastconv/ptx/warpgroup.cuh"
+#include "fastconv/tile/split.h"
+#include "fastconv/tile/stem_walk.cuh"
+
+namespace fastconv {
+
+// A lane's values of 16 depths: rows (pixels, filters, taps) eight apart, at four depths each, see stem_depth().
+template <int kRows>
+struct StemValues {
+  float value[4 * kRows];  // as a fragment has them: a pair of depths of each row, then the next pair
+
+  // By addresses of the rows and offsets of the depths, bytes.
+  __device__ __forceinline__ void load(const uint32_t (&rows)[kRows], const uint4& depths) {
+    const uint32_t offset[4] = {depths.x, depths.y, depths.z, depths.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+#pragma unroll
+      for (int row = 0; row < kRows; ++row) at(i, row) = __uint_as_float(ptx::load_shared4(rows[row] + offset[i]));
+    }
+  }
+  // Zeros from depth `end` of the step on, which whatever is in memory must not meet.
+  __device__ __forceinline__ void cut(int end) {
+    const int lane = ptx::lane();
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+#pragma unroll
+      for (int row = 0; row < kRows; ++row) {
+        if (stem_depth(0, lane, i) >= end) at(i, row) = 0.f;
+      }
+    }
+  }
+  __device__ __forceinline__ float& at(int index, int row) { return value[(index / 2 * kRows + row) * 2 + index % 2]; }
+};
+
+// The same as operands: of the product's left factor with two rows, of the right one with one.
+template <int kParts, int kRows>
+struct StemFragment {
+  uint32_t part[kParts][2 * kRows];
+
+  __device__ __forceinline__ void split(const StemValues<kRows>& values) {
+    SplitParts<4 * kRows> parts(values.value);
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) parts.take(i, kParts, part[i]);
+  }
+};
+
+// Adds products number kIndex and later, of some left factors and some right ones, to sum[left][right].
+template <int kIndex, int kParts, int kLeft, int kRight>
+__device__ __forceinline__ void add_stem_products(const StemFragment<kParts, 2> (&left)[kLeft],
+                                                  const StemFragment<kParts, 1> (&right)[kRight],
+                                                  float (&sum)[kLeft][kRight][4]) {
+  if constexpr (kIndex < split_products(kParts)) {
+    constexpr SplitProduct kProduct(kParts, kIndex);
+    constexpr float kShrink = kIndex > 0 && kProduct.is_first() ? 1 / split_scale(kParts) : 1;
+#pragma unroll
+    for (int i = 0; i < kLeft; ++i) {
+#pragma unroll
+      for (int j = 0; j < kRight; ++j) {
+        float (&s)[4] = sum[i][j];
+        if constexpr (kShrink != 1) s[0] *= kShrink, s[1] *= kShrink, s[2] *= kShrink, s[3] *= kShrink;
+        const uint32_t (&b)[2] = right[j].part[kProduct.second];
+        ptx::mma(__nv_bfloat16{}, s, left[i].part[kProduct.first], b[0], b[1]);
+      }
+    }
+    add_stem_products<kIndex + 1>(left, right, sum);
+  }
+}
+
+// The products of one step, added to sum(left, right). Tensor cores truncate what they add to, so that they add up no
+// more than a step; the rest is done by ordinary additions.
+template <int kParts, int kLeft, int kRight, typename Sum>
+__device__ __forceinline__ void multiply_stem(const StemFragment<kParts, 2> (&left)[kLeft],
+                                              const StemFragment<kParts, 1> (&right)[kRight], Sum&& sum) {
+  float step[kLeft][kRight][4] = {};
+  add_stem_products<0>(left, right, step);
+#pragma unroll
+  for (int i = 0; i < kLeft; ++i) {
+#pragma unroll
+    for (int j = 0; j < kRight; ++j) {
+      float (&s)[4] = sum(i, j);
+      s[0] += step[i][j][0], s[1] += step[i][j][1], s[2] += step[i][j][2], s[3] += step[i][j][3];
+    }
+  }
+}
+
+}  // namespace fastconv

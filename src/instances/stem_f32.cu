@@ -1,0 +1,10 @@
+#include "fastconv/kernels/stem_launch.cuh"
+
+fastconv::Launcher fastconv::stem_launcher(int line) {
+  static constexpr Launcher kLaunchers[] = {
+#define STEM_KERNEL(name, parts, filters) launch_stem<parts, filters>,
+#include "../launch/configs/stem.def"
+#undef STEM_KERNEL
+  };
+  return kLaunchers[line];
+}
