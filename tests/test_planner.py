@@ -233,6 +233,18 @@ def test_one_row_of_taps_takes_the_smallest_banded_kernel() -> None:
         assert native.make_plan(native_problem(problem, "wgrad", dtype="float16"), GPUS[90]).kernel == name
 
 
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("pass_", ["fprop", "wgrad"])
+@pytest.mark.parametrize("images", [1, 64])
+def test_float32_images_of_few_channels_have_kernels_of_their_own(images: int, pass_: str, channels_last: bool) -> None:
+    for arch, precision in itertools.product(GPUS, ["ieee", "bf16x3", "tf32"]):
+        stem = PUBLIC["rn50_stem"].with_(n=images)
+        problem = native_problem(stem, pass_, dtype="float32", precision=precision, channels_last=channels_last)
+        parts = 3 if precision == "ieee" else 2
+        kernel = native.make_plan(problem, GPUS[arch]).kernel
+        assert kernel.startswith(f"stem_{pass_}_{parts}_parts") == (arch >= 80), (arch, precision, kernel)
+
+
 @pytest.mark.parametrize("pass_", ["fprop", "dgrad", "wgrad"])
 def test_no_image_has_a_plan_by_every_kernel(pass_: str) -> None:
     empty = Problem(0, 16, 256, 1024, 128, 3, 3)

@@ -23,7 +23,11 @@ constexpr double kPackClocks = 40;         // of a multiprocessor, a step of a t
 constexpr double kLoadLatency = 1500, kTileClocks = 500;
 constexpr double kAlone = 1.5;  // times as long if nothing hides a warp's latencies
 
-double step_clocks(const StemConfig& config) { return config.parts == 3 ? 640 : 330; }
+// Of a warp, for a step: what it gathers and splits, and the products by its set of filters.
+double step_clocks(const StemConfig& config, double gathers) {
+  const double full = config.parts == 3 ? 640 : 330;  // forward, with 64 filters
+  return full * (gathers + config.filters / 80.);
+}
 
 // Pixels of an axis of x that some outputs need.
 int64_t source_extent(const Axis& axis, int64_t pixels) {
@@ -133,10 +137,10 @@ double units_clocks(double units, double unit_clocks) {
 
 double cost_us(const StemConfig& config, const ConvProblem& problem, const DeviceSpec& device,
                const StemParams& params) {
-  constexpr double kStoreClocks = 450;  // of a unit
+  constexpr double kStoreClocks = 450;  // of a unit, with 64 filters
   const double sets = params.by_sets.divisor, blocks = double(params.walkers) * params.by_set_blocks.divisor;
   const auto pixels = static_cast<double>(ceil_div(params.tile_p * params.tile_q, config.unit_pixels()));
-  const double unit = params.steps * step_clocks(config) + kStoreClocks;
+  const double unit = params.steps * step_clocks(config, 0.2) + kStoreClocks * config.filters / 64;
   return walk_us(problem, device, params, blocks, sets * params.steps * config.set_tiles() * kPackClocks,
                  units_clocks(pixels * sets, unit));
 }
@@ -145,8 +149,8 @@ double cost_us(const StemConfig& config, const ConvProblem& problem, const Devic
                const StemWgradParams& params, int64_t workspace) {
   constexpr double kReduceUs = 3, kPartialRate = 2;  // of the second kernel; times device memory's, from its cache
   const double blocks = double(params.walkers) * params.by_jobs.divisor;
-  // Both operands of a step are gathered, and a set of filters has as many products as it has blocks.
-  const double step = step_clocks(config) * (0.3 + config.filters / 64.);
+  // Both operands are gathered, that of the filters as often as there are.
+  const double step = step_clocks(config, 0.3 + config.filters / 320.);
   const auto steps = static_cast<double>(ceil_div(params.tile_p * params.tile_q, kStemStep));
   const double turns = std::ceil(steps / params.slices) * params.slices * params.units;
   const double end = 2. * 16 * kStemThreads * config.quads() / 128;
@@ -191,8 +195,8 @@ Plan cheapest(const KernelEntry& entry, const ConvProblem& problem, const Device
   for_tilings(problem, map, device, [&](StemTiling tiling) {
     const int64_t tiles = tiles_of(problem, map, tiling);
     if (tiles > INT32_MAX / 2) return;
-    for (int64_t blocks = 1; blocks <= sets; blocks *= 2) {
-      tiling.sets = static_cast<int32_t>(ceil_div(sets, blocks));
+    for (int64_t most = sets; most > 0; most /= 2) {
+      tiling.sets = static_cast<int32_t>(most);
       const int64_t set_blocks = ceil_div(sets, tiling.sets);
       tiling.walkers = static_cast<int32_t>(walkers_of(tiles, device.sm_count / set_blocks));
       const StemParams params = stem_params(config, problem, tiling);
