@@ -215,6 +215,43 @@ def test_inf_and_nan_propagate(device: str, mode: str, special: float, where: st
             assert torch.equal(kind(actual).cpu(), kind(e))
 
 
+@pytest.mark.cuda
+@pytest.mark.parametrize("pass_", ["fprop", "dgrad", "wgrad"])
+def test_sums_that_overflow_have_their_sign(cuda: str, pass_: str) -> None:
+    """Though the small parts of operands have signs of their own and their sums overflow as well."""
+    most = torch.finfo(torch.float32).max
+    kernels = [kernel for kernel in KERNELS if kernel.device == "cuda" and kernel.pass_ == pass_]
+    ran = set()
+    for c, k, w in ((32, 64, 18), (64, 64, 48), (64, 32, 18), (24, 24, 18), (3, 80, 18), (5, 7, 18)):
+        problem = Problem(2, c, 12, w, k, 3, 3, padding=(1, 1))
+        o = operands(problem, torch.float32, cuda)
+        huge, other, dim = {
+            "fprop": (o.input, o.weight, 0),
+            "dgrad": (o.grad_output, o.weight, 1),
+            "wgrad": (o.grad_output, o.input, 1),
+        }[pass_]
+        huge.uniform_(2e38, 3.4e38)
+        signs = torch.tensor([1.0, -1.0, 2.0**-20], device=cuda)  # of neighbouring results
+        shape = [-1 if i == dim else 1 for i in range(4)]
+        other.uniform_(0.5, 1).mul_(signs.repeat(other.shape[dim])[: other.shape[dim]].view(shape))
+        expected = expect_pass(pass_, o, problem)
+        finite, infinite = expected.value.abs() < 0.9 * most, expected.value.abs() > 1.1 * most
+        assert finite.any() and infinite.any()
+        right = torch.where(infinite, torch.inf * expected.value.sign(), expected.value)
+        bound = expected.bound(torch.float32)
+        for kernel in kernels:
+            actual = run_forced(kernel, o, problem)
+            if actual is None:
+                continue
+            assert torch.equal(actual.cpu()[infinite], right[infinite].float()), (kernel.name, problem)
+            error = (actual.cpu().double() - right)[finite].abs()
+            assert (error <= bound[finite]).all(), (kernel.name, problem, float((error / bound[finite]).max()))
+            ran.add(kernel.name)
+    in_parts = {kernel.name for kernel in kernels if "promoted" in kernel.name or "3_parts" in kernel.name}
+    assert in_parts <= ran, in_parts - ran
+    assert any("f32" in name for name in ran)
+
+
 MODES_OF = {"tf32_floats": ["tf32"], "_parts_floats": ["tf32", "bf16x3"], "promoted_floats": ["ieee"], "wgrad": MODES}
 AS_THEY_LIE = [
     (kernel, mode)

@@ -229,7 +229,10 @@ struct FloatsMainloop {
         for (int size = group % kParts + 1; size < kParts; ++size) weight /= split_scale(kParts);
         float (&sum)[kAccumulators] = sums[kTapRows > 1 ? group / kParts * kAcross + first : group / kParts];
 #pragma unroll
-        for (int e = 0; e < kAccumulators; ++e) sum[e] += weight * acc[group % kBuffers][e];
+        for (int e = 0; e < kAccumulators; ++e) {
+          const float product = acc[group % kBuffers][e];
+          sum[e] += weight == 1 ? product : shrink_sum(product, weight);
+        }
       };
 #pragma unroll
       for (int group = 0; group < kGroups; ++group) {

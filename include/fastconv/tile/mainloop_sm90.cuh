@@ -5,6 +5,7 @@
 #include "fastconv/tile/halo_walk.cuh"
 #include "fastconv/tile/ring.cuh"
 #include "fastconv/tile/scheduler.cuh"
+#include "fastconv/tile/split.h"
 
 namespace fastconv {
 
@@ -84,7 +85,9 @@ struct TapProducts {
 #pragma unroll
     for (int m = 0; m < kMBlocks; ++m) {
 #pragma unroll
-      for (int e = 0; e < kAccumulators; ++e) sums[m][e] += weight * products[m][e];
+      for (int e = 0; e < kAccumulators; ++e) {
+        sums[m][e] += weight == 1 ? products[m][e] : shrink_sum(products[m][e], weight);
+      }
     }
   }
 };
@@ -127,7 +130,7 @@ struct Mainloop {
 #pragma unroll
     for (int m = 0; m < kMBlocks; ++m) {
 #pragma unroll
-      for (int e = 0; e < kAccumulators; ++e) products[m][e] *= by;
+      for (int e = 0; e < kAccumulators; ++e) products[m][e] = shrink_sum(products[m][e], by);
     }
   }
 

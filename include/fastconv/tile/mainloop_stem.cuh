@@ -65,7 +65,10 @@ __device__ __forceinline__ void add_stem_products(const StemFragment<kParts, 2> 
 #pragma unroll
       for (int j = 0; j < kRight; ++j) {
         float (&s)[4] = sum[i][j];
-        if constexpr (kShrink != 1) s[0] *= kShrink, s[1] *= kShrink, s[2] *= kShrink, s[3] *= kShrink;
+        if constexpr (kShrink != 1) {
+#pragma unroll
+          for (float& small : s) small = shrink_sum(small, kShrink);
+        }
         const uint32_t (&b)[2] = right[j].part[kProduct.second];
         ptx::mma(__nv_bfloat16{}, s, left[i].part[kProduct.first], b[0], b[1]);
       }

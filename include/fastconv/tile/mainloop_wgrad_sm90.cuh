@@ -5,6 +5,7 @@
 
 #include "fastconv/ptx/wgmma.cuh"
 #include "fastconv/tile/ring.cuh"
+#include "fastconv/tile/split.h"
 #include "fastconv/tile/wgrad_walk.cuh"
 
 namespace fastconv {
@@ -38,10 +39,17 @@ struct Promotion {
     return due;
   }
   __device__ __forceinline__ void add(const float (&acc)[kUnits][kAccumulators]) {
+    auto add_each = [&](auto value) {
 #pragma unroll
-    for (int u = 0; u < kUnits; ++u) {
+      for (int u = 0; u < kUnits; ++u) {
 #pragma unroll
-      for (int i = 0; i < kAccumulators; ++i) sums[u][i] += weight * acc[u][i];
+        for (int i = 0; i < kAccumulators; ++i) sums[u][i] += value(acc[u][i]);
+      }
+    };
+    if (weight == 1) {
+      add_each([](float sum) { return sum; });
+    } else {
+      add_each([this](float sum) { return shrink_sum(sum, weight); });
     }
   }
   // From products of one size to the next larger ones.
@@ -49,7 +57,7 @@ struct Promotion {
 #pragma unroll
     for (int u = 0; u < kUnits; ++u) {
 #pragma unroll
-      for (int i = 0; i < kAccumulators; ++i) acc[u][i] *= 1 / split_scale(kMaxSplitParts);
+      for (int i = 0; i < kAccumulators; ++i) acc[u][i] = shrink_sum(acc[u][i], 1 / split_scale(kMaxSplitParts));
     }
   }
   __device__ __forceinline__ void end(float (&acc)[kUnits][kAccumulators]) {

@@ -230,9 +230,23 @@ FASTCONV_HOST_DEVICE uint32_t to_tf32(float value) {
 // falls.
 FASTCONV_HOST_DEVICE constexpr float split_scale(int32_t parts) { return parts == 3 ? 128.f : 1.f; }
 
-// The parts of a chunk's values: each the nearest bf16 to what those before it leave. Of an infinity they are 1, zeros
-// and the infinity, with its sign: the last part meets only the first of the other factor, so that products are
-// infinite, or NaN, as the value's own.
+// What sums of small products become when first + second falls; `by`: 1 / scale, or a power of it. Such sums overflow
+// only together with those of the large products, but maybe with the other sign. They are finite, therefore, and so is
+// what became of infinities and NaNs, which the large products have as well.
+FASTCONV_HOST_DEVICE float shrink_sum(float sum, float by) {
+  constexpr float kMost = 0x1.fffffep127f;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 860
+  asm("min.xorsign.abs.f32 %0, %0, %1;" : "+f"(sum) : "f"(kMost));
+#else
+  sum = __builtin_fminf(__builtin_fmaxf(sum, -kMost), kMost);
+#endif
+  return sum * by;
+}
+
+// The parts of a chunk's values: each the nearest bf16 to what those before it leave. An infinity must not meet the
+// small parts of the other factor, whose signs differ. Where sums of small products shrink (`scale`), it is the first
+// part, and NaNs follow it. Otherwise its parts are 1 and the infinity, with its sign: the last part meets only the
+// first of the other factor. In both cases products are infinite, or NaN, as the value's own.
 template <int kValues>
 struct SplitParts {
   static constexpr int kPairs = kValues / 2;
@@ -245,8 +259,8 @@ struct SplitParts {
   // The next part, which is not the last; what it leaves is `scale` times as large in those that follow.
   FASTCONV_HOST_DEVICE void next(bool first, float scale, uint32_t (&part)[kPairs]) {
     for (int i = 0; i < kPairs; ++i) part[i] = to_bf16_pair<true>(rest[2 * i], rest[2 * i + 1]);
-    if (has_largest_bf16(part)) {  // as infinite values have
-      const uint32_t one = first ? 0x3f80 : 0;
+    if (first && has_largest_bf16(part)) {  // as infinite values have
+      const uint32_t one = scale == 1 ? 0x3f80 : 0x7f80;
       for (int i = 0; i < kPairs; ++i) {
         if (is_infinite(rest[2 * i])) part[i] = (part[i] & 0xffff8000) | one;
         if (is_infinite(rest[2 * i + 1])) part[i] = (part[i] & 0x8000ffff) | one << 16;
