@@ -230,8 +230,9 @@ struct FloatsMainloop {
         float (&sum)[kAccumulators] = sums[kTapRows > 1 ? group / kParts * kAcross + first : group / kParts];
 #pragma unroll
         for (int e = 0; e < kAccumulators; ++e) {
-          const float product = acc[group % kBuffers][e];
-          sum[e] += weight == 1 ? product : shrink_sum(product, weight);
+          float& product = acc[group % kBuffers][e];
+          if (weight != 1) make_finite(product);
+          sum[e] += weight * product;
         }
       };
 #pragma unroll

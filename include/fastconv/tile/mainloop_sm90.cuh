@@ -64,21 +64,34 @@ struct TapProducts {
       multiply(size, tap, b_low, acc, size == kParts - 1 ? accumulate : 1);
     }
   }
-  // The same, each size in sums of its own, which then move to `sums`. `done` is called when all earlier products are.
+  // The same, from sums of nothing, which shrink between the sizes and then move to `sums`. `done` is called when all
+  // earlier products are. NOTES: ptxas delays the additions of small sums that are kept apart, and spills.
   template <typename F>
   __device__ __forceinline__ void multiply_promoted(uint32_t tap, uint32_t b_low, Sums& acc, Sums& sums, F done) const {
 #pragma unroll
     for (int size = kParts - 1; size >= 0; --size) {
+      if (size < kParts - 1) shrink(acc, 1 / split_scale(kParts));
       ptx::wgmma_fence();
-      multiply(size, tap, b_low, acc, 0);
+      multiply(size, tap, b_low, acc, size == kParts - 1 ? 0 : 1);
       ptx::wgmma_commit();
       ptx::wgmma_wait<0>();
       if (size == kParts - 1) done();
-      add(acc, size, sums);
+    }
+    add(acc, 0, sums);
+  }
+  // From products of one size to the next larger ones, see split_scale().
+  static __device__ __forceinline__ void shrink(Sums& products, float by) {
+#pragma unroll
+    for (int m = 0; m < kMBlocks; ++m) {
+#pragma unroll
+      for (int e = 0; e < kAccumulators; ++e) {
+        make_finite(products[m][e]);
+        products[m][e] *= by;
+      }
     }
   }
   // Products of that size, with their weight: see split_scale().
-  static __device__ __forceinline__ void add(const Sums& products, int size, Sums& sums) {
+  static __device__ __forceinline__ void add(Sums& products, int size, Sums& sums) {
     float weight = 1;
 #pragma unroll
     for (int i = 0; i < size; ++i) weight /= split_scale(kParts);
@@ -86,7 +99,8 @@ struct TapProducts {
     for (int m = 0; m < kMBlocks; ++m) {
 #pragma unroll
       for (int e = 0; e < kAccumulators; ++e) {
-        sums[m][e] += weight == 1 ? products[m][e] : shrink_sum(products[m][e], weight);
+        if (weight != 1) make_finite(products[m][e]);
+        sums[m][e] += weight * products[m][e];
       }
     }
   }
@@ -125,15 +139,6 @@ struct Mainloop {
  private:
   using Sums = typename Tap::Sums;
 
-  // See split_scale().
-  static __device__ __forceinline__ void shrink(Sums& products, float by) {
-#pragma unroll
-    for (int m = 0; m < kMBlocks; ++m) {
-#pragma unroll
-      for (int e = 0; e < kAccumulators; ++e) products[m][e] = shrink_sum(products[m][e], by);
-    }
-  }
-
   template <typename F>
   static __device__ __forceinline__ void multiply(const HaloParams& params, const Tile& tile, int first_block,
                                                   Ring& halo, Ring& filter, bool release_filter, bool elected,
@@ -157,7 +162,7 @@ struct Mainloop {
         if (c_block == params.shrink_at[0] || c_block == params.shrink_at[1]) {
           ptx::wgmma_wait<0>();
           release();
-          shrink(acc, params.shrink);
+          Tap::shrink(acc, params.shrink);
         }
       }
       for (int g = phase.group_begin; g < phase.group_end; ++g) {

@@ -67,7 +67,7 @@ __device__ __forceinline__ void add_stem_products(const StemFragment<kParts, 2> 
         float (&s)[4] = sum[i][j];
         if constexpr (kShrink != 1) {
 #pragma unroll
-          for (float& small : s) small = shrink_sum(small, kShrink);
+          for (float& small : s) make_finite(small), small *= kShrink;
         }
         const uint32_t (&b)[2] = right[j].part[kProduct.second];
         ptx::mma(__nv_bfloat16{}, s, left[i].part[kProduct.first], b[0], b[1]);

@@ -24,8 +24,7 @@ struct Promotion {
     weight = 1 / (split_scale(params.parts) * split_scale(params.parts));
   }
   // The accumulators are done with the products of one size.
-  __device__ __forceinline__ void begin(const WgradParams& params, bool largest,
-                                        const float (&acc)[kUnits][kAccumulators]) {
+  __device__ __forceinline__ void begin(const WgradParams& params, bool largest, float (&acc)[kUnits][kAccumulators]) {
     add(acc);
     weight *= split_scale(params.parts);
     left = period = (largest ? 1 : kSmallProducts) * params.promotion;
@@ -38,26 +37,21 @@ struct Promotion {
     left = (due ? period : left) - 1;
     return due;
   }
-  __device__ __forceinline__ void add(const float (&acc)[kUnits][kAccumulators]) {
-    auto add_each = [&](auto value) {
+  __device__ __forceinline__ void add(float (&acc)[kUnits][kAccumulators]) {
+    if (weight != 1) make_all_finite(acc);
 #pragma unroll
-      for (int u = 0; u < kUnits; ++u) {
+    for (int u = 0; u < kUnits; ++u) {
 #pragma unroll
-        for (int i = 0; i < kAccumulators; ++i) sums[u][i] += value(acc[u][i]);
-      }
-    };
-    if (weight == 1) {
-      add_each([](float sum) { return sum; });
-    } else {
-      add_each([this](float sum) { return shrink_sum(sum, weight); });
+      for (int i = 0; i < kAccumulators; ++i) sums[u][i] += weight * acc[u][i];
     }
   }
   // From products of one size to the next larger ones.
   static __device__ __forceinline__ void shrink(float (&acc)[kUnits][kAccumulators]) {
+    make_all_finite(acc);
 #pragma unroll
     for (int u = 0; u < kUnits; ++u) {
 #pragma unroll
-      for (int i = 0; i < kAccumulators; ++i) acc[u][i] = shrink_sum(acc[u][i], 1 / split_scale(kMaxSplitParts));
+      for (int i = 0; i < kAccumulators; ++i) acc[u][i] *= 1 / split_scale(kMaxSplitParts);
     }
   }
   __device__ __forceinline__ void end(float (&acc)[kUnits][kAccumulators]) {
@@ -68,13 +62,22 @@ struct Promotion {
       for (int i = 0; i < kAccumulators; ++i) acc[u][i] = sums[u][i];
     }
   }
+
+ private:
+  static __device__ __forceinline__ void make_all_finite(float (&acc)[kUnits][kAccumulators]) {
+#pragma unroll
+    for (int u = 0; u < kUnits; ++u) {
+#pragma unroll
+      for (int i = 0; i < kAccumulators; ++i) make_finite(acc[u][i]);
+    }
+  }
 };
 template <int kUnits, int kAccumulators>
 struct Promotion<false, kUnits, kAccumulators> {
   __device__ __forceinline__ explicit Promotion(const WgradParams&) {}
-  __device__ __forceinline__ void begin(const WgradParams&, bool, const float (&)[kUnits][kAccumulators]) {}
+  __device__ __forceinline__ void begin(const WgradParams&, bool, float (&)[kUnits][kAccumulators]) {}
   __device__ __forceinline__ bool is_due() { return false; }
-  __device__ __forceinline__ void add(const float (&)[kUnits][kAccumulators]) {}
+  __device__ __forceinline__ void add(float (&)[kUnits][kAccumulators]) {}
   __device__ __forceinline__ void end(float (&)[kUnits][kAccumulators]) {}
 };
 

@@ -230,17 +230,16 @@ FASTCONV_HOST_DEVICE uint32_t to_tf32(float value) {
 // falls.
 FASTCONV_HOST_DEVICE constexpr float split_scale(int32_t parts) { return parts == 3 ? 128.f : 1.f; }
 
-// What sums of small products become when first + second falls; `by`: 1 / scale, or a power of it. Such sums overflow
-// only together with those of the large products, but maybe with the other sign. They are finite, therefore, and so is
-// what became of infinities and NaNs, which the large products have as well.
-FASTCONV_HOST_DEVICE float shrink_sum(float sum, float by) {
+// Sums of small products overflow only together with those of the large ones, but maybe with the other sign. Before
+// they shrink they are therefore made finite, and so is what became of infinities and NaNs, which the large products
+// have as well. NOTES: in place, since ptxas has no registers for a copy.
+FASTCONV_HOST_DEVICE void make_finite(float& sum) {
   constexpr float kMost = 0x1.fffffep127f;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 860
   asm("min.xorsign.abs.f32 %0, %0, %1;" : "+f"(sum) : "f"(kMost));
 #else
   sum = __builtin_fminf(__builtin_fmaxf(sum, -kMost), kMost);
 #endif
-  return sum * by;
 }
 
 // The parts of a chunk's values: each the nearest bf16 to what those before it leave. An infinity must not meet the
