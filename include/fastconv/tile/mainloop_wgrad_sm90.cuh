@@ -26,6 +26,7 @@ struct Promotion {
   // The accumulators are done with the products of one size.
   __device__ __forceinline__ void begin(const WgradParams& params, bool largest, float (&acc)[kUnits][kAccumulators]) {
     add(acc);
+    if (weight != 1) make_all_finite(sums);
     weight *= split_scale(params.parts);
     left = period = (largest ? 1 : kSmallProducts) * params.promotion;
   }

@@ -226,13 +226,13 @@ FASTCONV_HOST_DEVICE uint32_t to_tf32(float value) {
 
 // bf16 has float32's exponents and fewer bits, so that of small numbers the last parts would be lost. Where all of a
 // number's bits are wanted, each part is therefore so many times what it stands for, after the one before it: no more,
-// so that no sum of small products is larger than the product. It shrinks by as much whenever first + second below
-// falls.
+// so that the small products of two numbers add up to less than the product. Sums shrink by as much whenever
+// first + second below falls.
 FASTCONV_HOST_DEVICE constexpr float split_scale(int32_t parts) { return parts == 3 ? 128.f : 1.f; }
 
-// Sums of small products overflow only together with those of the large ones, but maybe with the other sign. Before
-// they shrink they are therefore made finite, and so is what became of infinities and NaNs, which the large products
-// have as well. NOTES: in place, since ptxas has no registers for a copy.
+// Sums of small products overflow only where the large products' magnitudes add up to more than float32 holds, but
+// maybe with the other sign. Before they shrink they are therefore made finite, and so is what became of infinities and
+// NaNs, which the large products have as well. NOTES: in place, since ptxas has no registers for a copy.
 FASTCONV_HOST_DEVICE void make_finite(float& sum) {
   constexpr float kMost = 0x1.fffffep127f;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 860
