@@ -103,6 +103,15 @@ CASES = {
     "depthwise_3x3": Problem(2, 8, 9, 12, 8, 3, 3, padding=(1, 1), groups=8, bias=True),
     "depthwise_5x5": Problem(2, 8, 11, 12, 8, 5, 5, padding=(2, 2), groups=8, bias=True),
     "depthwise_7x7": Problem(2, 8, 10, 20, 8, 7, 7, padding=(3, 3), groups=8, bias=True),
+    "depthwise_3x3_valid": Problem(2, 8, 9, 12, 8, 3, 3, groups=8, bias=True),
+    "depthwise_3x3_full": Problem(2, 8, 9, 10, 8, 3, 3, padding=(2, 2), groups=8),
+    "depthwise_5x5_valid": Problem(2, 8, 9, 16, 8, 5, 5, padding=(1, 0), groups=8, bias=True),
+    "depthwise_5x5_full": Problem(2, 8, 9, 12, 8, 5, 5, padding=(4, 4), groups=8),
+    "depthwise_7x7_valid": Problem(2, 8, 12, 16, 8, 7, 7, groups=8),
+    "depthwise_7x7_full": Problem(2, 8, 12, 10, 8, 7, 7, padding=(6, 6), groups=8),
+    "depthwise_3x1": Problem(2, 8, 12, 16, 8, 3, 1, groups=8, bias=True),
+    "depthwise_3x7_valid": Problem(2, 8, 12, 16, 8, 3, 7, groups=8, bias=True),
+    "depthwise_3x7_full": Problem(2, 8, 12, 10, 8, 3, 7, padding=(2, 6), groups=8),
     "depthwise_3x3_by_2": Problem(2, 8, 13, 16, 8, 3, 3, stride=(2, 2), padding=(1, 1), groups=8),
     "depthwise_5x5_by_2": Problem(2, 8, 14, 16, 8, 5, 5, stride=(2, 2), padding=(2, 2), groups=8),
     "depthwise_3x3_by_2_of_14": Problem(2, 8, 28, 28, 8, 3, 3, stride=(2, 2), padding=(1, 1), groups=8),
@@ -283,12 +292,14 @@ def depthwise_problems(draw: st.DrawFn, kernel: str) -> Problem:
         r = int(kernel.split("_")[3][0])
         r = draw(st.sampled_from([r, r, r - 1, 1 if r == 3 else r]))
     else:
-        r = s = int(kernel.split("_")[2][0])
+        r, s = (int(taps[0]) for taps in kernel.split("_")[2].split("x"))
     factor = draw(st.integers(1, 4)) if any_filter and not banded else 2 if "s2" in kernel else 1
     # Over the common divisor with the dilation the stride is the kernel's.
     dilation = draw(st.sampled_from([(1, 1), (1, 1), (1, 1), (2, 3), (3, 1)]))
     stride = draw(st.sampled_from([(factor, factor), (factor * dilation[0], factor * dilation[1])]))
     half = (r // 2, s // 2)
+    if "valid" in kernel:
+        half = (draw(st.integers(0, 4)), 0 if "fprop" in kernel else s - 1)
     padding = draw(st.one_of(st.just(half), st.tuples(st.integers(0, 9), st.integers(0, 9))))
     c, h, w = (draw(st.sampled_from(sizes)) for sizes in ([4, 8, 12, 3], [7, 12, 70], [8, 12, 16, 5, 7, 9]))
     least = [1 + d * (taps - 1) - 2 * p for taps, d, p in zip((r, s), dilation, padding, strict=True)]

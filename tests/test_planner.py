@@ -204,6 +204,19 @@ def test_few_channels_a_group_have_kernels_of_their_own(
             assert "_any_" not in kernel
 
 
+@pytest.mark.parametrize(
+    ("r", "s", "name"),
+    [(3, 3, "3x3_valid"), (5, 5, "5x5_valid"), (7, 7, "7x7_valid"), (3, 1, "3x1_nchw"), (3, 7, "3x7_valid")],
+)
+def test_float32_depthwise_rows_without_padding_are_read_four_at_a_time(r: int, s: int, name: str) -> None:
+    problem = Problem(4, 16, 64, 256, 16, r, s, groups=16)
+    assert native.make_plan(native_problem(problem, "fprop"), GPUS[90]).kernel == f"depthwise_fprop_{name}"
+    for padded in (problem.with_(padding=(0, 2)), problem.with_(padding=(0, 5))):
+        assert name not in native.make_plan(native_problem(padded, "fprop"), GPUS[90]).kernel
+    rows = native.make_plan(native_problem(problem.with_(padding=(9, 0)), "fprop"), GPUS[90])
+    assert rows.kernel == f"depthwise_fprop_{name}"
+
+
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("n", [1, 64])
 def test_depthwise_weight_gradients_of_large_images_have_kernels_of_their_own(n: int, channels_last: bool) -> None:

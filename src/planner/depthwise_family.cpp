@@ -59,7 +59,7 @@ DepthwiseAxis axis_h(const DepthwiseConfig& config, const ConvProblem& a, int32_
   return make_axis(config, a.pass, run_rows, source_side(a).h, target_side(a).h, a.stride.h, a.padding.h, a.dilation.h);
 }
 DepthwiseAxis axis_w(const DepthwiseConfig& config, const ConvProblem& a) {
-  return make_axis(config, a.pass, config.columns, source_side(a).w, target_side(a).w, a.stride.w, a.padding.w,
+  return make_axis(config.across(), a.pass, config.columns, source_side(a).w, target_side(a).w, a.stride.w, a.padding.w,
                    a.dilation.w);
 }
 
@@ -122,7 +122,7 @@ const char* depthwise_why_not(const KernelEntry& entry, const ConvProblem& probl
   if (!(entry.dtypes & dtype_bit(problem.dtype))) return "is not compiled for this dtype";
   if (problem.c_per_group() != 1) return "is for groups of one input channel";
   if (problem.pass == Pass::kDgrad && problem.k_per_group() != 1) return "is for groups of one filter";
-  if (problem.r != config.taps || problem.s != config.taps) return "is compiled for another filter size";
+  if (problem.r != config.taps || problem.s != config.taps_w) return "is compiled for another filter size";
   const int64_t stride_h = problem.stride.h / std::gcd(problem.stride.h, problem.dilation.h);
   const int64_t stride_w = problem.stride.w / std::gcd(problem.stride.w, problem.dilation.w);
   const bool dgrad = problem.pass == Pass::kDgrad;
@@ -165,10 +165,12 @@ const char* depthwise_why_not(const KernelEntry& entry, const ConvProblem& probl
   }
   if (config.column_vectors()) {
     const int64_t source_channels = dgrad ? problem.k : problem.c;
-    if (problem.padding != Pair{config.padding(), config.padding()} || problem.dilation != Pair{1, 1} ||
+    const bool turned = dgrad && !config.transposed();
+    const int64_t padding = turned ? config.taps_w - 1 - problem.padding.w : problem.padding.w;
+    if (padding != config.padding_w || problem.dilation != Pair{1, 1} ||
         !column_vectors(from, problem, source_channels, RowAccesses::source(config).vector) ||
-        !column_vectors(to, problem, channels, config.vector)) {
-      return "reads several columns at a time: needs aligned rows, no dilation, padding of half the filter";
+        !column_vectors(to, problem, channels, config.target_vector)) {
+      return "reads several columns at a time: needs aligned rows, no dilation, the padding that it is compiled for";
     }
   }
   return nullptr;
@@ -180,7 +182,7 @@ Plan depthwise_plan(const KernelEntry& entry, const ConvProblem& problem, const 
   const DepthwiseTiling tiling = choose_tiling(config, problem, channels, device);
   const DepthwiseAxis h = axis_h(config, problem, tiling.run_rows), w = axis_w(config, problem);
   const int64_t tiles = int64_t{h.tiles} * w.tiles * problem.n;
-  const int64_t taps = int64_t{config.taps} * config.taps;
+  const int64_t taps = int64_t{config.taps} * config.taps_w;
   Plan plan;
   plan.kernel = &entry;
   plan.depthwise = tiling;
@@ -211,7 +213,8 @@ Plan depthwise_plan(const KernelEntry& entry, const ConvProblem& problem, const 
   const double outputs = double(tiling.run_rows) * config.columns * config.channels();
   const double products = outputs * double(taps) / (config.transposed() ? config.stride * config.stride : 1);
   const double rows = config.seen(tiling.run_rows);
-  const double accesses = double(config.seen(config.columns)) / (config.column_vectors() ? config.vector : 1) + 1;
+  const double accesses =
+      double(config.across().seen(config.columns)) / (config.column_vectors() ? config.vector : 1) + 1;
   const double instructions = products + rows * (3 * accesses + 10) + 2 * outputs + 300;
   const double threads = static_cast<double>(tiles * ceil_div(channels, config.channels()));
   const double cycles = threads * instructions / (128.0 * device.sm_count);

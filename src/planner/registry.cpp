@@ -55,18 +55,18 @@ std::vector<KernelEntry> build_table() {
   auto add_depthwise = [&](const char* name, Pass pass, DepthwiseConfig config, unsigned dtypes) {
     if (!config.computes(pass)) return;
     KernelEntry entry{
-        name,          pass, true, {config.columns, config.channels(), config.taps * config.taps}, depthwise_why_not,
+        name,          pass, true, {config.columns, config.channels(), config.taps * config.taps_w}, depthwise_why_not,
         depthwise_plan};
     entry.dtypes = dtypes, entry.family = KernelFamily::kDepthwise, entry.line = line, entry.depthwise = config;
     table.push_back(entry);
   };
-#define DEPTHWISE_KERNEL(name, kind, taps, stride, lanes, vector, columns, ahead, unroll, dtypes)                  \
-  {                                                                                                                \
-    const DepthwiseConfig config{DepthwiseKind::kind, taps, stride, Lanes::lanes, vector, columns, ahead, unroll}; \
-    add_depthwise("depthwise_fprop_" #name, Pass::kFprop, config, dtypes);                                         \
-    add_depthwise("depthwise_dgrad_" #name, Pass::kDgrad, config, dtypes);                                         \
-    add_depthwise("depthwise_wgrad_" #name, Pass::kWgrad, config, dtypes);                                         \
-    ++line;                                                                                                        \
+#define DEPTHWISE_KERNEL(name, dtypes, kind, taps, stride, lanes, ...)                          \
+  {                                                                                             \
+    const DepthwiseConfig config{DepthwiseKind::kind, taps, stride, Lanes::lanes, __VA_ARGS__}; \
+    add_depthwise("depthwise_fprop_" #name, Pass::kFprop, config, dtypes);                      \
+    add_depthwise("depthwise_dgrad_" #name, Pass::kDgrad, config, dtypes);                      \
+    add_depthwise("depthwise_wgrad_" #name, Pass::kWgrad, config, dtypes);                      \
+    ++line;                                                                                     \
   }
 #include "../launch/configs/depthwise.def"
 #undef DEPTHWISE_KERNEL

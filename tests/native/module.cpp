@@ -228,7 +228,7 @@ using Products = std::vector<std::tuple<int64_t, int64_t, int64_t>>;
 // What the depthwise kernels multiply for the first channel of the target, as their loops do.
 Products depthwise_products(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device) {
   const Plan plan = kernel.plan(kernel, problem, device);
-  const DepthwiseConfig& config = kernel.depthwise;
+  const DepthwiseConfig &config = kernel.depthwise, across = config.across();
   const DepthwiseParams params = depthwise_params(plan, problem);
   const bool turned = problem.pass == Pass::kDgrad && !config.transposed();
   Products products;
@@ -242,17 +242,18 @@ Products depthwise_products(const ConvProblem& problem, const KernelEntry& kerne
           const int32_t h = params.h.source(at.row) + (row + a) * params.h.source_step;
           const int32_t to_h = at.row + output * params.h.target_step();
           if (r >= config.taps || output < 0 || output >= outputs || h < 0 || h >= params.h.source_extent) continue;
-          for (int32_t b = 0; b < config.seen(config.columns); ++b) {
+          for (int32_t b = 0; b < across.seen(config.columns); ++b) {
             for (int32_t k = 0; k < config.columns; ++k) {
               const int32_t w = params.w.source(at.column) + b * params.w.source_step;
               const int32_t to_w = at.column + k * params.w.target_step();
-              if (!config.meets(k, b) || w < 0 || w >= params.w.source_extent || to_w >= params.w.target_extent) {
+              if (!across.meets(k, b) || w < 0 || w >= params.w.source_extent || to_w >= params.w.target_extent) {
                 continue;
               }
-              const int32_t s = config.tap(k, b), last = config.taps - 1;
+              const int32_t s = across.tap(k, b);
+              const int32_t tap_h = turned ? config.taps - 1 - r : r, tap_w = turned ? config.taps_w - 1 - s : s;
               products.emplace_back(
                   at.image * params.source_strides.n + h * params.source_strides.h + w * params.source_strides.w,
-                  (turned ? last - r : r) * params.filter_strides.h + (turned ? last - s : s) * params.filter_strides.w,
+                  tap_h * params.filter_strides.h + tap_w * params.filter_strides.w,
                   at.image * params.target_strides.n + to_h * params.target_strides.h + to_w * params.target_strides.w);
             }
           }

@@ -11,7 +11,7 @@ namespace fastconv {
 template <typename T, typename Line>
 __global__ void __launch_bounds__(kDepthwiseThreads) depthwise(const __grid_constant__ DepthwiseParams params) {
   constexpr DepthwiseConfig kConfig = Line::kConfig;
-  constexpr int kTaps = kConfig.taps, kColumns = kConfig.columns, kChannels = kConfig.channels();
+  constexpr int kColumns = kConfig.columns, kChannels = kConfig.channels();
   using Source = SourceRows<T, kConfig>;
   using Target = RowColumns<T, kConfig, kColumns, RowAccesses::target(kConfig)>;
   extern __shared__ __align__(16) unsigned char depthwise_smem[];
@@ -25,15 +25,15 @@ __global__ void __launch_bounds__(kDepthwiseThreads) depthwise(const __grid_cons
               at.column * strides.w;
   const int64_t target_stride = params.h.target_step() * strides.h;
 
-  float filter[kTaps][kTaps][kChannels], bias[kChannels];
+  float filter[kConfig.taps][kConfig.taps_w][kChannels], bias[kChannels];
   const T* taps = static_cast<const T*>(params.filter) + at.channel * params.filter_strides.n;
 #pragma unroll
   for (int c = 0; c < kChannels; ++c) {
     bias[c] = params.bias != nullptr ? widen(static_cast<const T*>(params.bias)[at.channel + c]) : 0.f;
 #pragma unroll
-    for (int r = 0; r < kTaps; ++r) {
+    for (int r = 0; r < kConfig.taps; ++r) {
 #pragma unroll
-      for (int s = 0; s < kTaps; ++s) {
+      for (int s = 0; s < kConfig.taps_w; ++s) {
         const Strides& step = params.filter_strides;
         filter[r][s][c] = widen(taps[c * step.n + r * step.h + s * step.w]);
       }

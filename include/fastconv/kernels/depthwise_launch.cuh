@@ -13,9 +13,11 @@
 namespace fastconv {
 
 // One line of the .def as a type: nvcc knows no kernels whose template arguments are objects.
-template <DepthwiseKind kKind, int kTaps, int kStride, Lanes kLanes, int kVector, int kColumns, int kAhead, int kUnroll>
+template <DepthwiseKind kKind, int kTaps, int kStride, Lanes kLanes, int kVector, int kColumns, int kAhead, int kUnroll,
+          int... kAcross>
 struct DepthwiseLine {
-  static constexpr DepthwiseConfig kConfig{kKind, kTaps, kStride, kLanes, kVector, kColumns, kAhead, kUnroll};
+  static constexpr DepthwiseConfig kConfig{kKind,    kTaps,  kStride, kLanes,    kVector,
+                                           kColumns, kAhead, kUnroll, kAcross...};
 };
 
 template <typename T, typename Line>
@@ -44,10 +46,9 @@ constexpr Launcher depthwise_launcher_of() {
 template <DepthwiseKind kKind, typename T>
 Launcher depthwise_launcher(int line) {
   static constexpr Launcher kLaunchers[] = {
-#define DEPTHWISE_KERNEL(name, kind, taps, stride, lanes, vector, columns, ahead, unroll, dtypes)               \
-  depthwise_launcher_of<                                                                                        \
-      kKind, T, DepthwiseLine<DepthwiseKind::kind, taps, stride, Lanes::lanes, vector, columns, ahead, unroll>, \
-      dtypes>(),
+#define DEPTHWISE_KERNEL(name, dtypes, kind, taps, stride, lanes, ...)                                         \
+  depthwise_launcher_of<kKind, T, DepthwiseLine<DepthwiseKind::kind, taps, stride, Lanes::lanes, __VA_ARGS__>, \
+                        dtypes>(),
 #include "../../../src/launch/configs/depthwise.def"
 #undef DEPTHWISE_KERNEL
   };

@@ -9,7 +9,7 @@ namespace fastconv {
 // Of a run of rows.
 template <typename T, DepthwiseConfig kConfig>
 __device__ __forceinline__ void add_products(const DepthwiseParams& params, const DepthwisePlace& at, uint32_t smem,
-                                             float (&sums)[kConfig.taps][kConfig.taps][kConfig.channels()]) {
+                                             float (&sums)[kConfig.taps][kConfig.taps_w][kConfig.channels()]) {
   constexpr int kColumns = kConfig.columns, kChannels = kConfig.channels();
   using Source = SourceRows<T, kConfig>;
   using Gradient = RowReader<T, kConfig, kColumns, RowAccesses::target(kConfig)>;
@@ -58,7 +58,8 @@ __device__ __forceinline__ void add_products(const DepthwiseParams& params, cons
 template <typename T, typename Line>
 __global__ void __launch_bounds__(kDepthwiseThreads) depthwise_wgrad(const __grid_constant__ DepthwiseParams params) {
   constexpr DepthwiseConfig kConfig = Line::kConfig;
-  constexpr int kTaps = kConfig.taps, kChannels = kConfig.channels(), kAll = kTaps * kTaps;
+  constexpr int kRows = kConfig.taps, kAcross = kConfig.taps_w, kAll = kRows * kAcross;
+  constexpr int kChannels = kConfig.channels();
   constexpr bool kByChannel = kConfig.lanes == Lanes::kChannels;
   extern __shared__ __align__(16) float depthwise_sums[];  // after the rows that are on their way
 
@@ -70,7 +71,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads) depthwise_wgrad(const __gri
   const int64_t begin = slice * params.slice_tiles;
   const auto count = static_cast<int32_t>(min(params.slice_tiles, params.tiles - begin));
 
-  float sums[kTaps][kTaps][kChannels] = {};
+  float sums[kRows][kAcross][kChannels] = {};
   if (channel < params.channels) {
     for (int32_t i = strand; i < count; i += strands) {
       const DepthwisePlace at = depthwise_tile(params, channel, static_cast<int32_t>(begin + i));
@@ -82,18 +83,18 @@ __global__ void __launch_bounds__(kDepthwiseThreads) depthwise_wgrad(const __gri
   const int32_t channels = params.tiling.channels * kChannels;
   int32_t parts = strands;
 #pragma unroll
-  for (int r = 0; r < kTaps; ++r) {
+  for (int r = 0; r < kRows; ++r) {
 #pragma unroll
-    for (int s = 0; s < kTaps; ++s) {
+    for (int s = 0; s < kAcross; ++s) {
 #pragma unroll
       for (int c = 0; c < kChannels; ++c) {
         float sum = sums[r][s][c];
         if constexpr (!kByChannel) {
 #pragma unroll
           for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_down_sync(0xffffffffu, sum, offset);
-          if (threadIdx.x % 32 == 0) depthwise_sums[threadIdx.x / 32 * kAll + r * kTaps + s] = sum;
+          if (threadIdx.x % 32 == 0) depthwise_sums[threadIdx.x / 32 * kAll + r * kAcross + s] = sum;
         } else {
-          depthwise_sums[((r * kTaps + s) * strands + strand) * channels + lane * kChannels + c] = sum;
+          depthwise_sums[((r * kAcross + s) * strands + strand) * channels + lane * kChannels + c] = sum;
         }
       }
     }
@@ -112,7 +113,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads) depthwise_wgrad(const __gri
       params.sums[(int64_t{slice} * params.channels + filter) * kAll + tap] = sum;
     } else {
       const Strides& strides = params.filter_strides;
-      static_cast<T*>(params.dw)[filter * strides.n + tap / kTaps * strides.h + tap % kTaps * strides.w] =
+      static_cast<T*>(params.dw)[filter * strides.n + tap / kAcross * strides.h + tap % kAcross * strides.w] =
           narrow<T>(sum);
     }
   }

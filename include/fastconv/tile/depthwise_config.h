@@ -18,14 +18,23 @@ enum class Lanes : int8_t { kColumns, kChannels };
 
 struct DepthwiseConfig {
   DepthwiseKind kind;
-  int32_t taps;    // rows and columns of the filter
+  int32_t taps;    // rows of the filter
   int32_t stride;  // in both dimensions
   Lanes lanes;
   int32_t vector;   // columns or channels of an access; of a transposed one's source, columns over the stride
   int32_t columns;  // of a thread: of the target's, for kWeights of dy's
   int32_t ahead;    // rows of the source that are on their way while one is multiplied
   int32_t unroll;   // shifts in a loop's body: the more the fewer moves, until it does not fit the instruction cache
+  // Columns of the filter; of column vectors the padding; and of the target's accesses, where its rows begin at smaller
+  // multiples than the source's.
+  int32_t taps_w = taps, padding_w = (taps_w - 1) / 2, target_vector = vector;
 
+  // The same with columns in place of rows: what follows counts either.
+  constexpr DepthwiseConfig across() const {
+    DepthwiseConfig config = *this;
+    config.taps = taps_w;
+    return config;
+  }
   constexpr bool computes(Pass pass) const {
     switch (pass) {
       case Pass::kFprop: return kind == DepthwiseKind::kSliding;
@@ -35,15 +44,15 @@ struct DepthwiseConfig {
     return false;
   }
   constexpr bool transposed() const { return kind == DepthwiseKind::kTransposed; }
-  // Whether accesses are runs of columns. They begin at multiples of their size, so the padding is fixed as well.
+  // Whether accesses are runs of columns. They begin at multiples of their size, so their padding is fixed as well.
   constexpr bool column_vectors() const { return lanes == Lanes::kColumns && vector > 1; }
   constexpr int32_t channels() const { return lanes == Lanes::kChannels ? vector : 1; }
-  constexpr int32_t padding() const { return (taps - 1) / 2; }  // of column vectors; of kTransposed modulo the stride
 
   // A thread's outputs and the source rows (or columns) that they see, each counted from its first one:
   //   sliding     output i meets row a at tap a - i * stride;
-  //   transposed  output i, where outputs begin at a multiple of the stride, has the phase (i + padding) % stride.
-  constexpr int32_t phase() const { return transposed() ? padding() % stride : 0; }
+  //   transposed  output i, where outputs begin at a multiple of the stride, has the phase (i + padding) % stride;
+  //               modulo the stride the padding is half the filter.
+  constexpr int32_t phase() const { return transposed() ? (taps - 1) / 2 % stride : 0; }
   // Transposed: source rows before that of an output whose tap is its phase.
   constexpr int32_t before() const { return transposed() ? (taps - 1 - phase()) / stride : 0; }
   // The first source row, where the first output is row 0; `padding` of a convolution that slides.
@@ -97,10 +106,10 @@ struct RowAccesses {
   // Threads begin at multiples of a vector in the source, too.
   static constexpr RowAccesses source(const DepthwiseConfig& config) {
     const int32_t vector = config.transposed() ? config.vector / config.stride : config.vector;
-    return of(config, config.seen(config.columns), vector, config.first(config.padding()));
+    return of(config, config.across().seen(config.columns), vector, config.across().first(config.padding_w));
   }
   static constexpr RowAccesses target(const DepthwiseConfig& config) {
-    return of(config, config.columns, config.vector, 0);
+    return of(config, config.columns, config.target_vector, 0);
   }
   constexpr int32_t count() const { return (lead > 0) + whole + (tail > 0); }
   constexpr int32_t elements() const { return lead_read + whole * vector + tail_read; }

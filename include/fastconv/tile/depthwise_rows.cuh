@@ -212,8 +212,8 @@ class RowReader {
 };
 
 template <typename T, DepthwiseConfig kConfig>
-class SourceRows : public RowReader<T, kConfig, kConfig.seen(kConfig.columns), RowAccesses::source(kConfig)> {
-  using Reader = RowReader<T, kConfig, kConfig.seen(kConfig.columns), RowAccesses::source(kConfig)>;
+class SourceRows : public RowReader<T, kConfig, kConfig.across().seen(kConfig.columns), RowAccesses::source(kConfig)> {
+  using Reader = RowReader<T, kConfig, kConfig.across().seen(kConfig.columns), RowAccesses::source(kConfig)>;
 
  public:
   __device__ SourceRows(const DepthwiseParams& params, const DepthwisePlace& at)
@@ -300,14 +300,15 @@ using Rows =
 // row `row` after a shift.
 template <DepthwiseConfig kConfig, typename F>
 __device__ __forceinline__ void each_product(int row, F&& f) {
+  constexpr DepthwiseConfig kAcross = kConfig.across();
 #pragma unroll
   for (int slot = 0; slot < kConfig.slots(); ++slot) {
     if (kConfig.row_tap(slot, row) >= kConfig.taps) continue;
 #pragma unroll
-    for (int b = 0; b < kConfig.seen(kConfig.columns); ++b) {
+    for (int b = 0; b < kAcross.seen(kConfig.columns); ++b) {
 #pragma unroll
       for (int k = 0; k < kConfig.columns; ++k) {
-        if (kConfig.meets(k, b)) f(slot, kConfig.row_tap(slot, row), k, kConfig.tap(k, b), b);
+        if (kAcross.meets(k, b)) f(slot, kConfig.row_tap(slot, row), k, kAcross.tap(k, b), b);
       }
     }
   }
