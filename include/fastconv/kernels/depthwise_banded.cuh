@@ -3,44 +3,20 @@
 #pragma once
 
 #include "fastconv/tile/banded_rows.cuh"
+#include "fastconv/tile/depthwise_definition.cuh"
 
 namespace fastconv {
 
 // By definition, the targets that a warp's lanes have: where a zero of the band met an infinity or NaN.
 template <typename T, typename Line>
-__device__ void convolve_by_definition(const DepthwiseBandedParams& params, BandedTile tile) {
+__device__ void convolve_by_definition(const DepthwiseBandedParams& params, const BandedTile& tile) {
   constexpr DepthwiseBandedConfig kConfig = Line::kConfig;
   const int32_t last = min(tile.row + params.run_rows, params.target_h);
-  const T* filter = static_cast<const T*>(params.filter) + tile.channel * params.filter_strides.n;
-  const float bias = params.bias != nullptr ? widen(static_cast<const T*>(params.bias)[tile.channel]) : 0.f;
   for (int32_t i = 0; i < 2 * kBandedUnits; ++i) {
     const BandedBlock at = banded_block(kConfig, params, tile, threadIdx.x % 32, i / 2);
-    const int32_t column = at.target + i % 2;
-    if (!at.exists || column >= params.target_w) continue;
-    const T* source = static_cast<const T*>(params.source) + at.image * params.source_strides.n +
-                      params.by_filters.div(tile.channel) * params.source_strides.c;
-    T* target =
-        static_cast<T*>(params.target) + at.image * params.target_strides.n + tile.channel * params.target_strides.c;
-    // The source's row or column that a tap meets, if any.
-    auto meets = [&](int32_t target, int32_t tap, int32_t padding, int32_t& at) {
-      at = kConfig.transposed() ? target + padding - tap : target * kConfig.stride - padding + tap;
-      if (!kConfig.transposed()) return true;
-      const bool met = at % kConfig.stride == 0;
-      at /= kConfig.stride;
-      return met;
-    };
-    for (int32_t row = tile.row; row < last; ++row) {
-      float sum = bias;
-      for (int32_t i = 0; i < params.taps_h * params.taps_w; ++i) {
-        const int32_t r = i / params.taps_w, s = i - r * params.taps_w;
-        int32_t h, w;
-        if (!meets(row, r, params.padding_h, h) || !meets(column, s, params.padding_w, w)) continue;
-        const bool exists = h >= 0 && h < params.source_h && w >= 0 && w < params.source_w;
-        const float value = exists ? widen(source[h * params.source_strides.h + w]) : 0.f;
-        sum += value * widen(filter[r * params.filter_strides.h + s * params.filter_strides.w]);
-      }
-      target[row * params.target_strides.h + column] = narrow<T>(sum);
-    }
+    if (!at.exists) continue;
+    convolve_column_by_definition<T, kConfig.transposed(), kConfig.stride>(
+        params, at.image, params.by_filters.div(tile.channel), tile.channel, tile.row, last, at.target + i % 2);
   }
 }
 

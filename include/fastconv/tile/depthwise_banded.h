@@ -53,11 +53,8 @@ struct DepthwiseBandedTiling {
   int32_t run_rows;  // of targets, that pass through one warp
 };
 
-struct DepthwiseBandedParams : DepthwiseTensors {
+struct DepthwiseBandedParams : DepthwiseWindows {
   int64_t source_row_bytes, target_row_bytes;  // of the strides: what a row adds to addresses
-  int32_t source_h, source_w, target_h, target_w;
-  int32_t padding_h, padding_w;  // as a window sees them that slides over the filter, or of a transposed one
-  int32_t taps_h, taps_w;
   int32_t first_h;    // source row at the begin of target row 0's window
   int32_t first_w;    // column at the begin of block 0's window: even
   int32_t first_tap;  // of column 0 of the window for target 0 of the block; may be no tap

@@ -1,6 +1,8 @@
 // The tensors of a depthwise kernel whose rows pass through threads: what fprop, dgrad and wgrad have in common.
 #pragma once
 
+#include <cstdint>
+
 #include "fastconv/core/problem.h"
 
 namespace fastconv {
@@ -15,6 +17,13 @@ struct DepthwiseTensors {
   void* dw;     // wgrad
   Strides source_strides, target_strides;
   Strides filter_strides;  // dgrad of stride 1: from the last tap backwards
+};
+
+// And where windows lie, for kernels that can compute a target by definition.
+struct DepthwiseWindows : DepthwiseTensors {
+  int32_t source_h, source_w, target_h, target_w;
+  int32_t padding_h, padding_w;  // as a window sees them that slides over the filter, or of a transposed one
+  int32_t taps_h, taps_w;
 };
 
 }  // namespace fastconv

@@ -1,0 +1,118 @@
+// Depthwise convolution as matrix products, 16-bit elements whose channels lie side by side. One row of the filter is
+// an operand of 16 rows, 8 channels of two neighbouring targets (a pair), and of as many columns, 8 channels of each
+// position: a column of the source that the pair may see. All that it holds are diagonals, one for each target and
+// position, so that half of every four elements are zero for sure and the product takes half the time (PTX ISA,
+// "mma.sp"). The other operand are pixels as they lie: 16 bytes a pixel, the positions of 8 pairs.
+//
+// A warp has 8 channels, a chunk, of 8 pairs. Rows of the source pass through shared memory, where a block's warps,
+// some chunks times some runs of 16 columns, share them.
+#pragma once
+
+#include <cstdint>
+
+#include "fastconv/core/fast_divmod.h"
+#include "fastconv/core/integers.h"
+#include "fastconv/core/problem.h"
+#include "fastconv/tile/depthwise_config.h"
+#include "fastconv/tile/depthwise_tensors.h"
+
+namespace fastconv {
+
+inline constexpr int32_t kChunk = 8;  // channels
+inline constexpr int32_t kChunkBytes = 16;
+inline constexpr int32_t kPairs = 8;                // of a warp
+inline constexpr int32_t kPairColumns = 2;          // targets of a pair
+inline constexpr int32_t kProductPositions = 4;     // of a product
+inline constexpr int32_t kMostDiagonalWarps = 8;    // of a block
+inline constexpr int32_t kDiagonalColumns = kPairs * kPairColumns;
+
+// Some columns of a row of pixels in shared memory: [chunk][column % advance][column / advance] of a chunk. Pixels that
+// lie `advance` columns apart are the rows of one matrix that is loaded, and so lie side by side, in different banks.
+struct StagedRow {
+  int32_t advance, columns, chunks;
+
+  FASTCONV_HOST_DEVICE constexpr int32_t plane() const { return (columns + advance - 1) / advance; }
+  FASTCONV_HOST_DEVICE constexpr int32_t chunk_bytes() const { return advance * plane() * kChunkBytes; }
+  FASTCONV_HOST_DEVICE constexpr int32_t bytes() const { return chunks * chunk_bytes(); }
+  FASTCONV_HOST_DEVICE constexpr int32_t at(int32_t chunk, int32_t column) const {
+    return chunk * chunk_bytes() + (column % advance * plane() + column / advance) * kChunkBytes;
+  }
+};
+
+struct DepthwiseDiagonalConfig {
+  DepthwiseKind kind;
+  int32_t taps;    // the most rows and columns of the filter
+  int32_t stride;  // in both dimensions
+  int32_t ahead;   // stages that are on their way while one is multiplied: as many rows of the source as a shift takes
+  int32_t warps;   // that a multiprocessor has registers for
+
+  // Rows pass one by one, as in the kernels of multiply-adds.
+  constexpr DepthwiseConfig rows() const { return {kind, taps, stride, Lanes::kChannels, kChunk, 1, ahead, 1}; }
+  constexpr bool transposed() const { return kind == DepthwiseKind::kTransposed; }
+  constexpr bool computes(Pass pass) const { return rows().computes(pass); }
+  // Columns of the source from a pair's first position to the next pair's, and the positions of a pair.
+  constexpr int32_t advance() const { return transposed() ? kPairColumns / stride : kPairColumns * stride; }
+  constexpr int32_t positions() const {
+    return transposed() ? (taps - 1) / stride + 1 : (kPairColumns - 1) * stride + taps;
+  }
+  constexpr int32_t products() const { return (positions() + kProductPositions - 1) / kProductPositions; }
+  // For `groups` warps side by side. Positions that products have beyond a pair's are read as well.
+  constexpr StagedRow staged(int32_t chunks, int32_t groups) const {
+    return {advance(), advance() * (kPairs * groups - 1) + kProductPositions * products(), chunks};
+  }
+  // Columns that each thread of a block copies, at most.
+  constexpr int32_t copies() const { return static_cast<int32_t>(ceil_div(staged(1, 1).columns, 32)); }
+  constexpr int32_t stage_rows() const { return rows().rows_a_shift(); }
+};
+
+struct DepthwiseDiagonalTiling {
+  int32_t chunks, groups;  // of a block: warps of other channels, and of other columns
+  int32_t run_rows;        // of targets, that pass through one block
+};
+
+struct DepthwiseDiagonalParams : DepthwiseWindows {
+  int32_t first_h, first_w;  // of the source: row at the begin of target row 0's window, position 0 of pair 0
+  int32_t first_tap;         // transposed: of target 0 at position 0; may be no tap
+  int32_t first_output;      // target row, counted from a run's first, that is done when its first stage is
+  int32_t chunks;            // of the tensors' channels
+  StagedRow staged;
+  int32_t run_rows;
+  FastDivmod by_staged_chunks;
+  FastDivmod by_chunk_blocks, by_column_blocks, by_runs;
+
+  // The first that a run sees.
+  FASTCONV_HOST_DEVICE int32_t first_row(const DepthwiseDiagonalConfig& config, int32_t target_row) const {
+    return first_h + (config.transposed() ? target_row / config.stride : target_row * config.stride);
+  }
+  // Stages until the last of a run's targets is done.
+  FASTCONV_HOST_DEVICE int32_t stages(const DepthwiseDiagonalConfig& config, int32_t outputs) const {
+    const int32_t shift = config.transposed() ? config.stride : 1;
+    return (outputs - 1 - first_output) / shift + 1;
+  }
+};
+
+// Where a block begins.
+struct DiagonalBlock {
+  int32_t image, row, column, chunk;  // row and column of the target
+};
+FASTCONV_HOST_DEVICE DiagonalBlock diagonal_block(const DepthwiseDiagonalParams& params, int32_t block, int32_t groups) {
+  DiagonalBlock at{};
+  params.by_chunk_blocks.divmod(block, block, at.chunk);
+  params.by_column_blocks.divmod(block, block, at.column);
+  params.by_runs.divmod(block, at.image, at.row);
+  at.chunk *= params.staged.chunks, at.column *= kDiagonalColumns * groups, at.row *= params.run_rows;
+  return at;
+}
+// The column of the source that a block has staged first.
+FASTCONV_HOST_DEVICE int32_t diagonal_source_column(const DepthwiseDiagonalConfig& config,
+                                                    const DepthwiseDiagonalParams& params, const DiagonalBlock& block) {
+  return params.first_w + block.column / kPairColumns * config.advance();
+}
+
+// The tap at which target `target` of a pair meets a position; less than 0 or beyond the filter if it does not.
+FASTCONV_HOST_DEVICE int32_t diagonal_tap(const DepthwiseDiagonalConfig& config, const DepthwiseDiagonalParams& params,
+                                          int32_t position, int32_t target) {
+  return config.transposed() ? params.first_tap + target - config.stride * position : position - config.stride * target;
+}
+
+}  // namespace fastconv
