@@ -77,6 +77,7 @@ Launcher half_launcher(const KernelEntry& kernel) {
     case KernelFamily::kDepthwise: return window_launcher<T>(kernel);
     case KernelFamily::kDepthwiseAny: return depthwise_any_launcher<T>(kernel.line);
     case KernelFamily::kDepthwiseBanded: return depthwise_banded_launcher<T>(kernel.line);
+    case KernelFamily::kDepthwiseDiagonal: return depthwise_diagonal_launcher<T>(kernel.line);
     case KernelFamily::kHalo: return half_halo_launcher<T>(kernel);
     case KernelFamily::kWgrad:
       switch (kernel.wgrad.staging) {

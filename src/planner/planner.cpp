@@ -116,6 +116,10 @@ std::ostream& operator<<(std::ostream& out, const Plan& plan) {
   if (plan.kernel->family == KernelFamily::kDepthwiseBanded) {
     out << " runs of " << plan.depthwise_banded.run_rows << " rows";
   }
+  if (plan.kernel->family == KernelFamily::kDepthwiseDiagonal) {
+    const DepthwiseDiagonalTiling& tiling = plan.depthwise_diagonal;
+    out << " runs of " << tiling.run_rows << " rows, warps " << tiling.groups << "x" << tiling.chunks;
+  }
   if (plan.kernel->family == KernelFamily::kGrouped) out << " " << plan.grouped;
   if (plan.kernel->family == KernelFamily::kStem) out << " " << plan.stem;
   if (plan.split > 1) out << " split " << plan.split;

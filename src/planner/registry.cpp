@@ -5,6 +5,7 @@
 #include "fastconv/planner/cpu_family.h"
 #include "fastconv/planner/depthwise_any_family.h"
 #include "fastconv/planner/depthwise_banded_family.h"
+#include "fastconv/planner/depthwise_diagonal_family.h"
 #include "fastconv/planner/depthwise_family.h"
 #include "fastconv/planner/direct_family.h"
 #include "fastconv/planner/grouped_family.h"
@@ -105,6 +106,29 @@ std::vector<KernelEntry> build_table() {
   }
 #include "../launch/configs/depthwise_banded.def"
 #undef DEPTHWISE_BANDED_KERNEL
+  line = 0;
+  auto add_diagonal = [&](const char* name, Pass pass, DepthwiseDiagonalConfig config, unsigned dtypes) {
+    if (!config.computes(pass)) return;
+    const int32_t positions = kProductPositions * config.products();
+    KernelEntry entry{name,
+                      pass,
+                      true,
+                      {kChunk, kDiagonalColumns, config.taps * positions},
+                      depthwise_diagonal_why_not,
+                      depthwise_diagonal_plan};
+    entry.dtypes = dtypes, entry.family = KernelFamily::kDepthwiseDiagonal, entry.line = line;
+    entry.depthwise_diagonal = config;
+    table.push_back(entry);
+  };
+#define DEPTHWISE_DIAGONAL_KERNEL(name, kind, taps, stride, ahead, warps, dtypes)          \
+  {                                                                                        \
+    const DepthwiseDiagonalConfig config{DepthwiseKind::kind, taps, stride, ahead, warps}; \
+    add_diagonal("depthwise_diagonal_fprop_" #name, Pass::kFprop, config, dtypes);         \
+    add_diagonal("depthwise_diagonal_dgrad_" #name, Pass::kDgrad, config, dtypes);         \
+    ++line;                                                                                \
+  }
+#include "../launch/configs/depthwise_diagonal.def"
+#undef DEPTHWISE_DIAGONAL_KERNEL
   line = 0;
   auto add_halo = [&](const char* name, Pass pass, HaloConfig config) {
     if (!config.computes(pass)) return;

@@ -23,6 +23,8 @@ template <typename T>
 Launcher depthwise_any_launcher(int line);
 template <typename T>
 Launcher depthwise_banded_launcher(int line);
+template <typename T>
+Launcher depthwise_diagonal_launcher(int line);
 template <HaloStaging kStaging, FilterTile kFilter, HaloOperands kOperands, typename T>
 Launcher halo_launcher(int line);
 template <WgradStaging kStaging, typename T>

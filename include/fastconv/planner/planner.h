@@ -13,6 +13,7 @@
 #include "fastconv/tile/depthwise_any.h"
 #include "fastconv/tile/depthwise_banded.h"
 #include "fastconv/tile/depthwise_config.h"
+#include "fastconv/tile/depthwise_diagonal.h"
 #include "fastconv/tile/grouped_config.h"
 #include "fastconv/tile/halo_config.h"
 #include "fastconv/tile/stem_config.h"
@@ -36,6 +37,7 @@ struct Plan {
   DepthwiseTiling depthwise{};
   DepthwiseAnyTiling depthwise_any{};
   DepthwiseBandedTiling depthwise_banded{};
+  DepthwiseDiagonalTiling depthwise_diagonal{};
   GroupedTiling grouped{};  // kernels for narrow groups
   StemTiling stem{};        // kernels for images of few channels
   double cost_us = 0;       // model's estimate; compared between kernels only

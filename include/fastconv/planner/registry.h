@@ -10,6 +10,7 @@
 #include "fastconv/planner/planner.h"
 #include "fastconv/tile/depthwise_any.h"
 #include "fastconv/tile/depthwise_banded.h"
+#include "fastconv/tile/depthwise_diagonal.h"
 #include "fastconv/tile/depthwise_config.h"
 #include "fastconv/tile/grouped_config.h"
 #include "fastconv/tile/halo_config.h"
@@ -37,6 +38,7 @@ enum class KernelFamily : int8_t {
   kDepthwise,
   kDepthwiseAny,
   kDepthwiseBanded,
+  kDepthwiseDiagonal,
   kGrouped,
   kStem,
   kHalo,
@@ -70,6 +72,7 @@ struct KernelEntry {
   DepthwiseConfig depthwise{};
   DepthwiseAnyConfig depthwise_any{};
   DepthwiseBandedConfig depthwise_banded{};
+  DepthwiseDiagonalConfig depthwise_diagonal{};
   GroupedConfig grouped{};
   StemConfig stem{};
 };

@@ -84,6 +84,10 @@ struct DepthwiseDiagonalParams : DepthwiseWindows {
   FASTCONV_HOST_DEVICE int32_t first_row(const DepthwiseDiagonalConfig& config, int32_t target_row) const {
     return first_h + (config.transposed() ? target_row / config.stride : target_row * config.stride);
   }
+  // Rows that a run sees, where the filter has all rows that it may have.
+  FASTCONV_HOST_DEVICE int32_t seen(const DepthwiseDiagonalConfig& config, int32_t outputs) const {
+    return config.transposed() ? stages(config, outputs) : (outputs - 1) * config.stride + config.taps;
+  }
   // Stages until the last of a run's targets is done.
   FASTCONV_HOST_DEVICE int32_t stages(const DepthwiseDiagonalConfig& config, int32_t outputs) const {
     const int32_t shift = config.transposed() ? config.stride : 1;

@@ -1,0 +1,182 @@
+// Depthwise convolution of 16-bit elements by products with diagonal matrices, see tile/depthwise_diagonal.h: rows of
+// the source pass through shared memory, and a warp adds each to all rows of targets that see it. Sums are float32.
+#pragma once
+
+#include "fastconv/ptx/mma.cuh"
+#include "fastconv/ptx/shared_memory.cuh"
+#include "fastconv/tile/depthwise_definition.cuh"
+#include "fastconv/tile/element.cuh"
+#include "fastconv/tile/stage_pixel_rows.cuh"
+
+namespace fastconv {
+
+// Rows of the filter as operands: lane i has the diagonal of channel i / 4 in positions i % 4 / 2 and two after that,
+// for both targets of a pair. Neighbouring lanes have halves of a position's channels; those of the other half are
+// zeros. Returns zeros, or NaNs if a tap is not finite.
+template <typename T, DepthwiseDiagonalConfig kConfig>
+__device__ __forceinline__ uint32_t load_diagonals(const DepthwiseDiagonalParams& params, int32_t chunk,
+                                                   uint32_t (&diagonals)[kConfig.taps][kConfig.products()][4]) {
+  const Strides& strides = params.filter_strides;
+  const auto lane = static_cast<int32_t>(threadIdx.x % 32);
+  const int32_t channel = lane / 4, position = lane % 4 / 2;
+  const bool mine = channel / 4 == lane % 2;
+  const int shift = channel % 4 == 3 ? 16 : 0;
+  const auto* filter = static_cast<const uint16_t*>(params.filter) + (chunk * kChunk + channel) * strides.n;
+  uint32_t not_finite = 0;
+#pragma unroll
+  for (int i = 0; i < kConfig.products(); ++i) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const int32_t s = diagonal_tap(kConfig, params, kProductPositions * i + position + j / 2 * 2, j % 2);
+      const bool exists = mine && s >= 0 && s < params.taps_w;
+      const uint16_t* tap = filter + s * strides.w;
+#pragma unroll
+      for (int r = 0; r < kConfig.taps; ++r, tap += strides.h) {
+        diagonals[r][i][j] = exists && r < params.taps_h ? uint32_t{*tap} << shift : 0;
+        not_finite = add_zeros<T>(diagonals[r][i][j], not_finite);
+      }
+    }
+  }
+  return not_finite;
+}
+
+// Which two of every four elements of a row the products take: those of its channel, and one more.
+__device__ __forceinline__ uint32_t diagonal_metadata() {
+  const uint32_t channel = threadIdx.x % 32 / 4;
+  return (min(channel % 4, 2u) | 3u << 2) * 0x11111111u;
+}
+
+// Output and input gradient. A block's warps are chunks of channels, times runs of columns.
+template <typename T, typename Line>
+__global__ void __launch_bounds__(32 * kMostDiagonalWarps)
+    depthwise_diagonal(const __grid_constant__ DepthwiseDiagonalParams params) {
+  constexpr DepthwiseDiagonalConfig kConfig = Line::kConfig;
+  constexpr DepthwiseConfig kRows = kConfig.rows();
+  constexpr int kSlots = kRows.slots(), kShift = kRows.shift(), kStageRows = kConfig.stage_rows();
+  constexpr int kAhead = kConfig.ahead, kProducts = kConfig.products(), kAdvance = kConfig.advance();
+  extern __shared__ uint4 diagonal_rows[];
+  const auto lane = static_cast<int32_t>(threadIdx.x % 32);
+  const int32_t warp = __shfl_sync(0xffffffffu, static_cast<int32_t>(threadIdx.x / 32), 0);
+  int32_t group, chunk;
+  params.by_staged_chunks.divmod(warp, group, chunk);
+  const DiagonalBlock block = diagonal_block(
+      params, static_cast<int32_t>(blockIdx.x), params.by_staged_chunks.div(static_cast<int32_t>(blockDim.x / 32)));
+  const int32_t outputs = min(params.run_rows, params.target_h - block.row);
+  const int32_t stages = params.stages(kConfig, outputs);
+
+  // Rows that exist are copied: of those that the run sees.
+  const uint32_t row_bytes = params.staged.bytes(), ring = ptx::smem_address(diagonal_rows);
+  const uint32_t ring_bytes = (kAhead + 1) * kStageRows * row_bytes;
+  int32_t source_row = params.first_row(kConfig, block.row);
+  const int32_t source_end = min(params.source_h, source_row + params.seen(kConfig, outputs));
+  StagePixelRows<kAdvance, kConfig.copies()> source(params.source, params.source_strides, params.source_w,
+                                                    params.chunks, params.staged, params.by_staged_chunks, block.image,
+                                                    source_row, diagonal_source_column(kConfig, params, block),
+                                                    block.chunk);
+  auto exists = [&](int32_t row) { return row >= 0 && row < source_end; };
+  uint32_t to = ring;
+  auto copy_stage = [&](int32_t row) {
+#pragma unroll
+    for (int a = 0; a < kStageRows; ++a, to += row_bytes) source.next(to, exists(row + a));
+    ptx::async_copy_commit();
+    if (to == ring + ring_bytes) to = ring;
+  };
+#pragma unroll 1
+  for (int i = 0; i < kAhead; ++i) copy_stage(source_row + i * kStageRows);
+
+  const bool works = block.chunk + chunk < params.chunks && block.column + group * kDiagonalColumns < params.target_w;
+  uint32_t diagonals[kConfig.taps][kProducts][4], not_finite = 0;
+  float none[4] = {}, sums[kSlots][4];
+  if (works) {
+    not_finite = load_diagonals<T, kConfig>(params, block.chunk + chunk, diagonals);
+    const int32_t channel = (block.chunk + chunk) * kChunk + lane / 4;
+    if (params.bias != nullptr) none[0] = widen(static_cast<const T*>(params.bias)[channel]);
+  }
+#pragma unroll
+  for (int i = 1; i < 4; ++i) none[i] = none[0];
+  auto copy = [](const float(&from)[4], float(&to)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) to[i] = from[i];
+  };
+#pragma unroll
+  for (auto& slot : sums) copy(none, slot);
+  const uint32_t metadata = diagonal_metadata();
+  // Lane i names the pixel of pair i % 8 in position i / 8.
+  const int32_t position = lane / 8;
+  uint32_t from = ring + chunk * params.staged.chunk_bytes() +
+                  (position % kAdvance * params.staged.plane() + position / kAdvance + kPairs * group + lane % 8) *
+                      kChunkBytes;
+  const uint32_t from_end = from + ring_bytes;
+
+  // And stores two channels of both columns of pair i / 4.
+  const Strides& to_strides = params.target_strides;
+  const int32_t column = block.column + group * kDiagonalColumns + lane / 4 * kPairColumns;
+  int32_t output = params.first_output;
+  char* target = static_cast<char*>(params.target) +
+                 2 * (block.image * to_strides.n + (block.row + output) * to_strides.h + column * to_strides.w +
+                      (block.chunk + chunk) * kChunk + lane % 4 * 2);
+  const int64_t target_row_bytes = 2 * to_strides.h, target_column_bytes = 2 * to_strides.w;
+  auto store_first = [&] {
+#pragma unroll
+    for (int j = 0; j < kShift; ++j, ++output, target += target_row_bytes) {
+      if (output < 0 || output >= outputs) continue;
+#pragma unroll
+      for (int k = 0; k < kPairColumns; ++k) {
+        const uint32_t word = pack2<T>(sums[j][2 * k], sums[j][2 * k + 1]);
+        not_finite = add_zeros<T>(word, not_finite);
+        const uint32_t channels = ptx::transpose_matrix(word);
+        if (column + k < params.target_w) *reinterpret_cast<uint32_t*>(target + k * target_column_bytes) = channels;
+      }
+    }
+  };
+
+#pragma unroll 1
+  for (int32_t stage = 0; stage < stages; ++stage, source_row += kStageRows) {
+    ptx::async_copy_wait<kAhead - 1>();
+    __syncthreads();  // all have copied this stage, and read the one before it
+    copy_stage(source_row + kAhead * kStageRows);
+    if (!works) continue;
+#pragma unroll
+    for (int a = 0; a < kStageRows; ++a, from += row_bytes) {
+      // The oldest targets are done, and the others move up, with the first of a row's products.
+      const auto old = [&](int slot, int product) -> const float(&)[4] {
+        const int from = slot + (a == 0 && product == 0 ? kShift : 0);
+        return from < kSlots ? sums[from] : none;
+      };
+      if (exists(source_row + a)) {
+        uint32_t pixels[kProducts][4];
+#pragma unroll
+        for (int i = 0; i < kProducts; ++i) {
+          ptx::ldmatrix4<false>(from + i * (kProductPositions / kAdvance) * kChunkBytes, pixels[i]);
+        }
+#pragma unroll
+        for (int i = 0; i < kProducts; ++i) {
+#pragma unroll
+          for (int slot = 0; slot < kSlots; ++slot) {
+            const int r = kRows.row_tap(slot, a);
+            if (r < kConfig.taps) {
+              ptx::mma_sparse(T{}, sums[slot], diagonals[r][i], pixels[i], metadata, old(slot, i));
+            } else {
+              copy(old(slot, i), sums[slot]);
+            }
+          }
+        }
+      } else if (a == 0) {
+#pragma unroll
+        for (int slot = 0; slot < kSlots; ++slot) copy(old(slot, 0), sums[slot]);
+      }
+      if (a == kRows.last_row()) store_first();
+    }
+    if (from == from_end) from -= ring_bytes;
+  }
+  ptx::async_copy_wait<0>();
+  if (!__any_sync(0xffffffffu, not_finite != 0)) return;
+  // By definition: a zero beside the diagonals, or a row of padding, has met an infinity or NaN.
+  for (int i = 0; i < 2 * kPairColumns; ++i) {
+    const int32_t channel = (block.chunk + chunk) * kChunk + lane % 4 * 2 + i % 2;
+    convolve_column_by_definition<T, kConfig.transposed(), kConfig.stride>(
+        params, block.image, channel, channel, block.row, block.row + outputs, column + i / 2);
+  }
+}
+
+}  // namespace fastconv

@@ -1,0 +1,46 @@
+// Host side of the depthwise kernels with diagonal products: from a plan to a launch.
+#pragma once
+
+#include "fastconv/kernels/depthwise_buffers.h"
+#include "fastconv/kernels/depthwise_diagonal.cuh"
+#include "fastconv/launch/dtype_of.cuh"
+#include "fastconv/launch/launch.cuh"
+#include "fastconv/launch/launchers.h"
+#include "fastconv/planner/depthwise_diagonal_family.h"
+
+namespace fastconv {
+
+// One line of the .def as a type: nvcc knows no kernels whose template arguments are objects.
+template <DepthwiseKind kKind, int kTaps, int kStride, int kAhead, int kWarps>
+struct DepthwiseDiagonalLine {
+  static constexpr DepthwiseDiagonalConfig kConfig{kKind, kTaps, kStride, kAhead, kWarps};
+};
+
+template <typename T, typename Line>
+void launch_depthwise_diagonal(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers,
+                               cudaStream_t stream) {
+  if (plan.grid == 0) return;
+  DepthwiseDiagonalParams params = depthwise_diagonal_params(plan, problem);
+  bind_buffers(params, plan, problem, buffers, !Line::kConfig.transposed());
+  const LaunchShape shape{plan.grid, plan.block_threads, plan.smem_bytes};
+  launch(plan.kernel->name, depthwise_diagonal<T, Line>, shape, stream, params);
+}
+
+template <typename T, typename Line, unsigned kDtypes>
+constexpr Launcher depthwise_diagonal_launcher_of() {
+  if constexpr ((kDtypes & dtype_bit(kDTypeOf<T>)) != 0) return launch_depthwise_diagonal<T, Line>;
+  return nullptr;
+}
+
+template <typename T>
+Launcher depthwise_diagonal_launcher(int line) {
+  static constexpr Launcher kLaunchers[] = {
+#define DEPTHWISE_DIAGONAL_KERNEL(name, kind, taps, stride, ahead, warps, dtypes) \
+  depthwise_diagonal_launcher_of<T, DepthwiseDiagonalLine<DepthwiseKind::kind, taps, stride, ahead, warps>, dtypes>(),
+#include "../../../src/launch/configs/depthwise_diagonal.def"
+#undef DEPTHWISE_DIAGONAL_KERNEL
+  };
+  return kLaunchers[line];
+}
+
+}  // namespace fastconv

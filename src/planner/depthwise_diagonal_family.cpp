@@ -1,0 +1,189 @@
+#include "fastconv/planner/depthwise_diagonal_family.h"
+
+#include <algorithm>
+
+#include "fastconv/core/integers.h"
+#include "fastconv/planner/cost_model.h"
+#include "fastconv/planner/sides.h"
+
+namespace fastconv {
+namespace {
+
+constexpr double kProductCycles = 8;      // of a warp's quarter of a multiprocessor
+constexpr double kStartCycles = 400;      // of a warp: taps, addresses
+constexpr double kStageCycles = 35;       // barrier, copies
+constexpr double kTargetCycles = 25;      // a row of targets: rounded, transposed, stored
+constexpr double kIdleAtEnd = 0.25;       // of a round of blocks
+constexpr double kSharedMemoryBytes = 227 << 10;
+
+// Padding as a window sees it that slides over the filter: dgrad of stride 1 does so with the last tap first.
+Pair padding_of(const DepthwiseDiagonalConfig& config, const ConvProblem& a) {
+  if (a.pass != Pass::kDgrad || config.transposed()) return a.padding;
+  return {a.r - 1 - a.padding.h, a.s - 1 - a.padding.w};
+}
+
+// Chunks begin at multiples of 16 bytes.
+bool has_chunks(const Side& side, const ConvProblem& a) {
+  const Strides& strides = side.stride;
+  return strides.c == 1 && side.align >= kChunkBytes && keeps_multiples(strides.n, a.n, kChunk) &&
+         keeps_multiples(strides.h, side.h, kChunk) && keeps_multiples(strides.w, side.w, kChunk);
+}
+
+// One dimension of a window.
+struct Window {
+  int32_t first;         // of the source, at the begin of target 0's window
+  int32_t first_tap;     // transposed: of target 0 there
+  int32_t first_output;  // the target that is done when the first row of the source is, or stage of rows
+};
+Window window_of(const DepthwiseDiagonalConfig& config, int64_t padding) {
+  const DepthwiseConfig rows = config.rows();
+  if (!config.transposed()) return {static_cast<int32_t>(-padding), 0, rows.first_output()};
+  // A target's taps have the phase of its position and the padding, which here may be any.
+  const int64_t phase = padding % config.stride, before = (config.taps - 1 - phase) / config.stride;
+  return {static_cast<int32_t>((padding - phase) / config.stride - before),
+          static_cast<int32_t>(phase + config.stride * before), static_cast<int32_t>(-config.stride * before - phase)};
+}
+
+int64_t chunks_of(const ConvProblem& a) { return ceil_div(a.c, kChunk); }
+int64_t groups_of(const ConvProblem& a) { return std::max<int64_t>(1, ceil_div(target_side(a).w, kDiagonalColumns)); }
+int64_t runs_of(const ConvProblem& a, int64_t run_rows) {
+  return std::max<int64_t>(1, ceil_div(target_side(a).h, run_rows));
+}
+
+struct Blocks {
+  int64_t of_chunks, of_columns, runs, all;
+};
+Blocks blocks_of(const ConvProblem& a, const DepthwiseDiagonalTiling& tiling) {
+  Blocks blocks{ceil_div(chunks_of(a), tiling.chunks), ceil_div(groups_of(a), tiling.groups),
+                runs_of(a, tiling.run_rows), 0};
+  blocks.all = a.n * blocks.of_chunks * blocks.of_columns * blocks.runs;
+  return blocks;
+}
+
+int32_t ring_bytes(const DepthwiseDiagonalConfig& config, const DepthwiseDiagonalTiling& tiling) {
+  return (config.ahead + 1) * config.stage_rows() * config.staged(tiling.chunks, tiling.groups).bytes();
+}
+
+int64_t stages_of(const DepthwiseDiagonalConfig& config, const ConvProblem& a, int64_t run_rows) {
+  const Window window = window_of(config, padding_of(config, a).h);
+  return (run_rows - 1 - window.first_output) / config.rows().shift() + 1;
+}
+
+// Cycles of all blocks, if every quarter of a multiprocessor always had a warp that is ready.
+double cycles_of(const DepthwiseDiagonalConfig& config, const ConvProblem& a, const DepthwiseDiagonalTiling& tiling,
+                 const DeviceSpec& device) {
+  const DepthwiseConfig rows = config.rows();
+  const double taps = double(config.taps) / rows.shift() * rows.shift();
+  const double stage = kProductCycles * config.products() * taps + kStageCycles + kTargetCycles * rows.shift();
+  const double warp = kStartCycles + stage * double(stages_of(config, a, tiling.run_rows));
+  return double(blocks_of(a, tiling).all) * tiling.chunks * tiling.groups * warp / (4.0 * device.sm_count);
+}
+
+// Blocks that are wide read few columns twice, and few of their warps may be idle; long runs read few rows twice; blocks
+// should fill whole rounds.
+DepthwiseDiagonalTiling choose_tiling(const DepthwiseDiagonalConfig& config, const ConvProblem& a,
+                                      const DeviceSpec& device) {
+  const Side from = source_side(a), to = target_side(a);
+  const int64_t rows = std::max<int64_t>(1, to.h), shift = config.rows().shift();
+  DepthwiseDiagonalTiling best{1, 1, static_cast<int32_t>(round_up(rows, shift))};
+  double least = 0;
+  auto consider = [&](const DepthwiseDiagonalTiling& tiling) {
+    const Blocks blocks = blocks_of(a, tiling);
+    const int32_t warps = tiling.chunks * tiling.groups, bytes = ring_bytes(config, tiling);
+    if (bytes > device.smem_optin_bytes) return;
+    const double seen_rows = double(std::min(from.h, stages_of(config, a, tiling.run_rows) * config.stage_rows()));
+    const double seen_columns = double(std::min<int64_t>(from.w, config.staged(1, tiling.groups).columns));
+    // Two chunks are a sector.
+    const double sectors = double(a.n * blocks.of_chunks * ((tiling.chunks + 1) / 2)) * 32;
+    const double read = sectors * double(blocks.runs * blocks.of_columns) * seen_rows * seen_columns;
+    const double written = sectors * double(to.h) * double(to.w);
+    const double memory = (read + written) / (kBytesPerUsPerSm * device.sm_count);
+    const double time = std::max(memory, cycles_of(config, a, tiling, device) / kTensorCyclesPerUs);
+    const double resident = std::max(1., std::min(double(config.warps / warps), kSharedMemoryBytes / (bytes + 1024)));
+    const double cost = time * (1 + kIdleAtEnd * resident * device.sm_count / double(std::max<int64_t>(1, blocks.all)));
+    if (least > 0 && cost >= least) return;
+    least = cost, best = tiling;
+  };
+  for (int64_t parts = 1; parts <= rows; parts *= 2) {
+    const auto run_rows = static_cast<int32_t>(round_up(ceil_div(rows, parts), shift));
+    for (int32_t chunks = kMostDiagonalWarps; chunks >= 1; --chunks) {
+      if (chunks > chunks_of(a)) continue;
+      for (int32_t groups = kMostDiagonalWarps / chunks; groups >= 1; --groups) {
+        if (groups <= groups_of(a)) consider({chunks, groups, run_rows});
+      }
+    }
+  }
+  return best;
+}
+
+}  // namespace
+
+const char* depthwise_diagonal_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
+  const DepthwiseDiagonalConfig& config = entry.depthwise_diagonal;
+  if (device.arch < 80) return "needs compute capability 8.0 or newer";
+  if (!(entry.dtypes & dtype_bit(problem.dtype))) return "is not compiled for this dtype";
+  if (problem.c_per_group() != 1 || problem.k_per_group() != 1) return "is for groups of one channel and one filter";
+  if (problem.dilation != kUnitStep) return "takes no dilation";
+  if (problem.stride != Pair{config.stride, config.stride}) return "is compiled for another stride";
+  if (problem.r > config.taps || problem.s > config.taps) return "is compiled for smaller filters";
+  for (const int64_t extent : {problem.n, problem.c, problem.h + 2 * problem.padding.h,
+                               problem.w + 2 * problem.padding.w, problem.stride.h, problem.stride.w}) {
+    if (extent >= kMaxExtent) return "counts with 32 bits: extents stay below 2^29";
+  }
+  if (problem.c % kChunk != 0 || !has_chunks(source_side(problem), problem) ||
+      !has_chunks(target_side(problem), problem)) {
+    return "reads 8 channels at a time: needs channels_last tensors, aligned";
+  }
+  if (ring_bytes(config, {1, 1, 1}) > device.smem_optin_bytes) return "needs more shared memory";
+  const DepthwiseDiagonalTiling tiling = choose_tiling(config, problem, device);
+  const Blocks blocks = blocks_of(problem, tiling);
+  if (double(problem.n) * double(blocks.of_chunks) * double(blocks.of_columns) * double(blocks.runs) > INT32_MAX) {
+    return "would need more blocks than a grid has";
+  }
+  return nullptr;
+}
+
+Plan depthwise_diagonal_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
+  const DepthwiseDiagonalConfig& config = entry.depthwise_diagonal;
+  const DepthwiseDiagonalTiling tiling = choose_tiling(config, problem, device);
+  Plan plan;
+  plan.kernel = &entry;
+  plan.depthwise_diagonal = tiling;
+  plan.grid = target_side(problem).h == 0 || target_side(problem).w == 0 ? 0 : blocks_of(problem, tiling).all;
+  plan.block_threads = 32 * tiling.chunks * tiling.groups;
+  plan.smem_bytes = ring_bytes(config, tiling);
+  const double memory = compulsory_bytes(problem) / (kBytesPerUsPerSm * device.sm_count);
+  // Times what is counted: other kernels that are limited by memory alone take longer.
+  constexpr double kMemory = 0.97, kWaits = 1.2;
+  plan.cost_us =
+      kLaunchUs + std::max(kMemory * memory, kWaits * cycles_of(config, problem, tiling, device) / kTensorCyclesPerUs);
+  return plan;
+}
+
+DepthwiseDiagonalParams depthwise_diagonal_params(const Plan& plan, const ConvProblem& problem) {
+  const DepthwiseDiagonalConfig& config = plan.kernel->depthwise_diagonal;
+  const DepthwiseDiagonalTiling& tiling = plan.depthwise_diagonal;
+  const Side from = source_side(problem), to = target_side(problem);
+  const Pair padding = padding_of(config, problem);
+  const Window rows = window_of(config, padding.h), columns = window_of(config, padding.w);
+  DepthwiseDiagonalParams params{};
+  params.source_strides = from.stride, params.target_strides = to.stride, params.filter_strides = problem.w_strides;
+  params.source_h = static_cast<int32_t>(from.h), params.source_w = static_cast<int32_t>(from.w);
+  params.target_h = static_cast<int32_t>(to.h), params.target_w = static_cast<int32_t>(to.w);
+  params.padding_h = static_cast<int32_t>(padding.h), params.padding_w = static_cast<int32_t>(padding.w);
+  params.taps_h = static_cast<int32_t>(problem.r), params.taps_w = static_cast<int32_t>(problem.s);
+  params.first_h = rows.first, params.first_w = columns.first;
+  params.first_tap = columns.first_tap;
+  params.first_output = rows.first_output;
+  params.chunks = static_cast<int32_t>(chunks_of(problem));
+  params.staged = config.staged(tiling.chunks, tiling.groups);
+  params.run_rows = tiling.run_rows;
+  const Blocks blocks = blocks_of(problem, tiling);
+  params.by_staged_chunks = FastDivmod(tiling.chunks);
+  params.by_chunk_blocks = FastDivmod(std::max<int64_t>(1, blocks.of_chunks));
+  params.by_column_blocks = FastDivmod(blocks.of_columns);
+  params.by_runs = FastDivmod(blocks.runs);
+  return params;
+}
+
+}  // namespace fastconv
