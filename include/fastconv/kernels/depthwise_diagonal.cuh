@@ -6,6 +6,7 @@
 #include "fastconv/ptx/shared_memory.cuh"
 #include "fastconv/tile/depthwise_definition.cuh"
 #include "fastconv/tile/element.cuh"
+#include "fastconv/tile/kept.cuh"
 #include "fastconv/tile/stage_pixel_rows.cuh"
 
 namespace fastconv {
@@ -48,7 +49,7 @@ __device__ __forceinline__ uint32_t diagonal_metadata() {
 
 // Output and input gradient. A block's warps are chunks of channels, times runs of columns.
 template <typename T, typename Line>
-__global__ void __launch_bounds__(32 * kMostDiagonalWarps)
+__global__ void __launch_bounds__(32 * kMostDiagonalWarps, Line::kConfig.warps / kMostDiagonalWarps)
     depthwise_diagonal(const __grid_constant__ DepthwiseDiagonalParams params) {
   constexpr DepthwiseDiagonalConfig kConfig = Line::kConfig;
   constexpr DepthwiseConfig kRows = kConfig.rows();
@@ -64,25 +65,31 @@ __global__ void __launch_bounds__(32 * kMostDiagonalWarps)
   const int32_t outputs = min(params.run_rows, params.target_h - block.row);
   const int32_t stages = params.stages(kConfig, outputs);
 
-  // Rows that exist are copied: of those that the run sees.
-  const uint32_t row_bytes = params.staged.bytes(), ring = ptx::smem_address(diagonal_rows);
-  const uint32_t ring_bytes = (kAhead + 1) * kStageRows * row_bytes;
-  int32_t source_row = params.first_row(kConfig, block.row);
-  const int32_t source_end = min(params.source_h, source_row + params.seen(kConfig, outputs));
+  // Stages without rows that exist are left out, as if the filter were finite.
+  const int32_t first_row = params.first_row(kConfig, block.row), first_stage = max(0, -first_row / kStageRows);
+  const int32_t row_end = min(params.source_h, first_row + params.seen(kConfig, outputs));
+  const int32_t stage_end = min(stages, (row_end - first_row + kStageRows - 1) / kStageRows);
+
+  const uint32_t row_bytes = params.staged.bytes(), stage_bytes = kStageRows * row_bytes;
+  const uint32_t ring = kept(ptx::smem_address(diagonal_rows));
+  int32_t source_row = first_row + first_stage * kStageRows;
   StagePixelRows<kAdvance, kConfig.copies()> source(params.source, params.source_strides, params.source_w,
                                                     params.chunks, params.staged, params.by_staged_chunks, block.image,
                                                     source_row, diagonal_source_column(kConfig, params, block),
                                                     block.chunk);
-  auto exists = [&](int32_t row) { return row >= 0 && row < source_end; };
-  uint32_t to = ring;
-  auto copy_stage = [&](int32_t row) {
+  auto copy_stage = [&](uint32_t at) {
+    if (source_row < row_end) {
 #pragma unroll
-    for (int a = 0; a < kStageRows; ++a, to += row_bytes) source.next(to, exists(row + a));
+      for (int a = 0; a < kStageRows; ++a) {
+        const int32_t row = source_row + a;
+        source.next(ring + at + a * row_bytes, kStageRows == 1 || (row >= 0 && row < row_end));
+      }
+    }
     ptx::async_copy_commit();
-    if (to == ring + ring_bytes) to = ring;
+    source_row += kStageRows;
   };
 #pragma unroll 1
-  for (int i = 0; i < kAhead; ++i) copy_stage(source_row + i * kStageRows);
+  for (int i = 0; i < kAhead; ++i) copy_stage(i * stage_bytes);
 
   const bool works = block.chunk + chunk < params.chunks && block.column + group * kDiagonalColumns < params.target_w;
   uint32_t diagonals[kConfig.taps][kProducts][4], not_finite = 0;
@@ -90,23 +97,22 @@ __global__ void __launch_bounds__(32 * kMostDiagonalWarps)
   if (works) {
     not_finite = load_diagonals<T, kConfig>(params, block.chunk + chunk, diagonals);
     const int32_t channel = (block.chunk + chunk) * kChunk + lane / 4;
-    if (params.bias != nullptr) none[0] = widen(static_cast<const T*>(params.bias)[channel]);
-  }
+    const float bias = params.bias != nullptr ? widen(static_cast<const T*>(params.bias)[channel]) : 0.f;
 #pragma unroll
-  for (int i = 1; i < 4; ++i) none[i] = none[0];
+    for (float& sum : none) sum = kept(bias);
+  }
   auto copy = [](const float(&from)[4], float(&to)[4]) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) to[i] = from[i];
   };
 #pragma unroll
   for (auto& slot : sums) copy(none, slot);
-  const uint32_t metadata = diagonal_metadata();
+  const uint32_t metadata = kept(diagonal_metadata());
   // Lane i names the pixel of pair i % 8 in position i / 8.
   const int32_t position = lane / 8;
-  uint32_t from = ring + chunk * params.staged.chunk_bytes() +
+  const uint32_t from = ring + chunk * params.staged.chunk_bytes() +
                   (position % kAdvance * params.staged.plane() + position / kAdvance + kPairs * group + lane % 8) *
                       kChunkBytes;
-  const uint32_t from_end = from + ring_bytes;
 
   // And stores two channels of both columns of pair i / 4.
   const Strides& to_strides = params.target_strides;
@@ -130,44 +136,50 @@ __global__ void __launch_bounds__(32 * kMostDiagonalWarps)
     }
   };
 
+  auto skip_stage = [&] {
+#pragma unroll
+    for (int slot = 0; slot < kSlots; ++slot) copy(slot + kShift < kSlots ? sums[slot + kShift] : none, sums[slot]);
+    store_first();
+  };
+  int32_t stage = 0;
+  if (works) {
+    for (; stage < min(first_stage, stages); ++stage) skip_stage();
+  }
+  uint32_t at = kAhead * stage_bytes;  // of the stage before
 #pragma unroll 1
-  for (int32_t stage = 0; stage < stages; ++stage, source_row += kStageRows) {
+  for (stage = first_stage; stage < stage_end; ++stage) {
     ptx::async_copy_wait<kAhead - 1>();
     __syncthreads();  // all have copied this stage, and read the one before it
-    copy_stage(source_row + kAhead * kStageRows);
+    copy_stage(at);
+    at = at == kAhead * stage_bytes ? 0 : at + stage_bytes;
     if (!works) continue;
 #pragma unroll
-    for (int a = 0; a < kStageRows; ++a, from += row_bytes) {
+    for (int a = 0; a < kStageRows; ++a) {
+      uint32_t pixels[kProducts][4];
+#pragma unroll
+      for (int i = 0; i < kProducts; ++i) {
+        ptx::ldmatrix4<false>(from + at + a * row_bytes + i * (kProductPositions / kAdvance) * kChunkBytes,
+                              pixels[i]);
+      }
       // The oldest targets are done, and the others move up, with the first of a row's products.
-      const auto old = [&](int slot, int product) -> const float(&)[4] {
-        const int from = slot + (a == 0 && product == 0 ? kShift : 0);
-        return from < kSlots ? sums[from] : none;
-      };
-      if (exists(source_row + a)) {
-        uint32_t pixels[kProducts][4];
 #pragma unroll
-        for (int i = 0; i < kProducts; ++i) {
-          ptx::ldmatrix4<false>(from + i * (kProductPositions / kAdvance) * kChunkBytes, pixels[i]);
-        }
+      for (int i = 0; i < kProducts; ++i) {
 #pragma unroll
-        for (int i = 0; i < kProducts; ++i) {
-#pragma unroll
-          for (int slot = 0; slot < kSlots; ++slot) {
-            const int r = kRows.row_tap(slot, a);
-            if (r < kConfig.taps) {
-              ptx::mma_sparse(T{}, sums[slot], diagonals[r][i], pixels[i], metadata, old(slot, i));
-            } else {
-              copy(old(slot, i), sums[slot]);
-            }
+        for (int slot = 0; slot < kSlots; ++slot) {
+          const int old = slot + (a == 0 && i == 0 ? kShift : 0), r = kRows.row_tap(slot, a);
+          const float(&sum)[4] = old < kSlots ? sums[old] : none;
+          if (r < kConfig.taps) {
+            ptx::mma_sparse(T{}, sums[slot], diagonals[r][i], pixels[i], metadata, sum);
+          } else if (old != slot) {
+            copy(sum, sums[slot]);
           }
         }
-      } else if (a == 0) {
-#pragma unroll
-        for (int slot = 0; slot < kSlots; ++slot) copy(old(slot, 0), sums[slot]);
       }
       if (a == kRows.last_row()) store_first();
     }
-    if (from == from_end) from -= ring_bytes;
+  }
+  if (works) {
+    for (; stage < stages; ++stage) skip_stage();
   }
   ptx::async_copy_wait<0>();
   if (!__any_sync(0xffffffffu, not_finite != 0)) return;

@@ -6,6 +6,7 @@
 #include "fastconv/ptx/shared_memory.cuh"
 #include "fastconv/tile/depthwise_banded.h"
 #include "fastconv/tile/element.cuh"
+#include "fastconv/tile/kept.cuh"
 
 namespace fastconv {
 
@@ -39,19 +40,6 @@ struct BandedWord<1> {
     if (second) to[1] = static_cast<uint16_t>(word >> 16);
   }
 };
-
-// To the compiler a value of which it knows nothing: it is kept, where it would rather be made anew for each use.
-template <typename T>
-__device__ __forceinline__ T kept(T value) {
-  if constexpr (sizeof(T) == 8) {
-    asm volatile("" : "+l"(value));
-  } else if constexpr (std::is_same_v<T, float>) {
-    asm volatile("" : "+f"(value));
-  } else {
-    asm volatile("" : "+r"(value));
-  }
-  return value;
-}
 
 // To the next row. The compiler would rather keep the addresses of all rows of a loop's body in registers.
 __device__ __forceinline__ void step(size_t& address, int64_t bytes) {

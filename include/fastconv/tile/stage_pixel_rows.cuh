@@ -32,16 +32,13 @@ class StagePixelRows {
     }
   }
 
-  // The next row, to shared memory at `row`; pixels beside the image are zeros. Nothing if `exists` is false.
+  // The next row, to shared memory at `row`. Pixels beside the image are zeros, all of them if `exists` is false.
   __device__ void next(uint32_t row, bool exists) {
-    if (exists) {
 #pragma unroll
-      for (int i = 0; i < kCopies; ++i) {
-        if (staged_[i]) {
-          ptx::async_copy<kChunkBytes>(row + to_ + i * (width_ / kAdvance) * kChunkBytes, from_ + i * copy_bytes_,
-                                       exists_[i]);
-        }
-      }
+    for (int i = 0; i < kCopies; ++i) {
+      if (!staged_[i]) continue;
+      ptx::async_copy<kChunkBytes>(row + to_ + i * (width_ / kAdvance) * kChunkBytes, from_ + i * copy_bytes_,
+                                   exists && exists_[i]);
     }
     from_ += row_bytes_;
   }
