@@ -284,24 +284,28 @@ def wide_problems(draw: st.DrawFn, max_products: int = 20_000_000) -> Problem:
 @st.composite
 def depthwise_problems(draw: st.DrawFn, kernel: str) -> Problem:
     """What a depthwise kernel's name says fixed, and vectors of channels or columns possible in most."""
-    any_filter, banded = "_any" in kernel, "_banded_" in kernel
+    any_filter, banded, diagonal = "_any" in kernel, "_banded_" in kernel, "_diagonal_" in kernel
     if any_filter:
         r, s = draw(st.integers(1, 14)), draw(st.integers(1, 14))
     elif banded:
         s = draw(st.integers(1, 9))
         r = int(kernel.split("_")[3][0])
         r = draw(st.sampled_from([r, r, r - 1, 1 if r == 3 else r]))
+    elif diagonal:
+        most = int(kernel.split("_")[3][0])
+        r, s = (draw(st.sampled_from([most, most, most - 1, 1])) for _ in range(2))
     else:
         r, s = (int(taps[0]) for taps in kernel.split("_")[2].split("x"))
     factor = draw(st.integers(1, 4)) if any_filter and not banded else 2 if "s2" in kernel else 1
     # Over the common divisor with the dilation the stride is the kernel's.
-    dilation = draw(st.sampled_from([(1, 1), (1, 1), (1, 1), (2, 3), (3, 1)]))
+    dilation = draw(st.sampled_from([(1, 1), (1, 1), (1, 1), *([] if diagonal else [(2, 3), (3, 1)])]))
     stride = draw(st.sampled_from([(factor, factor), (factor * dilation[0], factor * dilation[1])]))
     half = (r // 2, s // 2)
     if "valid" in kernel:
         half = (draw(st.integers(0, 4)), 0 if "fprop" in kernel else s - 1)
     padding = draw(st.one_of(st.just(half), st.tuples(st.integers(0, 9), st.integers(0, 9))))
-    c, h, w = (draw(st.sampled_from(sizes)) for sizes in ([4, 8, 12, 3], [7, 12, 70], [8, 12, 16, 5, 7, 9]))
+    channels, widths = ([8, 24, 72, 3], [8, 16, 33, 5, 40]) if diagonal else ([4, 8, 12, 3], [8, 12, 16, 5, 7, 9])
+    c, h, w = (draw(st.sampled_from(sizes)) for sizes in (channels, [7, 12, 70], widths))
     least = [1 + d * (taps - 1) - 2 * p for taps, d, p in zip((r, s), dilation, padding, strict=True)]
     k = c * draw(st.sampled_from([1, 1, 1, 2]))
     size = max(h, least[0]), max(w, least[1])

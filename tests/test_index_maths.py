@@ -227,11 +227,14 @@ def test_depthwise_threads_form_every_product_once(
     drawn = data.draw(depthwise_problems(kernel.name))
     conv = Convolution((drawn.n or 1, drawn.c, drawn.h, drawn.w), drawn.weight_size, *drawn.geometry)
     device = native.DeviceSpec.cuda(90, sms, 227 << 10)
-    banded = kernel.name.startswith("depthwise_banded_")
-    dtype = "float16" if banded else "float32"
-    problem = native.ConvProblem(*conv, pass_=kernel.pass_, dtype=dtype, channels_last=channels_last and not banded)
+    form, dtype = native.depthwise_products, "float32"
+    if kernel.name.startswith("depthwise_banded_"):
+        form, dtype, channels_last = native.depthwise_banded_products, "float16", False
+    elif kernel.name.startswith("depthwise_diagonal_"):
+        form, dtype, channels_last = native.depthwise_diagonal_products, "float16", True
+    problem = native.ConvProblem(*conv, pass_=kernel.pass_, dtype=dtype, channels_last=channels_last)
     assume(kernel.why_not(problem, device) is None)
-    products = (native.depthwise_banded_products if banded else native.depthwise_products)(problem, kernel, device)
+    products = form(problem, kernel, device)
     assert sorted(products) == sorted(products_by_definition(conv, problem, kernel.pass_))
 
 

@@ -174,6 +174,9 @@ def depthwise_products(problem: ConvProblem, kernel: Kernel, device: DeviceSpec)
 def depthwise_banded_products(
     problem: ConvProblem, kernel: Kernel, device: DeviceSpec
 ) -> list[tuple[int, int, int]]: ...
+def depthwise_diagonal_products(
+    problem: ConvProblem, kernel: Kernel, device: DeviceSpec
+) -> list[tuple[int, int, int]]: ...
 def halo_products(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> list[tuple[int, int, int]]:
     """As products(), by the plan of a kernel of the halo engine. Raises ValueError if the kernel refuses."""
 

@@ -11,6 +11,7 @@
 #include <optional>
 #include <set>
 #include <sstream>
+#include <stdexcept>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -20,6 +21,7 @@
 #include "fastconv/core/validate.h"
 #include "fastconv/planner/depthwise_any_family.h"
 #include "fastconv/planner/depthwise_banded_family.h"
+#include "fastconv/planner/depthwise_diagonal_family.h"
 #include "fastconv/planner/depthwise_family.h"
 #include "fastconv/planner/device_spec.h"
 #include "fastconv/planner/grouped_family.h"
@@ -335,6 +337,48 @@ Products depthwise_banded_products(const ConvProblem& problem, const KernelEntry
   for (int32_t warp = 0; warp < params.channels * params.tiles; ++warp) {
     const BandedTile tile = banded_tile(params, warp);
     if (tile.channel == 0) add_tile(tile);
+  }
+  return products;
+}
+
+// As the warps of the depthwise kernels with diagonal products stage columns, load them and multiply.
+Products depthwise_diagonal_products(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device) {
+  const Plan plan = kernel.plan(kernel, problem, device);
+  const DepthwiseDiagonalConfig& config = kernel.depthwise_diagonal;
+  const DepthwiseConfig rows = config.rows();
+  const DepthwiseDiagonalParams params = depthwise_diagonal_params(plan, problem);
+  const bool turned = problem.pass == Pass::kDgrad && !config.transposed();
+  const int32_t last_h = params.taps_h - 1, last_w = params.taps_w - 1;
+  Products products;
+  auto add_row = [&](const DiagonalBlock& block, int32_t h, int32_t to_h, int32_t r) {
+    for (int32_t pair = 0; pair < kPairs * plan.depthwise_diagonal.groups; ++pair) {
+      for (int32_t i = 0; i < kPairColumns * kProductPositions * config.products(); ++i) {
+        const int32_t target = i % kPairColumns, position = i / kPairColumns;
+        const int32_t staged = pair * config.advance() + position, s = diagonal_tap(config, params, position, target);
+        if (staged >= params.staged.columns) throw std::runtime_error("a column that is not staged");
+        const int32_t w = diagonal_source_column(config, params, block) + staged;
+        const int32_t to_w = block.column + pair * kPairColumns + target;
+        if (s < 0 || s > last_w || w < 0 || w >= params.source_w || to_w >= params.target_w) continue;
+        products.emplace_back(
+            block.image * params.source_strides.n + h * params.source_strides.h + w * params.source_strides.w,
+            (turned ? last_h - r : r) * params.filter_strides.h + (turned ? last_w - s : s) * params.filter_strides.w,
+            block.image * params.target_strides.n + to_h * params.target_strides.h + to_w * params.target_strides.w);
+      }
+    }
+  };
+  for (int32_t index = 0; index < plan.grid; ++index) {
+    const DiagonalBlock block = diagonal_block(params, index, plan.depthwise_diagonal.groups);
+    if (block.chunk != 0) continue;
+    const int32_t outputs = std::min(params.run_rows, params.target_h - block.row);
+    const int32_t stages = params.stages(config, outputs), stage_rows = config.stage_rows();
+    for (int32_t i = 0; i < stages * stage_rows * rows.slots(); ++i) {
+      const int32_t slot = i % rows.slots(), row = i / rows.slots(), r = rows.row_tap(slot, row % stage_rows);
+      const int32_t output = params.first_output + row / stage_rows * rows.shift() + slot;
+      const int32_t h = params.first_row(config, block.row) + row;
+      if (r > last_h || output < 0 || output >= outputs || h < 0 || h >= params.source_h) continue;
+      if (row >= params.seen(config, outputs)) throw std::runtime_error("a row that is not staged");
+      add_row(block, h, block.row + output, r);
+    }
   }
   return products;
 }
@@ -2011,6 +2055,8 @@ void bind_index_maths(py::module_& m) {
   m.def("stem_wgrad_products", &stem_wgrad_products, "problem"_a, "kernel"_a, "device"_a, "tiling"_a = std::nullopt);
   m.def("depthwise_products", unless_refused(depthwise_products), "problem"_a, "kernel"_a, "device"_a);
   m.def("depthwise_banded_products", unless_refused(depthwise_banded_products), "problem"_a, "kernel"_a, "device"_a);
+  m.def("depthwise_diagonal_products", unless_refused(depthwise_diagonal_products), "problem"_a, "kernel"_a,
+        "device"_a);
   m.def("halo_products", unless_refused(halo_products), "problem"_a, "kernel"_a, "device"_a);
   m.def("halo_blocks", unless_refused(halo_blocks), "problem"_a, "kernel"_a, "device"_a);
   m.def("line_stores", unless_refused(line_stores), "problem"_a, "kernel"_a, "device"_a);
