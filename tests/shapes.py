@@ -293,7 +293,7 @@ def depthwise_problems(draw: st.DrawFn, kernel: str) -> Problem:
         r = draw(st.sampled_from([r, r, r - 1, 1 if r == 3 else r]))
     elif diagonal:
         most = int(kernel.split("_")[3][0])
-        r, s = (draw(st.sampled_from([most, most, most - 1, 1])) for _ in range(2))
+        r, s = draw(st.permutations([draw(st.sampled_from([most, most, most - 1, 1])), most - draw(st.integers(0, 1))]))
     else:
         r, s = (int(taps[0]) for taps in kernel.split("_")[2].split("x"))
     factor = draw(st.integers(1, 4)) if any_filter and not banded else 2 if "s2" in kernel else 1

@@ -9,12 +9,14 @@
 namespace fastconv {
 namespace {
 
-constexpr double kProductCycles = 8;      // of a warp's quarter of a multiprocessor
-constexpr double kStartCycles = 400;      // of a warp: taps, addresses
-constexpr double kStageCycles = 35;       // barrier, copies
-constexpr double kTargetCycles = 25;      // a row of targets: rounded, transposed, stored
-constexpr double kIdleAtEnd = 0.25;       // of a round of blocks
-constexpr double kSharedMemoryBytes = 227 << 10;
+// Cycles of a warp's quarter of a multiprocessor. A product was measured on an H200, the others are instructions.
+constexpr double kProductCycles = 8;
+constexpr double kStartCycles = 400;  // of a warp: taps, addresses
+constexpr double kStageCycles = 35;   // barrier, copies
+constexpr double kTargetCycles = 25;  // a row of targets: rounded, transposed, stored
+constexpr double kWaits = 1.2;        // times what is counted
+constexpr double kIdleAtEnd = 0.25;   // of a round of blocks
+constexpr int64_t kReadTogether = 4;  // chunks: device memory is read 64 bytes at a time
 
 // Padding as a window sees it that slides over the filter: dgrad of stride 1 does so with the last tap first.
 Pair padding_of(const DepthwiseDiagonalConfig& config, const ConvProblem& a) {
@@ -69,14 +71,21 @@ int64_t stages_of(const DepthwiseDiagonalConfig& config, const ConvProblem& a, i
   return (run_rows - 1 - window.first_output) / config.rows().shift() + 1;
 }
 
-// Cycles of all blocks, if every quarter of a multiprocessor always had a warp that is ready.
-double cycles_of(const DepthwiseDiagonalConfig& config, const ConvProblem& a, const DepthwiseDiagonalTiling& tiling,
-                 const DeviceSpec& device) {
-  const DepthwiseConfig rows = config.rows();
-  const double taps = double(config.taps) / rows.shift() * rows.shift();
-  const double stage = kProductCycles * config.products() * taps + kStageCycles + kTargetCycles * rows.shift();
-  const double warp = kStartCycles + stage * double(stages_of(config, a, tiling.run_rows));
-  return double(blocks_of(a, tiling).all) * tiling.chunks * tiling.groups * warp / (4.0 * device.sm_count);
+// Rows of the source that a run reads: those that exist.
+int64_t rows_read(const DepthwiseDiagonalConfig& config, const ConvProblem& a, int64_t run_rows) {
+  return std::min(source_side(a).h, stages_of(config, a, run_rows) * config.stage_rows());
+}
+
+// Products and other instructions, of all warps.
+double compute_us(const DepthwiseDiagonalConfig& config, const ConvProblem& a, const DepthwiseDiagonalTiling& tiling,
+                  const DeviceSpec& device) {
+  // A stage has one row of products for each of the filter's.
+  const double products = double(config.products()) * config.taps;
+  const double others = products + kStageCycles + kTargetCycles * config.rows().shift();
+  const double stages = double(rows_read(config, a, tiling.run_rows)) / config.stage_rows();
+  const double warp = kStartCycles + std::max(kProductCycles * products, others) * stages;
+  const double warps = double(blocks_of(a, tiling).all) * tiling.chunks * tiling.groups;
+  return kWaits * warps * warp / (4.0 * device.sm_count * kTensorCyclesPerUs);
 }
 
 // Blocks that are wide read few columns twice, and few of their warps may be idle; long runs read few rows twice; blocks
@@ -91,15 +100,12 @@ DepthwiseDiagonalTiling choose_tiling(const DepthwiseDiagonalConfig& config, con
     const Blocks blocks = blocks_of(a, tiling);
     const int32_t warps = tiling.chunks * tiling.groups, bytes = ring_bytes(config, tiling);
     if (bytes > device.smem_optin_bytes) return;
-    const double seen_rows = double(std::min(from.h, stages_of(config, a, tiling.run_rows) * config.stage_rows()));
-    const double seen_columns = double(std::min<int64_t>(from.w, config.staged(1, tiling.groups).columns));
-    // Two chunks are a sector.
-    const double sectors = double(a.n * blocks.of_chunks * ((tiling.chunks + 1) / 2)) * 32;
-    const double read = sectors * double(blocks.runs * blocks.of_columns) * seen_rows * seen_columns;
-    const double written = sectors * double(to.h) * double(to.w);
-    const double memory = (read + written) / (kBytesPerUsPerSm * device.sm_count);
-    const double time = std::max(memory, cycles_of(config, a, tiling, device) / kTensorCyclesPerUs);
-    const double resident = std::max(1., std::min(double(config.warps / warps), kSharedMemoryBytes / (bytes + 1024)));
+    const double columns = double(std::min<int64_t>(from.w, config.staged(1, tiling.groups).columns));
+    const double read = double(blocks.runs * blocks.of_columns * rows_read(config, a, tiling.run_rows)) * columns;
+    const double pixel_bytes = double(a.n * blocks.of_chunks * round_up(tiling.chunks, kReadTogether) * kChunkBytes);
+    const double memory = pixel_bytes * (read + double(to.h * to.w)) / (kBytesPerUsPerSm * device.sm_count);
+    const double time = std::max(memory, compute_us(config, a, tiling, device));
+    const double resident = double(std::clamp<int64_t>(device.smem_optin_bytes / bytes, 1, config.warps / warps));
     const double cost = time * (1 + kIdleAtEnd * resident * device.sm_count / double(std::max<int64_t>(1, blocks.all)));
     if (least > 0 && cost >= least) return;
     least = cost, best = tiling;
@@ -125,7 +131,9 @@ const char* depthwise_diagonal_why_not(const KernelEntry& entry, const ConvProbl
   if (problem.c_per_group() != 1 || problem.k_per_group() != 1) return "is for groups of one channel and one filter";
   if (problem.dilation != kUnitStep) return "takes no dilation";
   if (problem.stride != Pair{config.stride, config.stride}) return "is compiled for another stride";
-  if (problem.r > config.taps || problem.s > config.taps) return "is compiled for smaller filters";
+  // One more row and column is the least that is compiled, a smaller filter takes the smallest kernel.
+  const int64_t taps = std::max(problem.r, problem.s);
+  if (taps > config.taps || (taps < config.taps - 1 && config.taps > 3)) return "is compiled for another filter";
   for (const int64_t extent : {problem.n, problem.c, problem.h + 2 * problem.padding.h,
                                problem.w + 2 * problem.padding.w, problem.stride.h, problem.stride.w}) {
     if (extent >= kMaxExtent) return "counts with 32 bits: extents stay below 2^29";
@@ -153,10 +161,7 @@ Plan depthwise_diagonal_plan(const KernelEntry& entry, const ConvProblem& proble
   plan.block_threads = 32 * tiling.chunks * tiling.groups;
   plan.smem_bytes = ring_bytes(config, tiling);
   const double memory = compulsory_bytes(problem) / (kBytesPerUsPerSm * device.sm_count);
-  // Times what is counted: other kernels that are limited by memory alone take longer.
-  constexpr double kMemory = 0.97, kWaits = 1.2;
-  plan.cost_us =
-      kLaunchUs + std::max(kMemory * memory, kWaits * cycles_of(config, problem, tiling, device) / kTensorCyclesPerUs);
+  plan.cost_us = kLaunchUs + std::max(memory, compute_us(config, problem, tiling, device));
   return plan;
 }
 
