@@ -240,6 +240,27 @@ def test_banded_kernels_refuse_what_they_cannot_count() -> None:
                 assert kernel.why_not(native_problem(problem, pass_, dtype="float16"), GPUS[90]), kernel.name
 
 
+@pytest.mark.parametrize("pass_", ["fprop", "dgrad"])
+@pytest.mark.parametrize("name", ["dw_5x5s2", "dw_7x7"])
+def test_depthwise_in_16_bits_and_channels_last_multiplies_by_diagonals(name: str, pass_: str) -> None:
+    square = PUBLIC[name]
+    # Fewer rows of taps, and a filter that is too wide for these kernels.
+    problems = [(square, "diagonal"), (square.with_(r=square.r - 1), "diagonal"), (square.with_(s=9), "any")]
+    for arch, dtype, (problem, family) in itertools.product(GPUS, ["float16", "bfloat16"], problems):
+        plan = native.make_plan(native_problem(problem, pass_, dtype=dtype, channels_last=True), GPUS[arch])
+        assert arch < 80 or plan.kernel.startswith(f"depthwise_{family}_{pass_}_"), (arch, dtype, problem)
+
+
+def test_diagonal_kernels_refuse_what_they_cannot_count() -> None:
+    """More blocks than a grid has: the images are all the same."""
+    problem = Problem(2**22, 2**16, 7, 40, 2**16, 3, 3, padding=(1, 1), groups=2**16)
+    kernels = [kernel for kernel in native.kernel_table() if kernel.name.startswith("depthwise_diagonal_")]
+    assert {kernel.pass_ for kernel in kernels} == {"fprop", "dgrad"}
+    for kernel in kernels:
+        refused = native_problem(problem, kernel.pass_, dtype="float16", channels_last=True)
+        assert kernel.why_not(refused, GPUS[90]), kernel.name
+
+
 def test_one_row_of_taps_takes_the_smallest_banded_kernel() -> None:
     for w, name in [(56, "depthwise_banded_wgrad_3"), (55, "depthwise_banded_wgrad_3_odd")]:
         problem = Problem(8, 64, 56, w, 64, 1, 3, padding=(0, 1), groups=64)

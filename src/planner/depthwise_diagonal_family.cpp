@@ -53,13 +53,13 @@ int64_t runs_of(const ConvProblem& a, int64_t run_rows) {
 }
 
 struct Blocks {
-  int64_t of_chunks, of_columns, runs, all;
+  int64_t of_chunks, of_columns, runs;
+  double all;
 };
 Blocks blocks_of(const ConvProblem& a, const DepthwiseDiagonalTiling& tiling) {
-  Blocks blocks{ceil_div(chunks_of(a), tiling.chunks), ceil_div(groups_of(a), tiling.groups),
-                runs_of(a, tiling.run_rows), 0};
-  blocks.all = a.n * blocks.of_chunks * blocks.of_columns * blocks.runs;
-  return blocks;
+  const int64_t chunks = ceil_div(chunks_of(a), tiling.chunks), columns = ceil_div(groups_of(a), tiling.groups);
+  const int64_t runs = runs_of(a, tiling.run_rows);
+  return {chunks, columns, runs, double(a.n) * double(chunks) * double(columns) * double(runs)};
 }
 
 int32_t ring_bytes(const DepthwiseDiagonalConfig& config, const DepthwiseDiagonalTiling& tiling) {
@@ -84,12 +84,12 @@ double compute_us(const DepthwiseDiagonalConfig& config, const ConvProblem& a, c
   const double others = products + kStageCycles + kTargetCycles * config.rows().shift();
   const double stages = double(rows_read(config, a, tiling.run_rows)) / config.stage_rows();
   const double warp = kStartCycles + std::max(kProductCycles * products, others) * stages;
-  const double warps = double(blocks_of(a, tiling).all) * tiling.chunks * tiling.groups;
+  const double warps = blocks_of(a, tiling).all * tiling.chunks * tiling.groups;
   return kWaits * warps * warp / (4.0 * device.sm_count * kTensorCyclesPerUs);
 }
 
-// Blocks that are wide read few columns twice, and few of their warps may be idle; long runs read few rows twice; blocks
-// should fill whole rounds.
+// Blocks that are wide read few columns twice, and few of their warps may be idle; long runs read few rows twice;
+// blocks should fill whole rounds.
 DepthwiseDiagonalTiling choose_tiling(const DepthwiseDiagonalConfig& config, const ConvProblem& a,
                                       const DeviceSpec& device) {
   const Side from = source_side(a), to = target_side(a);
@@ -101,12 +101,14 @@ DepthwiseDiagonalTiling choose_tiling(const DepthwiseDiagonalConfig& config, con
     const int32_t warps = tiling.chunks * tiling.groups, bytes = ring_bytes(config, tiling);
     if (bytes > device.smem_optin_bytes) return;
     const double columns = double(std::min<int64_t>(from.w, config.staged(1, tiling.groups).columns));
-    const double read = double(blocks.runs * blocks.of_columns * rows_read(config, a, tiling.run_rows)) * columns;
-    const double pixel_bytes = double(a.n * blocks.of_chunks * round_up(tiling.chunks, kReadTogether) * kChunkBytes);
-    const double memory = pixel_bytes * (read + double(to.h * to.w)) / (kBytesPerUsPerSm * device.sm_count);
+    const double rows_of_all = double(blocks.runs) * double(rows_read(config, a, tiling.run_rows));
+    const double read = double(blocks.of_columns) * columns * rows_of_all;
+    const double bytes_read = double(round_up(tiling.chunks, kReadTogether) * kChunkBytes);  // of a pixel
+    const double memory = double(a.n) * double(blocks.of_chunks) * bytes_read * (read + double(to.h) * double(to.w)) /
+                          (kBytesPerUsPerSm * device.sm_count);
     const double time = std::max(memory, compute_us(config, a, tiling, device));
     const double resident = double(std::clamp<int64_t>(device.smem_optin_bytes / bytes, 1, config.warps / warps));
-    const double cost = time * (1 + kIdleAtEnd * resident * device.sm_count / double(std::max<int64_t>(1, blocks.all)));
+    const double cost = time * (1 + kIdleAtEnd * resident * device.sm_count / std::max(1., blocks.all));
     if (least > 0 && cost >= least) return;
     least = cost, best = tiling;
   };
@@ -143,9 +145,7 @@ const char* depthwise_diagonal_why_not(const KernelEntry& entry, const ConvProbl
     return "reads 8 channels at a time: needs channels_last tensors, aligned";
   }
   if (ring_bytes(config, {1, 1, 1}) > device.smem_optin_bytes) return "needs more shared memory";
-  const DepthwiseDiagonalTiling tiling = choose_tiling(config, problem, device);
-  const Blocks blocks = blocks_of(problem, tiling);
-  if (double(problem.n) * double(blocks.of_chunks) * double(blocks.of_columns) * double(blocks.runs) > INT32_MAX) {
+  if (blocks_of(problem, choose_tiling(config, problem, device)).all > INT32_MAX) {
     return "would need more blocks than a grid has";
   }
   return nullptr;
@@ -157,7 +157,7 @@ Plan depthwise_diagonal_plan(const KernelEntry& entry, const ConvProblem& proble
   Plan plan;
   plan.kernel = &entry;
   plan.depthwise_diagonal = tiling;
-  plan.grid = target_side(problem).h == 0 || target_side(problem).w == 0 ? 0 : blocks_of(problem, tiling).all;
+  plan.grid = static_cast<int64_t>(blocks_of(problem, tiling).all);
   plan.block_threads = 32 * tiling.chunks * tiling.groups;
   plan.smem_bytes = ring_bytes(config, tiling);
   const double memory = compulsory_bytes(problem) / (kBytesPerUsPerSm * device.sm_count);

@@ -221,9 +221,9 @@ Plan depthwise_plan(const KernelEntry& entry, const ConvProblem& problem, const 
   const double threads = static_cast<double>(tiles * ceil_div(channels, config.channels()));
   const double cycles = threads * instructions / (128.0 * device.sm_count);
   const bool unseen = config.lanes == Lanes::kChannels && config.taps > 3 && element_size(problem.dtype) == 2;
-  plan.cost_us = kLaunchUs * (plan.split > 1 ? 2 : 1) +
-                 (unseen ? kUnseenHalf : 1) *
-                     std::max(bytes / (kBytesPerUsPerSm * device.sm_count), cycles / kCyclesPerUs);
+  plan.cost_us =
+      kLaunchUs * (plan.split > 1 ? 2 : 1) +
+      (unseen ? kUnseenHalf : 1) * std::max(bytes / (kBytesPerUsPerSm * device.sm_count), cycles / kCyclesPerUs);
   return plan;
 }
 

@@ -60,8 +60,8 @@ __global__ void __launch_bounds__(32 * kMostDiagonalWarps, Line::kConfig.warps /
   const int32_t warp = __shfl_sync(0xffffffffu, static_cast<int32_t>(threadIdx.x / 32), 0);
   int32_t group, chunk;
   params.by_staged_chunks.divmod(warp, group, chunk);
-  const DiagonalBlock block = diagonal_block(
-      params, static_cast<int32_t>(blockIdx.x), params.by_staged_chunks.div(static_cast<int32_t>(blockDim.x / 32)));
+  const DiagonalBlock block = diagonal_block(params, static_cast<int32_t>(blockIdx.x),
+                                             params.by_staged_chunks.div(static_cast<int32_t>(blockDim.x / 32)));
   const int32_t outputs = min(params.run_rows, params.target_h - block.row);
   const int32_t stages = params.stages(kConfig, outputs);
 
@@ -73,10 +73,9 @@ __global__ void __launch_bounds__(32 * kMostDiagonalWarps, Line::kConfig.warps /
   const uint32_t row_bytes = params.staged.bytes(), stage_bytes = kStageRows * row_bytes;
   const uint32_t ring = kept(ptx::smem_address(diagonal_rows));
   int32_t source_row = first_row + first_stage * kStageRows;
-  StagePixelRows<kAdvance, kConfig.copies()> source(params.source, params.source_strides, params.source_w,
-                                                    params.chunks, params.staged, params.by_staged_chunks, block.image,
-                                                    source_row, diagonal_source_column(kConfig, params, block),
-                                                    block.chunk);
+  StagePixelRows<kAdvance, kConfig.copies()> source(
+      params.source, params.source_strides, params.source_w, params.chunks, params.staged, params.by_staged_chunks,
+      block.image, source_row, diagonal_source_column(kConfig, params, block), block.chunk);
   auto copy_stage = [&](uint32_t at) {
     if (source_row < row_end) {
 #pragma unroll
@@ -101,7 +100,7 @@ __global__ void __launch_bounds__(32 * kMostDiagonalWarps, Line::kConfig.warps /
 #pragma unroll
     for (float& sum : none) sum = kept(bias);
   }
-  auto copy = [](const float(&from)[4], float(&to)[4]) {
+  auto copy = [](const float (&from)[4], float (&to)[4]) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) to[i] = from[i];
   };
@@ -110,17 +109,17 @@ __global__ void __launch_bounds__(32 * kMostDiagonalWarps, Line::kConfig.warps /
   const uint32_t metadata = kept(diagonal_metadata());
   // Lane i names the pixel of pair i % 8 in position i / 8.
   const int32_t position = lane / 8;
-  const uint32_t from = ring + chunk * params.staged.chunk_bytes() +
-                  (position % kAdvance * params.staged.plane() + position / kAdvance + kPairs * group + lane % 8) *
-                      kChunkBytes;
+  const uint32_t from =
+      ring + chunk * params.staged.chunk_bytes() +
+      (position % kAdvance * params.staged.plane() + position / kAdvance + kPairs * group + lane % 8) * kChunkBytes;
 
   // And stores two channels of both columns of pair i / 4.
   const Strides& to_strides = params.target_strides;
   const int32_t column = block.column + group * kDiagonalColumns + lane / 4 * kPairColumns;
   int32_t output = params.first_output;
-  char* target = static_cast<char*>(params.target) +
-                 2 * (block.image * to_strides.n + (block.row + output) * to_strides.h + column * to_strides.w +
-                      (block.chunk + chunk) * kChunk + lane % 4 * 2);
+  char* target =
+      static_cast<char*>(params.target) + 2 * (block.image * to_strides.n + (block.row + output) * to_strides.h +
+                                               column * to_strides.w + (block.chunk + chunk) * kChunk + lane % 4 * 2);
   const int64_t target_row_bytes = 2 * to_strides.h, target_column_bytes = 2 * to_strides.w;
   auto store_first = [&] {
 #pragma unroll
@@ -158,8 +157,7 @@ __global__ void __launch_bounds__(32 * kMostDiagonalWarps, Line::kConfig.warps /
       uint32_t pixels[kProducts][4];
 #pragma unroll
       for (int i = 0; i < kProducts; ++i) {
-        ptx::ldmatrix4<false>(from + at + a * row_bytes + i * (kProductPositions / kAdvance) * kChunkBytes,
-                              pixels[i]);
+        ptx::ldmatrix4<false>(from + at + a * row_bytes + i * (kProductPositions / kAdvance) * kChunkBytes, pixels[i]);
       }
       // The oldest targets are done, and the others move up, with the first of a row's products.
 #pragma unroll
@@ -167,7 +165,7 @@ __global__ void __launch_bounds__(32 * kMostDiagonalWarps, Line::kConfig.warps /
 #pragma unroll
         for (int slot = 0; slot < kSlots; ++slot) {
           const int old = slot + (a == 0 && i == 0 ? kShift : 0), r = kRows.row_tap(slot, a);
-          const float(&sum)[4] = old < kSlots ? sums[old] : none;
+          const float (&sum)[4] = old < kSlots ? sums[old] : none;
           if (r < kConfig.taps) {
             ptx::mma_sparse(T{}, sums[slot], diagonals[r][i], pixels[i], metadata, sum);
           } else if (old != slot) {

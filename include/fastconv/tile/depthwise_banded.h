@@ -55,9 +55,9 @@ struct DepthwiseBandedTiling {
 
 struct DepthwiseBandedParams : DepthwiseWindows {
   int64_t source_row_bytes, target_row_bytes;  // of the strides: what a row adds to addresses
-  int32_t first_h;    // source row at the begin of target row 0's window
-  int32_t first_w;    // column at the begin of block 0's window: even
-  int32_t first_tap;  // of column 0 of the window for target 0 of the block; may be no tap
+  int32_t first_h;                             // source row at the begin of target row 0's window
+  int32_t first_w;                             // column at the begin of block 0's window: even
+  int32_t first_tap;                           // of column 0 of the window for target 0 of the block; may be no tap
   int32_t run_rows;
   int32_t channels;      // of the target; wgrad: filters
   int32_t blocks;        // of columns, of all images

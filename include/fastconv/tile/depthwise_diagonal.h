@@ -20,10 +20,10 @@ namespace fastconv {
 
 inline constexpr int32_t kChunk = 8;  // channels
 inline constexpr int32_t kChunkBytes = 16;
-inline constexpr int32_t kPairs = 8;                // of a warp
-inline constexpr int32_t kPairColumns = 2;          // targets of a pair
-inline constexpr int32_t kProductPositions = 4;     // of a product
-inline constexpr int32_t kMostDiagonalWarps = 8;    // of a block
+inline constexpr int32_t kPairs = 8;              // of a warp
+inline constexpr int32_t kPairColumns = 2;        // targets of a pair
+inline constexpr int32_t kProductPositions = 4;   // of a product
+inline constexpr int32_t kMostDiagonalWarps = 8;  // of a block
 inline constexpr int32_t kDiagonalColumns = kPairs * kPairColumns;
 
 // Some columns of a row of pixels in shared memory: [chunk][column % advance][column / advance] of a chunk. Pixels that
@@ -99,7 +99,8 @@ struct DepthwiseDiagonalParams : DepthwiseWindows {
 struct DiagonalBlock {
   int32_t image, row, column, chunk;  // row and column of the target
 };
-FASTCONV_HOST_DEVICE DiagonalBlock diagonal_block(const DepthwiseDiagonalParams& params, int32_t block, int32_t groups) {
+FASTCONV_HOST_DEVICE DiagonalBlock diagonal_block(const DepthwiseDiagonalParams& params, int32_t block,
+                                                  int32_t groups) {
   DiagonalBlock at{};
   params.by_chunk_blocks.divmod(block, block, at.chunk);
   params.by_column_blocks.divmod(block, block, at.column);
