@@ -75,6 +75,9 @@ CASES = {
     "many_filters_of_rgb": Problem(2, 3, 33, 42, 72, 4, 3, stride=(4, 2), padding=(1, 1), bias=True),
     "patch_embedding": Problem(2, 3, 32, 32, 48, 8, 8, stride=(8, 8), bias=True),
     "many_images_of_rgb": Problem(600, 3, 14, 18, 40, 3, 3, padding=(1, 1), bias=True),
+    "patches_with_rows_left_over": Problem(2, 3, 33, 34, 40, 4, 4, stride=(4, 4)),
+    "patches_of_16": Problem(2, 64, 48, 50, 64, 16, 16, stride=(16, 16)),
+    "patches_of_2": Problem(3, 40, 14, 15, 72, 2, 2, stride=(2, 2), bias=True),
     "prime_channels": Problem(2, 209, 5, 7, 67, 3, 3, padding=(1, 1)),
     "partial_tiles": Problem(1, 17, 67, 131, 33, 3, 3),
     "kernel_larger_than_image": Problem(2, 4, 3, 2, 6, 7, 5, padding=(4, 3)),
@@ -279,6 +282,17 @@ def wide_problems(draw: st.DrawFn, max_products: int = 20_000_000) -> Problem:
     bias = draw(st.booleans())
     problem = Problem(1, groups * c, h, w, groups * k, r, s, stride, padding, dilation, groups, bias)
     return problem.with_(n=max(1, min(draw(st.integers(1, 5)), max_products // problem.products)))
+
+
+@st.composite
+def patch_problems(draw: st.DrawFn) -> Problem:
+    """Filters as large as their stride, and images that often end with a part of a patch."""
+    r, s = draw(st.sampled_from([(1, 2), (3, 1), (2, 2), (4, 4), (3, 5), (8, 8), (2, 16), (14, 14), (16, 16)]))
+    p, q = draw(st.integers(1, 7)), draw(st.integers(1, 7))
+    h, w = (n * taps + draw(st.sampled_from([0, 0, taps - 1, taps // 2])) for n, taps in ((p, r), (q, s)))
+    c = draw(st.sampled_from([1, 2, 3, 4, 8, 17] if r * s < 64 else [1, 2, 3]))
+    k = draw(st.sampled_from([1, 5, 16, 40, 72]))
+    return Problem(draw(st.integers(1, 3)), c, h, w, k, r, s, stride=(r, s), bias=draw(st.booleans()))
 
 
 @st.composite

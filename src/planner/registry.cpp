@@ -11,6 +11,7 @@
 #include "fastconv/planner/grouped_family.h"
 #include "fastconv/planner/halo_family.h"
 #include "fastconv/planner/im2col_family.h"
+#include "fastconv/planner/patches_family.h"
 #include "fastconv/planner/stem_family.h"
 #include "fastconv/planner/wgrad_family.h"
 #include "fastconv/tile/tile_config.h"
@@ -199,6 +200,14 @@ std::vector<KernelEntry> build_table() {
   add_stem("stem_wgrad_" #name, Pass::kWgrad, {parts, filters}), ++line;
 #include "../launch/configs/stem.def"
 #undef STEM_KERNEL
+  auto add_patches = [&](const char* name, Pass pass, PatchesConfig config) {
+    KernelEntry entry{name, pass, true, {kPatchPixels, kPatchChunks, 1}, patches_why_not, patches_plan};
+    entry.dtypes = kF32 | kF64 | kHalf, entry.family = KernelFamily::kPatches, entry.patches = config;
+    table.push_back(entry);
+  };
+#define PATCHES_KERNEL(name, pass, layout) add_patches("patches_" #name, Pass::pass, {PatchLayout::layout});
+#include "../launch/configs/patches.def"
+#undef PATCHES_KERNEL
   const std::span<const KernelEntry> cpu = cpu_kernels();
   table.insert(table.end(), cpu.begin(), cpu.end());
   return table;

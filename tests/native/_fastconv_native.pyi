@@ -68,6 +68,7 @@ class Plan:
     chunk: int
     workspace_bytes: int
     cost_us: float
+    inner: tuple[ConvProblem, Plan] | None
     reason: str
 
 class Kernel:
@@ -249,6 +250,10 @@ def to_tf32(values: list[int]) -> list[int]:
 
 def halo_packed_filter(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> tuple[list[int], list[int]]:
     """Elements of the packed filter as elements of the filter, -1 for zeros: as its kernel packs them, and as used."""
+
+def patch_moves(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> list[tuple[int, int]]:
+    """Every element of the image that is read or written, with that of the patches that it goes to or comes from, -1 if
+    with none. Raises ValueError if the kernel refuses, IndexError if a vector is not aligned or out of bounds."""
 
 def check_copies(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> None:
     """Raises IndexError if the plan has a copy that the copy engine does not make."""

@@ -27,6 +27,7 @@
 #include "fastconv/planner/grouped_family.h"
 #include "fastconv/planner/halo_family.h"
 #include "fastconv/planner/halo_work.h"
+#include "fastconv/planner/patches_family.h"
 #include "fastconv/planner/planner.h"
 #include "fastconv/planner/registry.h"
 #include "fastconv/planner/reorder.h"
@@ -188,6 +189,11 @@ void bind_planner(py::module_& m) {
       .def_property_readonly("chunk", [](const Choice& c) { return c.plan.chunk; })
       .def_property_readonly("workspace_bytes", [](const Choice& c) { return c.plan.workspace_bytes; })
       .def_property_readonly("cost_us", [](const Choice& c) { return c.plan.cost_us; })
+      .def_property_readonly("inner",
+                             [](const Choice& c) -> std::optional<std::pair<ConvProblem, Choice>> {
+                               if (!c.plan.inner) return std::nullopt;
+                               return std::pair{c.plan.inner->problem, Choice{c.plan.inner->plan, {}}};
+                             })
       .def_readonly("reason", &Choice::reason)
       .def("__repr__", [](const Choice& c) { return c.plan.kernel ? show(c.plan) : c.reason; });
 
@@ -1631,9 +1637,46 @@ void check_copy(const TensorMapSpec& map, int64_t bytes, int64_t column) {
   if (!legal) throw py::index_error("no legal copy");
 }
 
+// Elements of the image, each with that of the patches that it comes from or goes to, -1 if with none.
+template <PatchLayout kLayout>
+std::vector<std::pair<int64_t, int64_t>> patch_moves(const ConvProblem& problem, const PatchesConfig& config) {
+  const Patches patches = make_patches(config, problem);
+  const int64_t bytes = element_size(problem.dtype), vector = patches.vector;
+  const int64_t elements = patches_bytes(config, problem) / bytes;
+  std::vector<std::pair<int64_t, int64_t>> moves;
+  for (int32_t unit = 0; unit < patches.units; ++unit) {
+    for (int lane = 0; lane < 32; ++lane) {
+      const PatchLane<kLayout> of(patches, unit, lane);
+      for (int step = 0; step < kPatchSteps; ++step) {
+        const PatchPlace at = of.place(step);
+        if (!at.in_image) {
+          if (at.in_patches) throw py::index_error("a patch beyond the image");
+          continue;
+        }
+        const bool in_a_row = kLayout == PatchLayout::kRows;
+        if (at.image % vector != 0 || (in_a_row && at.patches % vector != 0)) throw py::index_error("not aligned");
+        for (int64_t i = 0; i < vector; ++i) {
+          const int64_t element = at.patches + i * patches.patches_channel;
+          if (at.in_patches && element >= elements) throw py::index_error("beyond the workspace");
+          moves.emplace_back(at.image + i, at.in_patches ? element : -1);
+        }
+      }
+    }
+  }
+  return moves;
+}
+
+std::vector<std::pair<int64_t, int64_t>> patch_moves(const ConvProblem& problem, const KernelEntry& kernel,
+                                                     const DeviceSpec& device) {
+  if (const char* reason = kernel.why_not(kernel, problem, device)) throw py::value_error(reason);
+  return kernel.patches.layout == PatchLayout::kRows ? patch_moves<PatchLayout::kRows>(problem, kernel.patches)
+                                                     : patch_moves<PatchLayout::kPlanes>(problem, kernel.patches);
+}
+
 // All that a plan has the copy engine do.
 void check_copies(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device) {
   const Plan plan = kernel.plan(kernel, problem, device);
+  if (plan.inner) return check_copies(plan.inner->problem, *plan.inner->plan.kernel, device);
   if (plan.grid == 0) return;  // nothing is launched
   if (kernel.family == KernelFamily::kHalo) {
     const HaloLaunch launch = halo_launch(plan, problem);
@@ -2084,6 +2127,8 @@ void bind_index_maths(py::module_& m) {
       "block_k"_a, "element_bytes"_a);
   m.def("stream_turns", &stream_turns, "plane"_a, "element_bytes"_a);
   m.def("halo_packed_filter", unless_refused(halo_packed_filter), "problem"_a, "kernel"_a, "device"_a);
+  m.def("patch_moves", py::overload_cast<const ConvProblem&, const KernelEntry&, const DeviceSpec&>(&patch_moves),
+        "problem"_a, "kernel"_a, "device"_a);
   m.def("check_copies", &check_copies, "problem"_a, "kernel"_a, "device"_a);
   m.def("check_streaming", &check_streaming, "problem"_a, "kernel"_a, "device"_a);
   m.def(

@@ -33,4 +33,7 @@ template <typename T>
 Launcher grouped_launcher(int line);
 Launcher stem_launcher(int line);
 
+// Patches, whatever the line and the element type.
+void launch_patches(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, cudaStream_t stream);
+
 }  // namespace fastconv

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <iosfwd>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,6 +23,7 @@
 namespace fastconv {
 
 struct KernelEntry;
+struct InnerPlan;  // patches_family.h
 
 struct Plan {
   const KernelEntry* kernel = nullptr;
@@ -38,9 +40,10 @@ struct Plan {
   DepthwiseAnyTiling depthwise_any{};
   DepthwiseBandedTiling depthwise_banded{};
   DepthwiseDiagonalTiling depthwise_diagonal{};
-  GroupedTiling grouped{};  // kernels for narrow groups
-  StemTiling stem{};        // kernels for images of few channels
-  double cost_us = 0;       // model's estimate; compared between kernels only
+  GroupedTiling grouped{};                 // kernels for narrow groups
+  StemTiling stem{};                       // kernels for images of few channels
+  std::shared_ptr<const InnerPlan> inner;  // patches: the product with them
+  double cost_us = 0;                      // model's estimate; compared between kernels only
 };
 std::ostream& operator<<(std::ostream& out, const Plan& plan);
 

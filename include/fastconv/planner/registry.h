@@ -14,6 +14,7 @@
 #include "fastconv/tile/depthwise_diagonal.h"
 #include "fastconv/tile/grouped_config.h"
 #include "fastconv/tile/halo_config.h"
+#include "fastconv/tile/patches.h"
 #include "fastconv/tile/stem_config.h"
 #include "fastconv/tile/wgrad_config.h"
 
@@ -43,6 +44,7 @@ enum class KernelFamily : int8_t {
   kStem,
   kHalo,
   kWgrad,
+  kPatches,
   kCpu
 };
 
@@ -75,6 +77,7 @@ struct KernelEntry {
   DepthwiseDiagonalConfig depthwise_diagonal{};
   GroupedConfig grouped{};
   StemConfig stem{};
+  PatchesConfig patches{};
 };
 
 std::span<const KernelEntry> kernel_table();

@@ -1,0 +1,26 @@
+// Convolutions whose filters are as large as their strides: patches are written anew, and another kernel multiplies.
+#pragma once
+
+#include <cstdint>
+
+#include "fastconv/planner/planner.h"
+#include "fastconv/planner/registry.h"
+#include "fastconv/tile/patches.h"
+
+namespace fastconv {
+
+// The convolution with one tap that is left, with its plan; Plan::inner of the family's plans.
+struct InnerPlan {
+  ConvProblem problem;
+  Plan plan;
+};
+
+const char* patches_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
+Plan patches_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
+
+// How patches are moved, from x to the workspace or, of an input gradient, from there to x.
+Patches make_patches(const PatchesConfig& config, const ConvProblem& problem);
+// What they take up at the beginning of the workspace; the inner plan's follows.
+int64_t patches_bytes(const PatchesConfig& config, const ConvProblem& problem);
+
+}  // namespace fastconv

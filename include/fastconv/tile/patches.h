@@ -1,0 +1,114 @@
+// The image of a convolution whose filter is as large as its stride, as that of a convolution with one tap: a patch
+// becomes a pixel, with the patch's elements for channels. Plain C++ as well as CUDA: the tests run it against brute
+// force.
+#pragma once
+
+#include <cstdint>
+
+#include "fastconv/core/fast_divmod.h"
+#include "fastconv/core/problem.h"
+
+namespace fastconv {
+
+// How the patches lie in the workspace.
+enum class PatchLayout : int8_t {
+  kRows,    // a patch's elements side by side: channels_last
+  kPlanes,  // an image's patches side by side, for each of their elements: NCHW
+};
+
+struct PatchesConfig {
+  PatchLayout layout;
+};
+
+inline constexpr int kPatchThreads = 256;
+// What a warp moves at a time: so many chunks of `vector` elements, of so many patches. In kRows lanes lie along both,
+// so that runs of 32 bytes or more are read and written even where a patch's rows are short; in kPlanes along patches.
+inline constexpr int kPatchChunks = 8, kPatchPixels = 32, kPatchSteps = kPatchChunks * kPatchPixels / 32;
+
+// One index of an element in its patch.
+struct PatchLevel {
+  int64_t stride;       // of the image
+  int32_t row, column;  // that it counts
+};
+
+// What a chunk of a patch, and the patch that it is of, add to its place.
+struct PatchPart {
+  int64_t image, patches;  // elements from the start of either
+  int32_t row, column;     // of the image
+};
+
+// Beyond the last whole patch of an image there is only the image, and beyond the image nothing.
+struct PatchPlace {
+  int64_t image, patches;
+  bool in_image, in_patches;
+};
+
+struct Patches {
+  int64_t image_n, image_p, image_q;                  // strides from image to image and from patch to patch
+  int64_t patches_n, patches_pixel, patches_channel;  // strides in the workspace
+  PatchLevel levels[3];                               // in the order of the filter, outermost first
+  FastDivmod middle, inner;                           // sizes of the last two
+  FastDivmod rows, columns;                           // of patches that are moved
+  int32_t q;                                          // columns of whole patches
+  int32_t h, w, whole_h, whole_w;                     // of the image, and of its whole patches
+  int32_t r, s;
+  int32_t vector;          // elements side by side on both sides, moved at once
+  int32_t chunks, pixels;  // of a patch; patches of all images
+  FastDivmod chunk_blocks;
+  int32_t units;  // of a warp
+
+  FASTCONV_HOST_DEVICE PatchPart of_chunk(int32_t chunk) const {
+    if (chunk >= chunks) return nowhere();
+    int32_t rest, i[3];
+    inner.divmod(chunk * vector, rest, i[2]);
+    middle.divmod(rest, i[0], i[1]);
+    PatchPart part{0, int64_t{chunk} * vector * patches_channel, 0, 0};
+    for (int level = 0; level < 3; ++level) {
+      part.image += i[level] * levels[level].stride;
+      part.row += i[level] * levels[level].row, part.column += i[level] * levels[level].column;
+    }
+    return part;
+  }
+  FASTCONV_HOST_DEVICE PatchPart of_pixel(int32_t pixel) const {
+    if (pixel >= pixels) return nowhere();
+    int32_t rest, n, row, column;
+    columns.divmod(pixel, rest, column);
+    rows.divmod(rest, n, row);
+    return {n * image_n + row * image_p + column * image_q, n * patches_n + (int64_t{row} * q + column) * patches_pixel,
+            row * r, column * s};
+  }
+  FASTCONV_HOST_DEVICE PatchPlace place(const PatchPart& chunk, const PatchPart& pixel) const {
+    const bool in_image = chunk.row + pixel.row < h && chunk.column + pixel.column < w;
+    return {chunk.image + pixel.image, chunk.patches + pixel.patches, in_image,
+            in_image && pixel.row < whole_h && pixel.column < whole_w};
+  }
+
+ private:
+  static FASTCONV_HOST_DEVICE PatchPart nowhere() { return {0, 0, kMaxExtent, kMaxExtent}; }
+};
+
+// What a lane moves of a warp's unit, step by step.
+template <PatchLayout kLayout>
+class PatchLane {
+ public:
+  FASTCONV_HOST_DEVICE PatchLane(const Patches& patches, int32_t unit, int lane) : patches_(patches) {
+    int32_t chunk_block, pixel_block;
+    patches.chunk_blocks.divmod(unit, pixel_block, chunk_block);
+    first_chunk_ = chunk_block * kPatchChunks + (kRows ? lane % kPatchChunks : 0);
+    first_pixel_ = pixel_block * kPatchPixels + (kRows ? lane / kPatchChunks : lane);
+    same_ = kRows ? patches.of_chunk(first_chunk_) : patches.of_pixel(first_pixel_);
+  }
+  FASTCONV_HOST_DEVICE PatchPlace place(int step) const {
+    return kRows ? patches_.place(same_, patches_.of_pixel(first_pixel_ + step * (32 / kPatchChunks)))
+                 : patches_.place(patches_.of_chunk(first_chunk_ + step), same_);
+  }
+
+ private:
+  static constexpr bool kRows = kLayout == PatchLayout::kRows;
+
+  const Patches& patches_;
+  int32_t first_chunk_, first_pixel_;
+  PatchPart same_;  // that all steps share
+};
+
+}  // namespace fastconv
