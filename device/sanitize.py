@@ -50,6 +50,9 @@ PROBLEMS = (
     Problem(600, 32, 6, 6, 32, 3, 3, padding=(1, 1), groups=4),
     # Images of few channels: more tiles than blocks.
     Problem(300, 3, 14, 18, 40, 3, 3, padding=(1, 1), bias=True),
+    # Patches: rows and columns left over, and vectors.
+    Problem(2, 3, 33, 34, 40, 4, 4, stride=(4, 4)),
+    Problem(2, 16, 32, 48, 40, 16, 16, stride=(16, 16), bias=True),
 )
 VIEWS = ("contiguous", "channels_last")
 # What weight gradients of rows stream while products go on: more pixels than all warps write at once.

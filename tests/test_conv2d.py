@@ -43,6 +43,7 @@ from shapes import (
     cut,
     depthwise_problems,
     operands,
+    patch_problems,
     problems,
     tensor,
     wide_problems,
@@ -195,6 +196,31 @@ def test_depthwise_padding_and_values_that_are_not_finite(where: str, special: f
         expected = reference.output(o.input, o.weight, o.bias, *problem.geometry).value
         for same in (torch.isnan, torch.isposinf, torch.isneginf):
             assert torch.equal(same(actual).cpu(), same(expected).cpu()), (kernel.name, same.__name__)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("kernel", [pytest.param(k, id=k.name) for k in KERNELS if k.name.startswith("patches_")])
+@given(
+    problem=patch_problems(),
+    mode=st.sampled_from([*((dtype, "ieee") for dtype in DTYPES), (torch.float32, "bf16x3"), (torch.float32, "tf32")]),
+    seed=seeds,
+    kinds=st.one_of(views, st.tuples(*[layouts] * 3)),
+)
+@settings(max_examples=60)
+def test_patches(
+    kernel: Kernel, problem: Problem, mode: tuple[torch.dtype, str], seed: int, kinds: tuple[str, str, str]
+) -> None:
+    o = operands(problem, mode[0], "cuda", seed, kinds)
+    # Nothing is read of what no filter meets.
+    rows, columns = problem.output_size[-2] * problem.r, problem.output_size[-1] * problem.s
+    if kernel.pass_ != "dgrad" and not kinds[0].startswith("same"):
+        o.input[..., rows:, :] = math.nan
+        o.input[..., columns:] = math.nan
+    actual = run_forced(kernel, o, problem, mode[1])
+    if actual is None:
+        event("refused")
+        return
+    reference.assert_right(actual, expect_pass(kernel.pass_, o, problem), kernel.name, mode[1])
 
 
 def by_cudnn(pass_: str, o: Operands, problem: Problem) -> Tensor:

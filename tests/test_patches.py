@@ -1,4 +1,4 @@
-"""Filters as large as their stride: how patches are moved, against loops by definition, and when the planner does so."""
+"""Filters as large as their stride: how patches are moved, by definition, and when the planner does so."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import _fastconv_native as native
 from shapes import PASSES, Problem, patch_problems
+from test_index_maths import Convolution, products_by_definition
 from test_planner import DTYPES, GPUS, check_plan, native_problem
 
 KERNELS = [kernel for kernel in native.kernel_table() if kernel.name.startswith("patches_")]
@@ -115,6 +116,30 @@ def test_rows_of_patches_start_where_the_copy_engine_can_read() -> None:
     """588 values of 16 bits are 1176 bytes: rows are as long as whole pieces of 16."""
     inner = native.make_plan(native_problem(LAYERS["vit_14"], dtype="float16"), GPUS[90], "patches_fprop_rows").inner
     assert inner is not None and inner[0].c == 588 and inner[0].x_strides[3] == 592
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+@pytest.mark.parametrize(
+    "problem", [Problem(2, 3, 12, 13, 40, 2, 2, stride=(2, 2)), Problem(2, 5, 9, 9, 24, 3, 3, (3, 3))]
+)
+def test_kernels_of_hopper_multiply_patches_whose_rows_have_gaps(problem: Problem, pass_: str) -> None:
+    kernels = [k for k in native.kernel_table() if k.pass_ == pass_ and k.name.startswith(("halo_", "sm90_"))]
+    products = native.wgrad_products if pass_ == "wgrad" else native.halo_products
+    for dtype, precision, layout in itertools.product(["float16", "float32"], ["ieee", "tf32"], ["rows", "planes"]):
+        asked = native_problem(problem, pass_, dtype=dtype, precision=precision)
+        found = native.make_plan(asked, GPUS[90], f"patches_{pass_}_{layout}").inner
+        if found is None:
+            assert (pass_, layout) == ("dgrad", "planes")
+            continue
+        inner, ran = found[0], 0
+        one_tap = Convolution((inner.n, inner.c, inner.h, inner.w), (inner.k, inner.c, 1, 1), (1, 1), (0, 0), (1, 1), 1)
+        expected = set(products_by_definition(one_tap, inner, pass_))
+        for kernel in kernels:
+            if kernel.why_not(inner, GPUS[90]) is None:
+                native.check_copies(inner, kernel, GPUS[90])
+                assert set(products(inner, kernel, GPUS[90])) == expected, kernel.name
+                ran += 1
+        assert ran > 0
 
 
 @pytest.mark.parametrize(

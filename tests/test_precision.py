@@ -32,6 +32,7 @@ PROBLEMS = {
     "depthwise": Problem(8, 96, 20, 20, 96, 7, 7, padding=(3, 3), groups=96),
     "strided": Problem(2, 64, 29, 29, 128, 3, 3, stride=(2, 2), padding=(1, 1)),
     "rgb_stem": Problem(8, 3, 64, 64, 72, 7, 7, stride=(2, 2), padding=(3, 3)),
+    "patches": Problem(16, 3, 68, 64, 80, 8, 8, stride=(8, 8)),
 }
 
 

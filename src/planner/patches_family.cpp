@@ -110,14 +110,16 @@ std::optional<InnerPlan> inner_plan(const PatchesConfig& config, const ConvProbl
   return InnerPlan{inner, plan};
 }
 
-// Every patch is read once and written once. The factors are guesses: accesses of a few bytes, and neighbours in the
-// workspace that are none in the image.
+// Every patch is read once and written once, or instructions take longer: about so many a vector, counted in the
+// compiled code.
 double copy_us(const ConvProblem& problem, const Patches& patches, const DeviceSpec& device) {
-  const double bytes = 2. * static_cast<double>(element_size(problem.dtype)) * static_cast<double>(patches.pixels) *
-                       static_cast<double>(patches.chunks) * patches.vector;
-  const double narrow = patches.vector * element_size(problem.dtype) < 4 ? 2 : 1;
-  const double scattered = patches.levels[2].stride != 1 ? 2 : 1;
-  return kLaunchUs + narrow * scattered * bytes / (kBytesPerUsPerSm * device.sm_count);
+  constexpr double kMoveInstructions = 100, kLanes = 128;
+  constexpr double kScattered = 2;  // a guess: neighbours in the workspace that are none in the image
+  const double vectors = static_cast<double>(patches.pixels) * patches.chunks;
+  const double bytes = 2 * vectors * patches.vector * static_cast<double>(element_size(problem.dtype)) *
+                       (patches.levels[2].stride == 1 ? 1 : kScattered);
+  return kLaunchUs +
+         std::max(bytes / kBytesPerUsPerSm, vectors * kMoveInstructions / (kLanes * kCyclesPerUs)) / device.sm_count;
 }
 
 }  // namespace

@@ -125,9 +125,8 @@ std::ostream& operator<<(std::ostream& out, const Plan& plan) {
   if (plan.kernel->family == KernelFamily::kStem) out << " " << plan.stem;
   if (plan.split > 1) out << " split " << plan.split;
   if (plan.chunk > 0) out << " chunk " << plan.chunk;
-  out << " workspace_bytes " << plan.workspace_bytes << " cost_us " << plan.cost_us;
-  if (plan.inner) out << ", with its product as " << plan.inner->problem << ": " << plan.inner->plan;
-  return out;
+  if (plan.inner) out << ", then [" << plan.inner->problem << ": " << plan.inner->plan << "]";
+  return out << " workspace_bytes " << plan.workspace_bytes << " cost_us " << plan.cost_us;
 }
 
 Choice make_plan(const ConvProblem& problem, const DeviceSpec& device, std::string_view force) {
