@@ -14,42 +14,42 @@ namespace fastconv {
 template <int kCopies>
 class StagedPixels {
  public:
-  static constexpr int kStep = kDiagonalWgradThreads / kDiagonalWgradWarps;
-
   // `pixel` by its position, for a tile.
   template <typename Pixel>
   __device__ void place(const void* tensor, const Strides& strides, int32_t image, int32_t channel, int32_t positions,
                         bool channels_exist, const Pixel& pixel) {
     positions_ = positions;
     tensor_ = static_cast<const uint16_t*>(tensor) + image * strides.n + channel;
+    exists_ = 0;
 #pragma unroll
     for (int i = 0; i < kCopies; ++i) {
       const DiagonalPixel at = pixel(position() + i * kStep);
       const bool exists = channels_exist && at.exists;
-      distances_[i] = exists ? static_cast<uint32_t>(at.image * strides.n + at.column * strides.w) : kNowhere;
+      distances_[i] = exists ? static_cast<uint32_t>((at.image * strides.n + at.column * strides.w) * 2) : 0;
+      exists_ |= uint32_t{exists} << i;
     }
   }
 
   __device__ void copy(uint32_t to, int64_t row_elements) const {
-    const uint16_t* row = tensor_ + row_elements;
-    to += staged_offset(position(), chunk());
+    const auto* row = reinterpret_cast<const char*>(tensor_ + row_elements);
+    to = staged_address(to + position() * kStagedPixelBytes + chunk() * 2 * kDiagonalChannels);
 #pragma unroll
     for (int i = 0; i < kCopies; ++i) {
       if (position() + i * kStep >= positions_) break;
-      const bool exists = distances_[i] != kNowhere;
-      ptx::async_copy<16>(to + i * kStep * kStagedPixelBytes, row + (exists ? distances_[i] : 0), exists);
+      ptx::async_copy<16>(to + i * kStep * kStagedPixelBytes, row + distances_[i], (exists_ >> i & 1) != 0);
     }
   }
 
   static __device__ int32_t chunk() { return static_cast<int32_t>(threadIdx.x) % kDiagonalWgradWarps; }
 
  private:
-  static constexpr uint32_t kNowhere = ~0u;
+  static constexpr int kStep = kDiagonalWgradThreads / kDiagonalWgradWarps;
   static __device__ int32_t position() { return static_cast<int32_t>(threadIdx.x) / kDiagonalWgradWarps; }
 
   const uint16_t* tensor_;
   int32_t positions_;
-  uint32_t distances_[kCopies];  // in elements
+  uint32_t exists_;               // a bit each
+  uint32_t distances_[kCopies];  // bytes
 };
 
 // A block has 32 channels and a slice of the rows of all tiles.
@@ -106,21 +106,22 @@ __global__ void __launch_bounds__(kDiagonalWgradThreads, Line::kConfig.blocks)
 
   float sums[kTaps][kPairs][4] = {};
   uint32_t slots[kSlots][kUnits][2];  // rows of dy
-  int32_t positions[kUnits];          // of x, of the lane's row of a matrix
+  uint32_t pixels[kUnits];            // of x, in bytes of a row: what a lane says of a product's matrices
   for (; used.exists(); used.next(kConfig, params), advance(current), advance(next)) {
     ptx::async_copy_wait<kAhead - 1>();
     __syncthreads();
     stage(next);
     if (channel >= params.channels) continue;
+    const uint32_t chunk = current + warp * 2 * kDiagonalChannels;
 
-    // The first pixels of the four matrices of x: 8 pixels at the first tap of a pair, at the second; 8 more, likewise.
+    // Matrices of x are eight pixels at the first tap of a pair, at the second, and likewise the next eight.
     if (used.step == 0) {
       const DiagonalWgradTile tile(params, used.tile);
+      const int32_t tap = diagonal_step(kConfig, params, lane / 8 % 2);
 #pragma unroll
       for (int u = 0; u < kUnits; ++u) {
         const int32_t column = u * kDiagonalWgradPixels + lane / 16 * 8 + lane % 8;
-        positions[u] =
-            diagonal_position(kConfig, params, tile, column) + diagonal_step(kConfig, params, lane / 8 % 2);
+        pixels[u] = (diagonal_position(kConfig, params, tile, column) + tap) * kStagedPixelBytes;
       }
     }
 #pragma unroll
@@ -138,8 +139,8 @@ __global__ void __launch_bounds__(kDiagonalWgradThreads, Line::kConfig.blocks)
 #pragma unroll
       for (int u = 0; u < kUnits; u += 2) {
         uint32_t columns[4];
-        ptx::ldmatrix4<true>(current + kStride * row_bytes + staged_offset(u * kDiagonalWgradPixels + lane, warp),
-                             columns);
+        const int32_t pixel = u * kDiagonalWgradPixels + lane;
+        ptx::ldmatrix4<true>(staged_address(chunk + kStride * row_bytes + pixel * kStagedPixelBytes), columns);
 #pragma unroll
         for (int i = 0; i < 4; ++i) slots[kSlots - 1][u + i / 2][i % 2] = columns[i];
       }
@@ -154,8 +155,8 @@ __global__ void __launch_bounds__(kDiagonalWgradThreads, Line::kConfig.blocks)
 #pragma unroll
         for (int pair = 0; pair < kPairs; ++pair) {
           uint32_t rows[4];
-          ptx::ldmatrix4<true>(
-              current + a * row_bytes + staged_offset(positions[u] + pair * 2 / kStride, warp), rows);
+          constexpr int kPairBytes = 2 / kStride * kStagedPixelBytes;
+          ptx::ldmatrix4<true>(staged_address(chunk + a * row_bytes + pixels[u] + pair * kPairBytes), rows);
 #pragma unroll
           for (int slot = 0; slot < kSlots; ++slot) {
             const int r = kRows.row_tap(slot, a);

@@ -148,11 +148,12 @@ FASTCONV_HOST_DEVICE int32_t diagonal_step(const DiagonalWgradConfig& config, co
   return tap / config.stride + tap % config.stride * params.phase;
 }
 
-// Of a staged pixel's eight channels in bytes. Eight neighbours of a phase lie in different banks.
-FASTCONV_HOST_DEVICE uint32_t staged_offset(int32_t position, int32_t chunk) {
-  constexpr int32_t kPixelsOfLine = 128 / kStagedPixelBytes;
-  return static_cast<uint32_t>(position * kStagedPixelBytes +
-                               (chunk ^ position / kPixelsOfLine % kDiagonalWgradWarps) * 2 * kDiagonalChannels);
+// Where shared memory has what would lie at `address` if a pixel's chunks of eight channels were in order: chunks of
+// neighbours change places, so that eight neighbours have one chunk in different banks. Pixels begin at multiples of
+// their size.
+FASTCONV_HOST_DEVICE uint32_t staged_address(uint32_t address) {
+  constexpr uint32_t kChunkBytes = 2 * kDiagonalChannels, kLine = 128;
+  return address ^ address / kLine % kDiagonalWgradWarps * kChunkBytes;
 }
 
 }  // namespace fastconv
