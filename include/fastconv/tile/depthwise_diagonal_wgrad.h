@@ -1,81 +1,62 @@
-// Weight gradient of a depthwise convolution, channels side by side, 16 bits, as matrix products: pixels are what is
-// summed over, 16 of dy at a time. Eight channels of x at two neighbouring taps, transposed, are the rows, the same
-// channels of dy the columns. Of a product only each channel with itself is of use: the taps of its two copies.
+// Weight gradient of a depthwise convolution as matrix products, 16-bit elements whose channels lie side by side: pixels
+// are what is summed over, 16 columns of dy at a time. Rows of a product are 8 channels of x at two neighbouring taps,
+// columns the same channels of dy. Of the sums only those of a channel with itself are of use: its two taps. The others
+// are each for itself, and nothing reads them.
 //
-// Columns of a tile are those of all images side by side, so that narrow rows fill products too. A row of dy is staged
-// as it is: a position for each column of the tile. A row of x has a part for each phase of the stride; there neighbours
-// of a tap are neighbours, and after each image's columns come those that only its last taps see.
+// Columns of a tile are those of all images side by side, so that narrow rows, too, fill products. Dy is staged as it
+// is, one position a column. In a row of x the columns of an image are followed by those that only its last taps see.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
-#include "fastconv/core/fast_divmod.h"
-#include "fastconv/core/problem.h"
-#include "fastconv/tile/depthwise_config.h"
-#include "fastconv/tile/depthwise_tensors.h"
+#include "fastconv/tile/depthwise_diagonal.h"
 
 namespace fastconv {
 
-inline constexpr int32_t kDiagonalChannels = 8;      // of a warp: 16 bytes
-inline constexpr int32_t kDiagonalWgradWarps = 4;    // of a block, which has a pixel's 64 bytes: whole sectors
+inline constexpr int32_t kDiagonalWgradWarps = 4;   // of a block, a chunk of channels each: whole sectors of a pixel
 inline constexpr int32_t kDiagonalWgradPixels = 16;  // of a product
 inline constexpr int32_t kDiagonalWgradThreads = 32 * kDiagonalWgradWarps;
-inline constexpr int32_t kStagedPixelBytes = 2 * kDiagonalChannels * kDiagonalWgradWarps;
 
-struct DiagonalWgradConfig {
-  int32_t taps;    // rows and columns of the filter at most
-  int32_t stride;  // in both dimensions
-  int32_t units;   // products side by side: of 16 columns of dy each, an even number
-  int32_t ahead;   // rows of dy, and those of x that come with them, on their way
-  int32_t blocks;  // that a multiprocessor has registers for
-
-  // Rows pass one by one, as in the kernels of multiply-adds.
-  constexpr DepthwiseConfig rows() const {
-    return {DepthwiseKind::kWeights, taps, stride, Lanes::kChannels, 1, 1, ahead, 1};
-  }
-  constexpr int32_t columns() const { return units * kDiagonalWgradPixels; }
-  constexpr int32_t pairs() const { return (taps + 1) / 2; }  // of taps of a filter row: products
-  // Positions of a phase after an image's columns.
+struct DiagonalWgradConfig : DepthwiseDiagonalConfig {
+  // Products side by side, as registers permit.
+  constexpr int32_t units() const { return taps == 3 && stride == 1 ? 4 : 2; }
+  constexpr int32_t columns() const { return units() * kDiagonalWgradPixels; }  // of a tile, at most
+  constexpr int32_t tap_pairs() const { return (taps + 1) / 2; }
+  constexpr int32_t blocks() const { return warps / kDiagonalWgradWarps; }  // of a multiprocessor
+  // Positions after an image's columns.
   constexpr int32_t gap() const { return (taps - 1) / stride; }
-  // A thread's share of a staged row: 16 bytes of every 32nd pixel.
-  constexpr int32_t source_copies() const { return stride * units / 2 + 1; }
-  constexpr int32_t target_copies() const { return units / 2; }
-  constexpr int32_t most_positions() const { return kDiagonalWgradThreads / kDiagonalWgradWarps * source_copies(); }
+  // Positions of a row that a thread stages: every 32nd.
+  constexpr int32_t source_copies() const { return stride * units() / 2 + 1; }
+  constexpr int32_t target_copies() const { return units() / 2; }
+  // With two more than there are, so that chunks of a pixel lie in different banks.
+  constexpr StagedRow target_row() const { return {1, columns() + 2, kDiagonalWgradWarps}; }
 };
 
-struct DiagonalWgradTiling {
-  int32_t columns;  // of a tile
-};
-
-struct DiagonalWgradParams : DepthwiseTensors {
-  int32_t source_h, source_w, target_h, target_w;
-  int32_t padding_h, padding_w, taps_h, taps_w;
+struct DiagonalWgradParams : DepthwiseWindows {
   int32_t channels, images;
   int32_t columns, all_columns;  // of dy: of a tile, and of all images
-  int32_t phase;                 // positions of each phase of a row of x
-  int32_t rows, slice_rows;      // of dy, of all tiles
-  int32_t stage_bytes;
-  FastDivmod by_chunks;                 // of channels, a block each
-  FastDivmod by_rows, by_columns;       // of a tile; of an image
-  FastDivmod by_phases, by_positions;  // of a row of x: a phase, an image's part of it
+  int32_t rows, slice_rows;      // of dy: of all tiles, and of a slice of them
+  StagedRow staged;              // of x; its `columns` are positions of all phases of the stride
+  FastDivmod by_chunks;          // of channels, a block each
+  FastDivmod by_rows, by_columns;      // of dy: of a tile, of an image
+  FastDivmod by_plane, by_positions;  // of x: of a phase, and an image's of it
 
-  FASTCONV_HOST_DEVICE int32_t source_positions(const DiagonalWgradConfig& config) const {
-    return config.stride * phase;
+  FASTCONV_HOST_DEVICE int32_t stage_bytes(const DiagonalWgradConfig& config) const {
+    return config.stride * staged.bytes() + config.target_row().bytes();
   }
 };
 
-// What a slice goes through, step by step: each brings a row of dy and so many of x as the stride. Rows of dy of one
-// tile that follow each other are a run: then come steps that bring rows of x alone.
+// What a slice goes through, step by step: each brings a row of dy and as many of x as the stride. Rows of dy of one
+// tile that follow each other are a run; the rows of x that only its last ones see are steps without dy.
 struct DiagonalWgradWalk {
   int32_t next_row, end;  // of all tiles
-  int32_t tile, row;      // of the run: its first row of dy
-  int32_t outputs, steps, step = 0;
+  int32_t tile = 0, row = 0;  // of the run: its first row of dy
+  int32_t outputs = 0, steps = 0, step = 0;
 
   FASTCONV_HOST_DEVICE DiagonalWgradWalk(const DiagonalWgradConfig& config, const DiagonalWgradParams& params,
                                          int32_t slice)
-      : next_row(slice * params.slice_rows) {
-    end = next_row + params.slice_rows < params.rows ? next_row + params.slice_rows : params.rows;
+      : next_row(slice * params.slice_rows), end(next_row + params.slice_rows) {
+    if (end > params.rows) end = params.rows;
     start_run(config, params);
   }
   FASTCONV_HOST_DEVICE bool exists() const { return step < steps; }
@@ -94,66 +75,60 @@ struct DiagonalWgradWalk {
     step = steps = 0;
     if (next_row >= end) return;
     params.by_rows.divmod(next_row, tile, row);
-    outputs = end - next_row < params.target_h - row ? end - next_row : params.target_h - row;
+    outputs = end - next_row;
+    if (outputs > params.target_h - row) outputs = params.target_h - row;
     next_row += outputs;
-    // Rows of padding are left out, so that a run's last rows of x are all that exist.
-    const int32_t seen = outputs + (params.taps_h - 1) / config.stride;
+    steps = outputs + (params.taps_h - 1) / config.stride;
+    // Rows of padding are left out.
     const int32_t left = (params.source_h - source_row(config, params, 0) + config.stride - 1) / config.stride;
-    steps = seen < left ? seen : left;
+    if (steps > left) steps = left;
   }
 };
 
-// Where a tile's columns begin.
 struct DiagonalWgradTile {
-  int32_t image, column;  // the first of its columns
-  int32_t columns;        // that exist
+  int32_t image, column;  // of dy: the first
+  int32_t columns;
 
-  FASTCONV_HOST_DEVICE DiagonalWgradTile(const DiagonalWgradParams& params, int32_t index) {
-    const int32_t first = index * params.columns, left = params.all_columns - first;
+  FASTCONV_HOST_DEVICE DiagonalWgradTile(const DiagonalWgradParams& params, int32_t index) : columns(params.columns) {
+    const int32_t first = index * params.columns;
     params.by_columns.divmod(first, image, column);
-    columns = left < params.columns ? left : params.columns;
+    if (columns > params.all_columns - first) columns = params.all_columns - first;
   }
 };
 
-// Of one of the tensors; image 0 is the tile's first.
+// What lies at a position; images are counted from the tile's first.
 struct DiagonalPixel {
   int32_t image, column;
   bool exists;
 };
-FASTCONV_HOST_DEVICE DiagonalPixel diagonal_target(const DiagonalWgradParams& params, const DiagonalWgradTile& tile,
-                                                   int32_t position) {
+FASTCONV_HOST_DEVICE DiagonalPixel diagonal_wgrad_target(const DiagonalWgradParams& params,
+                                                         const DiagonalWgradTile& tile, int32_t position) {
   DiagonalPixel at{};
   params.by_columns.divmod(tile.column + position, at.image, at.column);
   at.exists = position < tile.columns;
   return at;
 }
-FASTCONV_HOST_DEVICE DiagonalPixel diagonal_source(const DiagonalWgradConfig& config, const DiagonalWgradParams& params,
-                                                   const DiagonalWgradTile& tile, int32_t position) {
+FASTCONV_HOST_DEVICE DiagonalPixel diagonal_wgrad_source(const DiagonalWgradConfig& config,
+                                                         const DiagonalWgradParams& params,
+                                                         const DiagonalWgradTile& tile, int32_t position) {
   DiagonalPixel at{};
   int32_t phase;
-  params.by_phases.divmod(position, phase, position);
+  params.by_plane.divmod(position, phase, position);
   params.by_positions.divmod(tile.column + position, at.image, at.column);
   at.column = at.column * config.stride + phase - params.padding_w;
   at.exists = tile.image + at.image < params.images && at.column >= 0 && at.column < params.source_w;
   return at;
 }
-// Position of x that a column of dy meets at tap 0. Columns that do not exist are zeros in dy, and any pixel does.
-FASTCONV_HOST_DEVICE int32_t diagonal_position(const DiagonalWgradConfig& config, const DiagonalWgradParams& params,
-                                               const DiagonalWgradTile& tile, int32_t column) {
+// The position of x that a column of the tile meets at tap 0. A column that does not exist is zero in dy and meets any.
+FASTCONV_HOST_DEVICE int32_t diagonal_wgrad_position(const DiagonalWgradConfig& config,
+                                                     const DiagonalWgradParams& params, const DiagonalWgradTile& tile,
+                                                     int32_t column) {
   return column < tile.columns ? column + config.gap() * params.by_columns.div(tile.column + column) : 0;
 }
 // From there to a tap's.
-FASTCONV_HOST_DEVICE int32_t diagonal_step(const DiagonalWgradConfig& config, const DiagonalWgradParams& params,
-                                           int32_t tap) {
-  return tap / config.stride + tap % config.stride * params.phase;
-}
-
-// Where shared memory has what would lie at `address` if a pixel's chunks of eight channels were in order: chunks of
-// neighbours change places, so that eight neighbours have one chunk in different banks. Pixels begin at multiples of
-// their size.
-FASTCONV_HOST_DEVICE uint32_t staged_address(uint32_t address) {
-  constexpr uint32_t kChunkBytes = 2 * kDiagonalChannels, kLine = 128;
-  return address ^ address / kLine % kDiagonalWgradWarps * kChunkBytes;
+FASTCONV_HOST_DEVICE int32_t diagonal_wgrad_distance(const DiagonalWgradConfig& config,
+                                                     const DiagonalWgradParams& params, int32_t tap) {
+  return tap % config.stride * params.staged.plane() + tap / config.stride;
 }
 
 }  // namespace fastconv
