@@ -24,13 +24,6 @@ Pair padding_of(const DepthwiseDiagonalConfig& config, const ConvProblem& a) {
   return {a.r - 1 - a.padding.h, a.s - 1 - a.padding.w};
 }
 
-// Chunks begin at multiples of 16 bytes.
-bool has_chunks(const Side& side, const ConvProblem& a) {
-  const Strides& strides = side.stride;
-  return strides.c == 1 && side.align >= kChunkBytes && keeps_multiples(strides.n, a.n, kChunk) &&
-         keeps_multiples(strides.h, side.h, kChunk) && keeps_multiples(strides.w, side.w, kChunk);
-}
-
 // One dimension of a window.
 struct Window {
   int32_t first;         // of the source, at the begin of target 0's window
@@ -125,6 +118,12 @@ DepthwiseDiagonalTiling choose_tiling(const DepthwiseDiagonalConfig& config, con
 }
 
 }  // namespace
+
+bool has_chunks(const Side& side, const ConvProblem& a) {
+  const Strides& strides = side.stride;
+  return strides.c == 1 && side.align >= kChunkBytes && keeps_multiples(strides.n, a.n, kChunk) &&
+         keeps_multiples(strides.h, side.h, kChunk) && keeps_multiples(strides.w, side.w, kChunk);
+}
 
 const char* depthwise_diagonal_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
   const DepthwiseDiagonalConfig& config = entry.depthwise_diagonal;

@@ -119,7 +119,11 @@ std::ostream& operator<<(std::ostream& out, const Plan& plan) {
   }
   if (plan.kernel->family == KernelFamily::kDepthwiseDiagonal) {
     const DepthwiseDiagonalTiling& tiling = plan.depthwise_diagonal;
-    out << " runs of " << tiling.run_rows << " rows, warps " << tiling.groups << "x" << tiling.chunks;
+    if (plan.kernel->pass == Pass::kWgrad) {
+      out << " tiles of " << tiling.columns << " columns";
+    } else {
+      out << " runs of " << tiling.run_rows << " rows, warps " << tiling.groups << "x" << tiling.chunks;
+    }
   }
   if (plan.kernel->family == KernelFamily::kGrouped) out << " " << plan.grouped;
   if (plan.kernel->family == KernelFamily::kStem) out << " " << plan.stem;

@@ -115,8 +115,8 @@ std::vector<KernelEntry> build_table() {
                       pass,
                       true,
                       {kChunk, kDiagonalColumns, config.taps * positions},
-                      depthwise_diagonal_why_not,
-                      depthwise_diagonal_plan};
+                      pass == Pass::kWgrad ? depthwise_diagonal_wgrad_why_not : depthwise_diagonal_why_not,
+                      pass == Pass::kWgrad ? depthwise_diagonal_wgrad_plan : depthwise_diagonal_plan};
     entry.dtypes = dtypes, entry.family = KernelFamily::kDepthwiseDiagonal, entry.line = line;
     entry.depthwise_diagonal = config;
     table.push_back(entry);
@@ -126,6 +126,7 @@ std::vector<KernelEntry> build_table() {
     const DepthwiseDiagonalConfig config{DepthwiseKind::kind, taps, stride, ahead, warps}; \
     add_diagonal("depthwise_diagonal_fprop_" #name, Pass::kFprop, config, dtypes);         \
     add_diagonal("depthwise_diagonal_dgrad_" #name, Pass::kDgrad, config, dtypes);         \
+    add_diagonal("depthwise_diagonal_wgrad_" #name, Pass::kWgrad, config, dtypes);         \
     ++line;                                                                                \
   }
 #include "../launch/configs/depthwise_diagonal.def"

@@ -3,6 +3,8 @@
 
 #include "fastconv/kernels/depthwise_buffers.h"
 #include "fastconv/kernels/depthwise_diagonal.cuh"
+#include "fastconv/kernels/depthwise_diagonal_wgrad.cuh"
+#include "fastconv/kernels/depthwise_reduce_launch.cuh"
 #include "fastconv/launch/dtype_of.cuh"
 #include "fastconv/launch/launch.cuh"
 #include "fastconv/launch/launchers.h"
@@ -20,10 +22,18 @@ template <typename T, typename Line>
 void launch_depthwise_diagonal(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers,
                                cudaStream_t stream) {
   if (plan.grid == 0) return;
-  DepthwiseDiagonalParams params = depthwise_diagonal_params(plan, problem);
-  bind_buffers(params, plan, problem, buffers, !Line::kConfig.transposed());
   const LaunchShape shape{plan.grid, plan.block_threads, plan.smem_bytes};
-  launch(plan.kernel->name, depthwise_diagonal<T, Line>, shape, stream, params);
+  const char* name = plan.kernel->name;
+  if constexpr (Line::kConfig.kind == DepthwiseKind::kWeights) {
+    DiagonalWgradParams params = depthwise_diagonal_wgrad_params(plan, problem);
+    bind_buffers(params, plan, problem, buffers, true);
+    launch(name, depthwise_diagonal_wgrad<T, Line>, shape, stream, params);
+    if (plan.split > 1) launch_depthwise_reduce<T>(plan, problem, buffers, stream);
+  } else {
+    DepthwiseDiagonalParams params = depthwise_diagonal_params(plan, problem);
+    bind_buffers(params, plan, problem, buffers, !Line::kConfig.transposed());
+    launch(name, depthwise_diagonal<T, Line>, shape, stream, params);
+  }
 }
 
 template <typename T, typename Line, unsigned kDtypes>

@@ -19,8 +19,8 @@ class StagedPixels {
 
   // `pixel`: what lies at a position. Where the channels do not exist there are zeros.
   template <typename Pixel>
-  __device__ void place(const void* tensor, const Strides& strides, int32_t image, int32_t channel,
-                        bool channels_exist, const Pixel& pixel) {
+  __device__ void place(const void* tensor, const Strides& strides, int32_t image, int32_t channel, bool channels_exist,
+                        const Pixel& pixel) {
     tensor_ = static_cast<const uint16_t*>(tensor) + image * strides.n + channel;
     exists_ = 0;
 #pragma unroll
@@ -48,7 +48,7 @@ class StagedPixels {
   static __device__ int32_t position() { return static_cast<int32_t>(threadIdx.x) / kDiagonalWgradWarps; }
 
   const uint16_t* tensor_;
-  uint32_t exists_;               // a bit each
+  uint32_t exists_;              // a bit each
   uint32_t distances_[kCopies];  // bytes
 };
 
@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(kDiagonalWgradThreads, DiagonalWgradConfig{Lin
 #pragma unroll
     for (int s = 0; s < kTaps; ++s) {
       if (r >= params.taps_h || s >= params.taps_w) continue;
-      const float(&pair)[4] = sums[r][s / 2];
+      const float (&pair)[4] = sums[r][s / 2];
       const float sum = c % 2 == 0 ? pair[s % 2 * 2] : pair[s % 2 * 2 + 1];
       if (params.sums != nullptr) {
         const int64_t all = int64_t{slice} * params.channels + filter;

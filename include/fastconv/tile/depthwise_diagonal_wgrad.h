@@ -1,7 +1,7 @@
-// Weight gradient of a depthwise convolution as matrix products, 16-bit elements whose channels lie side by side: pixels
-// are what is summed over, 16 columns of dy at a time. Rows of a product are 8 channels of x at two neighbouring taps,
-// columns the same channels of dy. Of the sums only those of a channel with itself are of use: its two taps. The others
-// are each for itself, and nothing reads them.
+// Weight gradient of a depthwise convolution as matrix products, 16-bit elements whose channels lie side by side:
+// pixels are what is summed over, 16 columns of dy at a time. Rows of a product are 8 channels of x at two neighbouring
+// taps, columns the same channels of dy. Of the sums only those of a channel with itself are of use: its two taps. The
+// others are each for itself, and nothing reads them.
 //
 // Columns of a tile are those of all images side by side, so that narrow rows, too, fill products. Dy is staged as it
 // is, one position a column. In a row of x the columns of an image are followed by those that only its last taps see.
@@ -13,7 +13,7 @@
 
 namespace fastconv {
 
-inline constexpr int32_t kDiagonalWgradWarps = 4;   // of a block, a chunk of channels each: whole sectors of a pixel
+inline constexpr int32_t kDiagonalWgradWarps = 4;    // of a block, a chunk of channels each: whole sectors of a pixel
 inline constexpr int32_t kDiagonalWgradPixels = 16;  // of a product
 inline constexpr int32_t kDiagonalWgradThreads = 32 * kDiagonalWgradWarps;
 
@@ -34,11 +34,11 @@ struct DiagonalWgradConfig : DepthwiseDiagonalConfig {
 
 struct DiagonalWgradParams : DepthwiseWindows {
   int32_t channels, images;
-  int32_t columns, all_columns;  // of dy: of a tile, and of all images
-  int32_t rows, slice_rows;      // of dy: of all tiles, and of a slice of them
-  StagedRow staged;              // of x; its `columns` are positions of all phases of the stride
-  FastDivmod by_chunks;          // of channels, a block each
-  FastDivmod by_rows, by_columns;      // of dy: of a tile, of an image
+  int32_t columns, all_columns;       // of dy: of a tile, and of all images
+  int32_t rows, slice_rows;           // of dy: of all tiles, and of a slice of them
+  StagedRow staged;                   // of x; its `columns` are positions of all phases of the stride
+  FastDivmod by_chunks;               // of channels, a block each
+  FastDivmod by_rows, by_columns;     // of dy: of a tile, of an image
   FastDivmod by_plane, by_positions;  // of x: of a phase, and an image's of it
 
   FASTCONV_HOST_DEVICE int32_t stage_bytes(const DiagonalWgradConfig& config) const {
@@ -49,7 +49,7 @@ struct DiagonalWgradParams : DepthwiseWindows {
 // What a slice goes through, step by step: each brings a row of dy and as many of x as the stride. Rows of dy of one
 // tile that follow each other are a run; the rows of x that only its last ones see are steps without dy.
 struct DiagonalWgradWalk {
-  int32_t next_row, end;  // of all tiles
+  int32_t next_row, end;      // of all tiles
   int32_t tile = 0, row = 0;  // of the run: its first row of dy
   int32_t outputs = 0, steps = 0, step = 0;
 
@@ -73,15 +73,16 @@ struct DiagonalWgradWalk {
  private:
   FASTCONV_HOST_DEVICE void start_run(const DiagonalWgradConfig& config, const DiagonalWgradParams& params) {
     step = steps = 0;
-    if (next_row >= end) return;
-    params.by_rows.divmod(next_row, tile, row);
-    outputs = end - next_row;
-    if (outputs > params.target_h - row) outputs = params.target_h - row;
-    next_row += outputs;
-    steps = outputs + (params.taps_h - 1) / config.stride;
-    // Rows of padding are left out.
-    const int32_t left = (params.source_h - source_row(config, params, 0) + config.stride - 1) / config.stride;
-    if (steps > left) steps = left;
+    while (steps <= 0 && next_row < end) {
+      params.by_rows.divmod(next_row, tile, row);
+      outputs = end - next_row;
+      if (outputs > params.target_h - row) outputs = params.target_h - row;
+      next_row += outputs;
+      steps = outputs + (params.taps_h - 1) / config.stride;
+      // Rows of padding are left out: of some runs that is all that they see.
+      const int32_t left = (params.source_h - source_row(config, params, 0) + config.stride - 1) / config.stride;
+      if (steps > left) steps = left;
+    }
   }
 };
 

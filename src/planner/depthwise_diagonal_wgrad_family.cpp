@@ -1,0 +1,170 @@
+#include <algorithm>
+
+#include "fastconv/core/integers.h"
+#include "fastconv/planner/cost_model.h"
+#include "fastconv/planner/depthwise_diagonal_family.h"
+
+namespace fastconv {
+namespace {
+
+constexpr double kProductCycles = 6;  // of a warp's quarter of a multiprocessor
+constexpr double kStepCycles = 60;    // barrier, addresses
+constexpr double kStartSteps = 6;     // of a block: until its first rows are there, and its sums stored
+constexpr double kSliceCycles = 140;  // until a thread has added up one slice more
+constexpr double kBytesPerCycle = kBytesPerUsPerSm / kTensorCyclesPerUs;
+// That one sum adds up, which bounds its rounding errors: tensor cores truncate.
+constexpr int64_t kMostProducts = 1024;
+
+DiagonalWgradConfig config_of(const KernelEntry& entry) { return {entry.depthwise_diagonal}; }
+
+int64_t all_columns(const ConvProblem& a) { return a.n * a.q(); }
+
+// Of a tile, at most.
+int64_t images_of(const ConvProblem& a, int64_t columns) {
+  if (columns % a.q() == 0) return columns / a.q();
+  return a.q() % columns == 0 ? 1 : (columns + a.q() - 2) / a.q() + 1;
+}
+
+StagedRow staged_row(const DiagonalWgradConfig& config, const ConvProblem& a, int64_t columns) {
+  int64_t plane = columns + config.gap() * images_of(a, columns);
+  // Chunks of a pixel then lie in different banks.
+  while (config.stride * plane % 4 != 2) ++plane;
+  return {config.stride, static_cast<int32_t>(config.stride * plane), kDiagonalWgradWarps};
+}
+
+double step_cycles(const DiagonalWgradConfig& config, const ConvProblem& a, int64_t columns) {
+  const double products = double(ceil_div(columns, kDiagonalWgradPixels)) * config.tap_pairs() * config.taps;
+  // Whole images see padding beside them.
+  const int64_t seen = columns + (columns % a.q() == 0 ? 0 : config.gap() * images_of(a, columns));
+  const double bytes =
+      double(kChunkBytes * kDiagonalWgradWarps) * double(config.stride * config.stride * seen + columns);
+  return std::max(kProductCycles * products, bytes / kBytesPerCycle) + kStepCycles;
+}
+
+int64_t choose_columns(const DiagonalWgradConfig& config, const ConvProblem& a) {
+  int64_t best = 1;
+  double least = 0;
+  for (int64_t columns = std::min<int64_t>(config.columns(), all_columns(a)); columns >= 1; --columns) {
+    if (staged_row(config, a, columns).columns > 32 * config.source_copies()) continue;
+    const double time = double(ceil_div(all_columns(a), columns)) * step_cycles(config, a, columns);
+    if (least > 0 && time >= least) continue;
+    least = time, best = columns;
+  }
+  return best;
+}
+
+struct Work {
+  int64_t columns;           // of a tile
+  int64_t rows, slices = 1;  // of dy: of all tiles
+  int64_t blocks;            // of channels
+  int32_t smem_bytes;
+  double cycles = 0;
+};
+
+// Blocks that run at once each go through a slice. One that begins within an image sees rows that another has, too.
+Work work_of(const DiagonalWgradConfig& config, const ConvProblem& a, const DeviceSpec& device) {
+  const bool empty = a.n == 0 || a.p() <= 0 || a.q() <= 0;
+  Work work{};
+  work.columns = empty ? 1 : choose_columns(config, a);
+  work.rows = empty ? 0 : ceil_div(all_columns(a), work.columns) * a.p();
+  work.blocks = ceil_div(a.c, kChunk * kDiagonalWgradWarps);
+  const StagedRow staged =
+      empty ? StagedRow{config.stride, 0, kDiagonalWgradWarps} : staged_row(config, a, work.columns);
+  work.smem_bytes = (config.ahead + 1) * (config.stride * staged.bytes() + config.target_row().bytes());
+  if (empty) return work;
+  const int64_t units = ceil_div(work.columns, kDiagonalWgradPixels);
+  const int64_t most = std::max<int64_t>(1, std::min(work.rows, kMaxWorkspaceBytes / (4 * a.k * a.r * a.s)));
+  const int64_t least = std::min(most, ceil_div(work.rows * units, kMostProducts));
+  const int64_t blocks_of_sm = std::min<int64_t>(config.blocks(), device.smem_optin_bytes / (work.smem_bytes + 1024));
+  const int64_t resident = std::max<int64_t>(1, blocks_of_sm) * device.sm_count;
+  const double step = double(std::max<int64_t>(1, blocks_of_sm)) * step_cycles(config, a, work.columns);
+  const double edge = double((a.r - 1) / config.stride) + kStartSteps;
+  for (int64_t slices = least; slices <= std::min(most, least + ceil_div(2 * resident, work.blocks)); ++slices) {
+    const double rounds = double(ceil_div(work.blocks * slices, resident));
+    const double time =
+        rounds * (double(ceil_div(work.rows, slices)) + edge) * step + (slices > 1 ? kSliceCycles * double(slices) : 0);
+    if (work.cycles > 0 && time >= work.cycles) continue;
+    work.cycles = time, work.slices = slices;
+  }
+  // Rounding a slice's rows up can leave the last ones empty.
+  work.slices = ceil_div(work.rows, ceil_div(work.rows, work.slices));
+  return work;
+}
+
+}  // namespace
+
+const char* depthwise_diagonal_wgrad_why_not(const KernelEntry& entry, const ConvProblem& problem,
+                                             const DeviceSpec& device) {
+  const DiagonalWgradConfig config = config_of(entry);
+  if (device.arch < 80) return "needs compute capability 8.0 or newer";
+  if (!(entry.dtypes & dtype_bit(problem.dtype))) return "is not compiled for this dtype";
+  if (problem.c_per_group() != 1 || problem.k_per_group() != 1) return "is for groups of one channel and one filter";
+  if (problem.dilation != kUnitStep) return "takes no dilation";
+  if (problem.stride != Pair{config.stride, config.stride}) return "is compiled for another stride";
+  if (problem.r > config.taps || problem.s > config.taps) return "is compiled for smaller filters";
+  if (config.taps > 3 && std::max(problem.r, problem.s) <= config.taps - 2) return "is compiled for larger filters";
+  for (const int64_t extent :
+       {problem.n, problem.c, problem.h + 2 * problem.padding.h, problem.w + 2 * problem.padding.w}) {
+    if (extent >= kMaxExtent) return "counts with 32 bits: extents stay below 2^29";
+  }
+  const Side from = source_side(problem), to = target_side(problem);
+  if (problem.c % kChunk != 0 || !has_chunks(from, problem) || !has_chunks(to, problem)) {
+    return "reads 8 channels at a time: needs channels_last tensors, aligned";
+  }
+  if (double(problem.n) * double(std::max<int64_t>(1, problem.p())) * double(problem.q() + config.columns()) >
+      kMaxExtent) {
+    return "counts with 32 bits: fewer than 2^29 rows and columns";
+  }
+  const Work work = work_of(config, problem, device);
+  if (double(work.blocks) * double(work.slices) > INT32_MAX) return "would need more blocks than a grid has";
+  if (work.smem_bytes > device.smem_optin_bytes) return "needs more shared memory";
+  // A pixel's distance from its tile's begin has 32 bits.
+  for (const Side& side : {from, to}) {
+    if (2 * (double(work.columns) * double(side.stride.n) + double(side.w) * double(side.stride.w)) > UINT32_MAX) {
+      return "counts with 32 bits: images lie too far apart";
+    }
+  }
+  return nullptr;
+}
+
+Plan depthwise_diagonal_wgrad_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
+  const Work work = work_of(config_of(entry), problem, device);
+  Plan plan;
+  plan.kernel = &entry;
+  plan.depthwise_diagonal.columns = static_cast<int32_t>(work.columns);
+  plan.split = work.slices;
+  plan.workspace_bytes = plan.split > 1 ? 4 * plan.split * problem.k * problem.r * problem.s : 0;
+  plan.grid = work.blocks * plan.split;
+  plan.block_threads = kDiagonalWgradThreads;
+  plan.smem_bytes = work.smem_bytes;
+  const double bytes = compulsory_bytes(problem) + 2.0 * static_cast<double>(plan.workspace_bytes);
+  plan.cost_us = kLaunchUs * (plan.split > 1 ? 2 : 1) +
+                 std::max(bytes / (kBytesPerUsPerSm * device.sm_count), work.cycles / kTensorCyclesPerUs);
+  return plan;
+}
+
+DiagonalWgradParams depthwise_diagonal_wgrad_params(const Plan& plan, const ConvProblem& problem) {
+  const DiagonalWgradConfig config = config_of(*plan.kernel);
+  const Side from = source_side(problem), to = target_side(problem);
+  DiagonalWgradParams params{};
+  params.source_strides = from.stride, params.target_strides = to.stride, params.filter_strides = problem.w_strides;
+  params.source_h = static_cast<int32_t>(from.h), params.source_w = static_cast<int32_t>(from.w);
+  params.target_h = static_cast<int32_t>(to.h), params.target_w = static_cast<int32_t>(to.w);
+  params.padding_h = static_cast<int32_t>(problem.padding.h),
+  params.padding_w = static_cast<int32_t>(problem.padding.w);
+  params.taps_h = static_cast<int32_t>(problem.r), params.taps_w = static_cast<int32_t>(problem.s);
+  params.channels = static_cast<int32_t>(problem.c), params.images = static_cast<int32_t>(problem.n);
+  params.columns = plan.depthwise_diagonal.columns;
+  params.all_columns = static_cast<int32_t>(problem.n * to.w);
+  params.rows = static_cast<int32_t>(ceil_div(params.all_columns, params.columns) * to.h);
+  params.slice_rows = static_cast<int32_t>(ceil_div(params.rows, plan.split));
+  params.staged = params.rows > 0 ? staged_row(config, problem, params.columns) : StagedRow{config.stride, 0, 1};
+  params.by_chunks = FastDivmod(std::max<int64_t>(1, ceil_div(problem.c, kChunk * kDiagonalWgradWarps)));
+  params.by_rows = FastDivmod(std::max<int64_t>(1, to.h));
+  params.by_columns = FastDivmod(std::max<int64_t>(1, to.w));
+  params.by_plane = FastDivmod(std::max(1, params.staged.plane()));
+  params.by_positions = FastDivmod(to.w + config.gap());
+  return params;
+}
+
+}  // namespace fastconv
