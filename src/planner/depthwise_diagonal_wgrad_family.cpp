@@ -7,10 +7,10 @@
 namespace fastconv {
 namespace {
 
-constexpr double kProductCycles = 6;  // of a warp's quarter of a multiprocessor
-constexpr double kStepCycles = 60;    // barrier, addresses
-constexpr double kStartSteps = 6;     // of a block: until its first rows are there, and its sums stored
-constexpr double kSliceCycles = 140;  // until a thread has added up one slice more
+constexpr double kProductCycles = 6;   // of a warp's quarter of a multiprocessor
+constexpr double kStepCycles = 60;     // the same: barrier, addresses
+constexpr double kBlockCycles = 1500;  // until a block's first rows are there, and its sums stored
+constexpr double kSliceCycles = 10;    // until a thread has added up one slice more
 constexpr double kBytesPerCycle = kBytesPerUsPerSm / kTensorCyclesPerUs;
 // That one sum adds up, which bounds its rounding errors: tensor cores truncate.
 constexpr int64_t kMostProducts = 1024;
@@ -18,6 +18,8 @@ constexpr int64_t kMostProducts = 1024;
 DiagonalWgradConfig config_of(const KernelEntry& entry) { return {entry.depthwise_diagonal}; }
 
 int64_t all_columns(const ConvProblem& a) { return a.n * a.q(); }
+
+int64_t chunk_blocks(const ConvProblem& a) { return ceil_div(a.c, kChunk * kDiagonalWgradWarps); }
 
 // Of a tile, at most.
 int64_t images_of(const ConvProblem& a, int64_t columns) {
@@ -34,11 +36,11 @@ StagedRow staged_row(const DiagonalWgradConfig& config, const ConvProblem& a, in
 
 double step_cycles(const DiagonalWgradConfig& config, const ConvProblem& a, int64_t columns) {
   const double products = double(ceil_div(columns, kDiagonalWgradPixels)) * config.tap_pairs() * config.taps;
-  // Whole images see padding beside them.
+  // Whole images see padding beside them; a tensor's last chunks may not fill a block.
   const int64_t seen = columns + (columns % a.q() == 0 ? 0 : config.gap() * images_of(a, columns));
-  const double bytes =
-      double(kChunkBytes * kDiagonalWgradWarps) * double(config.stride * config.stride * seen + columns);
-  return std::max(kProductCycles * products, bytes / kBytesPerCycle) + kStepCycles;
+  const double pixels = double(config.stride * config.stride * seen + columns);
+  const double bytes = 2.0 * pixels * double(a.c) / double(chunk_blocks(a));
+  return std::max(kProductCycles * products + kStepCycles, bytes / kBytesPerCycle);
 }
 
 int64_t choose_columns(const DiagonalWgradConfig& config, const ConvProblem& a) {
@@ -47,47 +49,47 @@ int64_t choose_columns(const DiagonalWgradConfig& config, const ConvProblem& a) 
   for (int64_t columns = std::min<int64_t>(config.columns(), all_columns(a)); columns >= 1; --columns) {
     if (staged_row(config, a, columns).columns > 32 * config.source_copies()) continue;
     const double time = double(ceil_div(all_columns(a), columns)) * step_cycles(config, a, columns);
-    if (least > 0 && time >= least) continue;
+    if (least > 0 && time > least) continue;
     least = time, best = columns;
   }
   return best;
 }
 
 struct Work {
-  int64_t columns;           // of a tile
-  int64_t rows, slices = 1;  // of dy: of all tiles
-  int64_t blocks;            // of channels
-  int32_t smem_bytes;
+  int64_t columns;   // of a tile
+  int64_t rows = 0;  // of dy: of all tiles
+  int64_t slices = 1;
+  int32_t smem_bytes = 0;
   double cycles = 0;
 };
 
-// Blocks that run at once each go through a slice. One that begins within an image sees rows that another has, too.
 Work work_of(const DiagonalWgradConfig& config, const ConvProblem& a, const DeviceSpec& device) {
-  const bool empty = a.n == 0 || a.p() <= 0 || a.q() <= 0;
   Work work{};
-  work.columns = empty ? 1 : choose_columns(config, a);
-  work.rows = empty ? 0 : ceil_div(all_columns(a), work.columns) * a.p();
-  work.blocks = ceil_div(a.c, kChunk * kDiagonalWgradWarps);
-  const StagedRow staged =
-      empty ? StagedRow{config.stride, 0, kDiagonalWgradWarps} : staged_row(config, a, work.columns);
-  work.smem_bytes = (config.ahead + 1) * (config.stride * staged.bytes() + config.target_row().bytes());
-  if (empty) return work;
+  work.columns = 1;
+  if (a.n == 0 || a.p() <= 0 || a.q() <= 0) return work;
+  work.columns = choose_columns(config, a);
+  work.rows = ceil_div(all_columns(a), work.columns) * a.p();
+  const int32_t source_bytes = config.stride * staged_row(config, a, work.columns).bytes();
+  work.smem_bytes = (config.ahead + 1) * (source_bytes + config.target_row().bytes());
+
+  const int64_t blocks_of_sm =
+      std::clamp<int64_t>(device.smem_optin_bytes / (work.smem_bytes + 1024), 1, config.blocks());
+  const double step = double(blocks_of_sm) * step_cycles(config, a, work.columns);
   const int64_t units = ceil_div(work.columns, kDiagonalWgradPixels);
-  const int64_t most = std::max<int64_t>(1, std::min(work.rows, kMaxWorkspaceBytes / (4 * a.k * a.r * a.s)));
-  const int64_t least = std::min(most, ceil_div(work.rows * units, kMostProducts));
-  const int64_t blocks_of_sm = std::min<int64_t>(config.blocks(), device.smem_optin_bytes / (work.smem_bytes + 1024));
-  const int64_t resident = std::max<int64_t>(1, blocks_of_sm) * device.sm_count;
-  const double step = double(std::max<int64_t>(1, blocks_of_sm)) * step_cycles(config, a, work.columns);
-  const double edge = double((a.r - 1) / config.stride) + kStartSteps;
-  for (int64_t slices = least; slices <= std::min(most, least + ceil_div(2 * resident, work.blocks)); ++slices) {
-    const double rounds = double(ceil_div(work.blocks * slices, resident));
-    const double time =
-        rounds * (double(ceil_div(work.rows, slices)) + edge) * step + (slices > 1 ? kSliceCycles * double(slices) : 0);
-    if (work.cycles > 0 && time >= work.cycles) continue;
-    work.cycles = time, work.slices = slices;
+  const int64_t most_slices = std::max<int64_t>(1, kMaxWorkspaceBytes / (4 * a.k * a.r * a.s));
+  int64_t rows = std::clamp<int64_t>(kMostProducts / units, ceil_div(work.rows, most_slices), work.rows);
+  for (; rows >= 1; --rows) {  // of a slice
+    const int64_t slices = ceil_div(work.rows, rows);
+    if (slices > most_slices) break;
+    rows = ceil_div(work.rows, slices);
+    const double rounds = double(ceil_div(chunk_blocks(a) * slices, blocks_of_sm * device.sm_count));
+    // What begins within an image sees rows of x that another slice sees, too.
+    const double steps = double(rows + (rows % a.p() == 0 ? 0 : (a.r - 1) / config.stride));
+    const double sum = slices > 1 ? kLaunchUs * kTensorCyclesPerUs + kSliceCycles * double(slices) : 0;
+    const double cycles = rounds * (steps * step + kBlockCycles) + sum;
+    if (work.cycles > 0 && cycles >= work.cycles) continue;
+    work.cycles = cycles, work.slices = slices;
   }
-  // Rounding a slice's rows up can leave the last ones empty.
-  work.slices = ceil_div(work.rows, ceil_div(work.rows, work.slices));
   return work;
 }
 
@@ -116,7 +118,7 @@ const char* depthwise_diagonal_wgrad_why_not(const KernelEntry& entry, const Con
     return "counts with 32 bits: fewer than 2^29 rows and columns";
   }
   const Work work = work_of(config, problem, device);
-  if (double(work.blocks) * double(work.slices) > INT32_MAX) return "would need more blocks than a grid has";
+  if (double(chunk_blocks(problem)) * double(work.slices) > INT32_MAX) return "would need more blocks than a grid has";
   if (work.smem_bytes > device.smem_optin_bytes) return "needs more shared memory";
   // A pixel's distance from its tile's begin has 32 bits.
   for (const Side& side : {from, to}) {
@@ -134,12 +136,11 @@ Plan depthwise_diagonal_wgrad_plan(const KernelEntry& entry, const ConvProblem& 
   plan.depthwise_diagonal.columns = static_cast<int32_t>(work.columns);
   plan.split = work.slices;
   plan.workspace_bytes = plan.split > 1 ? 4 * plan.split * problem.k * problem.r * problem.s : 0;
-  plan.grid = work.blocks * plan.split;
+  plan.grid = chunk_blocks(problem) * plan.split;
   plan.block_threads = kDiagonalWgradThreads;
   plan.smem_bytes = work.smem_bytes;
   const double bytes = compulsory_bytes(problem) + 2.0 * static_cast<double>(plan.workspace_bytes);
-  plan.cost_us = kLaunchUs * (plan.split > 1 ? 2 : 1) +
-                 std::max(bytes / (kBytesPerUsPerSm * device.sm_count), work.cycles / kTensorCyclesPerUs);
+  plan.cost_us = kLaunchUs + std::max(bytes / (kBytesPerUsPerSm * device.sm_count), work.cycles / kTensorCyclesPerUs);
   return plan;
 }
 
@@ -159,7 +160,7 @@ DiagonalWgradParams depthwise_diagonal_wgrad_params(const Plan& plan, const Conv
   params.rows = static_cast<int32_t>(ceil_div(params.all_columns, params.columns) * to.h);
   params.slice_rows = static_cast<int32_t>(ceil_div(params.rows, plan.split));
   params.staged = params.rows > 0 ? staged_row(config, problem, params.columns) : StagedRow{config.stride, 0, 1};
-  params.by_chunks = FastDivmod(std::max<int64_t>(1, ceil_div(problem.c, kChunk * kDiagonalWgradWarps)));
+  params.by_chunks = FastDivmod(std::max<int64_t>(1, chunk_blocks(problem)));
   params.by_rows = FastDivmod(std::max<int64_t>(1, to.h));
   params.by_columns = FastDivmod(std::max<int64_t>(1, to.w));
   params.by_plane = FastDivmod(std::max(1, params.staged.plane()));

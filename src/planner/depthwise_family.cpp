@@ -24,6 +24,7 @@ constexpr int64_t kBlocksPerSm = 16;
 constexpr int64_t kMostRowsOfThread = 256;
 // Times what is counted: 16-bit elements in channels_last, of filters larger than 3x3, took 1.5 times that on an H200.
 constexpr double kUnseenHalf = 1.5;
+constexpr double kUnseenHalfGradient = 1.2;  // of 3x3, of the weight
 
 bool channel_vectors(const Side& side, const ConvProblem& a, int64_t elements) {
   const Strides& strides = side.stride;
@@ -220,10 +221,12 @@ Plan depthwise_plan(const KernelEntry& entry, const ConvProblem& problem, const 
   const double instructions = products + rows * (3 * accesses + 10) + 2 * outputs + 300;
   const double threads = static_cast<double>(tiles * ceil_div(channels, config.channels()));
   const double cycles = threads * instructions / (128.0 * device.sm_count);
-  const bool unseen = config.lanes == Lanes::kChannels && config.taps > 3 && element_size(problem.dtype) == 2;
-  plan.cost_us =
-      kLaunchUs * (plan.split > 1 ? 2 : 1) +
-      (unseen ? kUnseenHalf : 1) * std::max(bytes / (kBytesPerUsPerSm * device.sm_count), cycles / kCyclesPerUs);
+  double unseen = 1;
+  if (config.lanes == Lanes::kChannels && element_size(problem.dtype) == 2) {
+    unseen = config.taps > 3 ? kUnseenHalf : problem.pass == Pass::kWgrad ? kUnseenHalfGradient : 1;
+  }
+  plan.cost_us = kLaunchUs * (plan.split > 1 ? 2 : 1) +
+                 unseen * std::max(bytes / (kBytesPerUsPerSm * device.sm_count), cycles / kCyclesPerUs);
   return plan;
 }
 

@@ -7,24 +7,35 @@
 namespace fastconv {
 
 inline constexpr int kDepthwiseReduceThreads = 128;
+inline constexpr int kDepthwiseReduceStrands = 8;  // at most: threads that share a tap's slices
 
 struct DepthwiseReduction {
   const float* sums;  // [slice][filter][tap]
   void* dw;
   Strides strides;
   int32_t taps_h, taps_w, slices;
+  int32_t strands;     // a power of two
   int64_t slice_sums;  // of a slice
 };
 
-// In order. One thread a tap.
+// In an order that does not change. Neighbouring threads have neighbouring taps.
 template <typename T>
 __global__ void __launch_bounds__(kDepthwiseReduceThreads)
     depthwise_reduce(const __grid_constant__ DepthwiseReduction params) {
-  const int64_t i = int64_t{blockIdx.x} * kDepthwiseReduceThreads + threadIdx.x;
-  if (i >= params.slice_sums) return;
+  __shared__ float shared[kDepthwiseReduceThreads];
+  const auto thread = static_cast<int32_t>(threadIdx.x);
+  const int32_t beside = kDepthwiseReduceThreads / params.strands;
+  const int64_t i = int64_t{blockIdx.x} * beside + thread % beside;
+  const bool exists = i < params.slice_sums;
   float sum = 0;
 #pragma unroll 8
-  for (int32_t slice = 0; slice < params.slices; ++slice) sum += params.sums[slice * params.slice_sums + i];
+  for (int32_t slice = thread / beside; exists && slice < params.slices; slice += params.strands) {
+    sum += params.sums[slice * params.slice_sums + i];
+  }
+  shared[thread] = sum;
+  __syncthreads();
+  if (!exists || thread >= beside) return;
+  for (int32_t strand = 1; strand < params.strands; ++strand) sum += shared[strand * beside + thread];
   const int32_t taps = params.taps_h * params.taps_w;
   const auto filter = static_cast<int32_t>(i / taps), tap = static_cast<int32_t>(i - int64_t{filter} * taps);
   const Strides& strides = params.strides;

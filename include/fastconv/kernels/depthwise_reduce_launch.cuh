@@ -1,6 +1,9 @@
 // Host side of the second pass of a depthwise weight gradient.
 #pragma once
 
+#include <algorithm>
+#include <bit>
+
 #include "fastconv/core/buffers.h"
 #include "fastconv/core/integers.h"
 #include "fastconv/kernels/depthwise_reduce.cuh"
@@ -21,7 +24,11 @@ void launch_depthwise_reduce(const Plan& plan, const ConvProblem& problem, const
   params.taps_h = static_cast<int32_t>(problem.r), params.taps_w = static_cast<int32_t>(problem.s);
   params.slices = static_cast<int32_t>(plan.split);
   params.slice_sums = problem.k * problem.r * problem.s;
-  const LaunchShape shape{ceil_div(params.slice_sums, kDepthwiseReduceThreads), kDepthwiseReduceThreads};
+  // A thread that waited for one slice after the other would take longer than the first pass.
+  params.strands = static_cast<int32_t>(
+      std::bit_floor(static_cast<uint64_t>(std::clamp<int64_t>(plan.split / 4, 1, kDepthwiseReduceStrands))));
+  const LaunchShape shape{ceil_div(params.slice_sums * params.strands, kDepthwiseReduceThreads),
+                          kDepthwiseReduceThreads};
   launch(plan.kernel->name, depthwise_reduce<T>, shape, stream, params);
 }
 
