@@ -27,11 +27,11 @@ int64_t images_of(const ConvProblem& a, int64_t columns) {
   return a.q() % columns == 0 ? 1 : (columns + a.q() - 2) / a.q() + 1;
 }
 
-StagedRow staged_row(const DiagonalWgradConfig& config, const ConvProblem& a, int64_t columns) {
+// Positions of a phase in a staged row of x.
+int64_t plane_of(const DiagonalWgradConfig& config, const ConvProblem& a, int64_t columns) {
   int64_t plane = columns + config.gap() * images_of(a, columns);
-  // Chunks of a pixel then lie in different banks.
-  while (config.stride * plane % 4 != 2) ++plane;
-  return {config.stride, static_cast<int32_t>(config.stride * plane), kDiagonalWgradWarps};
+  while (config.stride * plane % 4 != 2) ++plane;  // as target_positions()
+  return plane;
 }
 
 double step_cycles(const DiagonalWgradConfig& config, const ConvProblem& a, int64_t columns) {
@@ -47,7 +47,7 @@ int64_t choose_columns(const DiagonalWgradConfig& config, const ConvProblem& a) 
   int64_t best = 1;
   double least = 0;
   for (int64_t columns = std::min<int64_t>(config.columns(), all_columns(a)); columns >= 1; --columns) {
-    if (staged_row(config, a, columns).columns > 32 * config.source_copies()) continue;
+    if (config.stride * plane_of(config, a, columns) > 32 * config.source_copies()) continue;
     const double time = double(ceil_div(all_columns(a), columns)) * step_cycles(config, a, columns);
     if (least > 0 && time > least) continue;
     least = time, best = columns;
@@ -69,8 +69,9 @@ Work work_of(const DiagonalWgradConfig& config, const ConvProblem& a, const Devi
   if (a.n == 0 || a.p() <= 0 || a.q() <= 0) return work;
   work.columns = choose_columns(config, a);
   work.rows = ceil_div(all_columns(a), work.columns) * a.p();
-  const int32_t source_bytes = config.stride * staged_row(config, a, work.columns).bytes();
-  work.smem_bytes = (config.ahead + 1) * (source_bytes + config.target_row().bytes());
+  DiagonalWgradParams staged{};
+  staged.positions = static_cast<int32_t>(config.stride * plane_of(config, a, work.columns));
+  work.smem_bytes = (config.ahead + 1) * staged.stage_bytes(config);
 
   const int64_t blocks_of_sm =
       std::clamp<int64_t>(device.smem_optin_bytes / (work.smem_bytes + 1024), 1, config.blocks());
@@ -159,11 +160,12 @@ DiagonalWgradParams depthwise_diagonal_wgrad_params(const Plan& plan, const Conv
   params.all_columns = static_cast<int32_t>(problem.n * to.w);
   params.rows = static_cast<int32_t>(ceil_div(params.all_columns, params.columns) * to.h);
   params.slice_rows = static_cast<int32_t>(ceil_div(params.rows, plan.split));
-  params.staged = params.rows > 0 ? staged_row(config, problem, params.columns) : StagedRow{config.stride, 0, 1};
+  const int64_t plane = params.rows > 0 ? plane_of(config, problem, params.columns) : 1;
+  params.positions = static_cast<int32_t>(config.stride * plane);
   params.by_chunks = FastDivmod(std::max<int64_t>(1, chunk_blocks(problem)));
   params.by_rows = FastDivmod(std::max<int64_t>(1, to.h));
   params.by_columns = FastDivmod(std::max<int64_t>(1, to.w));
-  params.by_plane = FastDivmod(std::max(1, params.staged.plane()));
+  params.by_plane = FastDivmod(plane);
   params.by_positions = FastDivmod(to.w + config.gap());
   return params;
 }

@@ -22,34 +22,33 @@ class StagedPixels {
   __device__ void place(const void* tensor, const Strides& strides, int32_t image, int32_t channel, bool channels_exist,
                         const Pixel& pixel) {
     tensor_ = static_cast<const uint16_t*>(tensor) + image * strides.n + channel;
-    exists_ = 0;
 #pragma unroll
     for (int i = 0; i < kCopies; ++i) {
       const DiagonalPixel at = pixel(position() + i * kStep);
       const bool exists = channels_exist && at.exists;
-      distances_[i] = exists ? static_cast<uint32_t>((at.image * strides.n + at.column * strides.w) * 2) : 0;
-      exists_ |= uint32_t{exists} << i;
+      const auto distance = static_cast<uint32_t>((at.image * strides.n + at.column * strides.w) * 2);
+      distances_[i] = exists ? distance + kExists : 0;
     }
   }
 
-  // A row, which begins so many elements after its image.
-  __device__ void copy(uint32_t to, const StagedRow& staged, int64_t row) const {
-    const auto* from = reinterpret_cast<const char*>(tensor_ + row);
-    to += chunk() * staged.chunk_bytes() + position() * kChunkBytes;
+  // A row, which begins so many elements after its image; in shared memory a chunk has `positions`.
+  __device__ void copy(uint32_t to, int32_t positions, int64_t row) const {
+    const char* from = reinterpret_cast<const char*>(tensor_ + row) - kExists;
+    to += (chunk() * positions + position()) * kChunkBytes;
 #pragma unroll
     for (int i = 0; i < kCopies; ++i) {
-      if (position() + i * kStep >= staged.columns) break;
-      ptx::async_copy<kChunkBytes>(to + i * kStep * kChunkBytes, from + distances_[i], (exists_ >> i & 1) != 0);
+      if (position() + i * kStep >= positions) break;
+      ptx::async_copy<kChunkBytes>(to + i * kStep * kChunkBytes, from + distances_[i], distances_[i] != 0);
     }
   }
 
  private:
   static constexpr int kStep = kDiagonalWgradThreads / kDiagonalWgradWarps;
+  static constexpr uint32_t kExists = 1;
   static __device__ int32_t position() { return static_cast<int32_t>(threadIdx.x) / kDiagonalWgradWarps; }
 
   const uint16_t* tensor_;
-  uint32_t exists_;              // a bit each
-  uint32_t distances_[kCopies];  // bytes
+  uint32_t distances_[kCopies];  // bytes, and kExists
 };
 
 // A block has some chunks of channels and a slice of the rows of all tiles.
@@ -60,11 +59,12 @@ __global__ void __launch_bounds__(kDiagonalWgradThreads, DiagonalWgradConfig{Lin
   constexpr DepthwiseConfig kRows = kConfig.rows();
   constexpr int kSlots = kRows.slots(), kStride = kConfig.stride, kTaps = kConfig.taps, kUnits = kConfig.units();
   constexpr int kTapPairs = kConfig.tap_pairs(), kAhead = kConfig.ahead;
-  constexpr StagedRow kTargetRow = kConfig.target_row();
+  constexpr int32_t kTargetPositions = kConfig.target_positions();
   static_assert(kUnits % 2 == 0 && kStride <= 2);
   extern __shared__ __align__(128) uint4 diagonal_rows[];
   const uint32_t smem = ptx::smem_address(diagonal_rows);
-  const int32_t stage_bytes = params.stage_bytes(kConfig), row_bytes = params.staged.bytes();
+  const int32_t positions = params.positions, source_bytes = kDiagonalWgradWarps * positions * kChunkBytes;
+  const int32_t stage_bytes = params.stage_bytes(kConfig);
 
   int32_t slice, first_channel;
   params.by_chunks.divmod(static_cast<int32_t>(blockIdx.x), slice, first_channel);
@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(kDiagonalWgradThreads, DiagonalWgradConfig{Lin
   auto stage = [&](uint32_t to) {
     if (staged.exists()) {
       if (staged.step == 0) {
-        const DiagonalWgradTile tile(params, staged.tile);
+        const DiagonalWgradTile tile(params, staged.tile(params));
         const int32_t from = first_channel + source.chunk() * kChunk;
         const bool exists = from < params.channels;
         source.place(params.source, params.source_strides, tile.image, from, exists,
@@ -91,42 +91,40 @@ __global__ void __launch_bounds__(kDiagonalWgradThreads, DiagonalWgradConfig{Lin
       for (int a = 0; a < kStride; ++a) {
         const int32_t row = staged.source_row(kConfig, params, a);
         if (row >= 0 && row < params.source_h) {
-          source.copy(to + a * row_bytes, params.staged, row * params.source_strides.h);
+          source.copy(to + a * source_bytes, positions, row * params.source_strides.h);
         }
       }
       if (staged.has_target()) {
         const int64_t row = staged.row + staged.step;
-        target.copy(to + kStride * row_bytes, kTargetRow, row * params.target_strides.h);
+        target.copy(to + kStride * source_bytes, kTargetPositions, row * params.target_strides.h);
       }
       staged.next(kConfig, params);
     }
     ptx::async_copy_commit();
   };
-  uint32_t next = smem, current = smem;  // stages
-  auto advance = [&](uint32_t& at) {
-    at += stage_bytes;
-    if (at == smem + (kAhead + 1) * stage_bytes) at = smem;
-  };
-  for (int i = 0; i < kAhead; ++i, advance(next)) stage(next);
+  for (int i = 0; i < kAhead; ++i) stage(smem + i * stage_bytes);
 
   float sums[kTaps][kTapPairs][4] = {};
   uint32_t slots[kSlots][kUnits][2] = {};  // rows of dy that meet one of x, the oldest first
   uint32_t windows[kUnits];                // of x: what the lane names of a product's matrices, from a row's begin
-  for (; used.exists(); used.next(kConfig, params), advance(current), advance(next)) {
+  const uint32_t last = smem + kAhead * stage_bytes;
+#pragma unroll 1
+  for (uint32_t current = smem; used.exists();
+       used.next(kConfig, params), current = current == last ? smem : current + stage_bytes) {
     ptx::async_copy_wait<kAhead - 1>();
     __syncthreads();
-    stage(next);
+    stage(current == smem ? last : current - stage_bytes);  // where the step before was
     if (channel >= params.channels) continue;
 
     // Matrices are eight columns at a pair's first tap, at its second, and then the next eight.
     if (used.step == 0) {
-      const DiagonalWgradTile tile(params, used.tile);
+      const DiagonalWgradTile tile(params, used.tile(params));
 #pragma unroll
       for (int u = 0; u < kUnits; ++u) {
         const int32_t column = u * kDiagonalWgradPixels + lane / 16 * 8 + lane % 8;
         const int32_t position = diagonal_wgrad_position(kConfig, params, tile, column) +
                                  diagonal_wgrad_distance(kConfig, params, lane / 8 % 2);
-        windows[u] = warp * params.staged.chunk_bytes() + position * kChunkBytes;
+        windows[u] = (warp * positions + position) * kChunkBytes;
       }
     }
 #pragma unroll
@@ -140,7 +138,7 @@ __global__ void __launch_bounds__(kDiagonalWgradThreads, DiagonalWgradConfig{Lin
       }
     }
     if (used.has_target()) {
-      const uint32_t row = current + kStride * row_bytes + warp * kTargetRow.chunk_bytes() + lane * kChunkBytes;
+      const uint32_t row = current + kStride * source_bytes + (warp * kTargetPositions + lane) * kChunkBytes;
 #pragma unroll
       for (int u = 0; u < kUnits; u += 2) {
         uint32_t columns[4];
@@ -159,11 +157,13 @@ __global__ void __launch_bounds__(kDiagonalWgradThreads, DiagonalWgradConfig{Lin
 #pragma unroll
         for (int pair = 0; pair < kTapPairs; ++pair) {
           uint32_t rows[4];
-          ptx::ldmatrix4<true>(current + a * row_bytes + windows[u] + pair * (2 / kStride) * kChunkBytes, rows);
+          ptx::ldmatrix4<true>(current + a * source_bytes + windows[u] + pair * (2 / kStride) * kChunkBytes, rows);
 #pragma unroll
           for (int slot = 0; slot < kSlots; ++slot) {
-            const int r = kRows.row_tap(slot, a);
-            if (r < kTaps) ptx::mma(T{}, sums[r][pair], rows, slots[slot][u][0], slots[slot][u][1]);
+            // At the begin and the end of a run some slots are empty: their products are left out by a predicate.
+            const int r = kRows.row_tap(slot, a), output = used.step - (kSlots - 1 - slot);
+            if (r >= kTaps || output < 0 || output >= used.outputs) continue;
+            ptx::mma(T{}, sums[r][pair], rows, slots[slot][u][0], slots[slot][u][1]);
           }
         }
       }

@@ -28,29 +28,29 @@ struct DiagonalWgradConfig : DepthwiseDiagonalConfig {
   // Positions of a row that a thread stages: every 32nd.
   constexpr int32_t source_copies() const { return stride * units() / 2 + 1; }
   constexpr int32_t target_copies() const { return units() / 2; }
-  // With two more than there are, so that chunks of a pixel lie in different banks.
-  constexpr StagedRow target_row() const { return {1, columns() + 2, kDiagonalWgradWarps}; }
+  // Of a staged row of dy. Twice an odd number lets chunks of a pixel lie in different banks.
+  constexpr int32_t target_positions() const { return columns() + 2; }
 };
 
 struct DiagonalWgradParams : DepthwiseWindows {
   int32_t channels, images;
   int32_t columns, all_columns;       // of dy: of a tile, and of all images
   int32_t rows, slice_rows;           // of dy: of all tiles, and of a slice of them
-  StagedRow staged;                   // of x; its `columns` are positions of all phases of the stride
+  int32_t positions;                  // of a staged row of x: of all phases of the stride
   FastDivmod by_chunks;               // of channels, a block each
   FastDivmod by_rows, by_columns;     // of dy: of a tile, of an image
   FastDivmod by_plane, by_positions;  // of x: of a phase, and an image's of it
 
   FASTCONV_HOST_DEVICE int32_t stage_bytes(const DiagonalWgradConfig& config) const {
-    return config.stride * staged.bytes() + config.target_row().bytes();
+    return (config.stride * positions + config.target_positions()) * kDiagonalWgradWarps * kChunkBytes;
   }
 };
 
 // What a slice goes through, step by step: each brings a row of dy and as many of x as the stride. Rows of dy of one
 // tile that follow each other are a run; the rows of x that only its last ones see are steps without dy.
 struct DiagonalWgradWalk {
-  int32_t next_row, end;      // of all tiles
-  int32_t tile = 0, row = 0;  // of the run: its first row of dy
+  int32_t next_row, end;  // of all tiles
+  int32_t row = 0;        // of the run: its first row of dy
   int32_t outputs = 0, steps = 0, step = 0;
 
   FASTCONV_HOST_DEVICE DiagonalWgradWalk(const DiagonalWgradConfig& config, const DiagonalWgradParams& params,
@@ -63,6 +63,10 @@ struct DiagonalWgradWalk {
   FASTCONV_HOST_DEVICE void next(const DiagonalWgradConfig& config, const DiagonalWgradParams& params) {
     if (++step == steps) start_run(config, params);
   }
+  // Not kept: it is wanted at the begin of a run alone.
+  FASTCONV_HOST_DEVICE int32_t tile(const DiagonalWgradParams& params) const {
+    return params.by_rows.div(next_row - outputs);
+  }
   FASTCONV_HOST_DEVICE bool has_target() const { return step < outputs; }
   // Row of x number `a` of the step; it may not exist.
   FASTCONV_HOST_DEVICE int32_t source_row(const DiagonalWgradConfig& config, const DiagonalWgradParams& params,
@@ -74,6 +78,7 @@ struct DiagonalWgradWalk {
   FASTCONV_HOST_DEVICE void start_run(const DiagonalWgradConfig& config, const DiagonalWgradParams& params) {
     step = steps = 0;
     while (steps <= 0 && next_row < end) {
+      int32_t tile;
       params.by_rows.divmod(next_row, tile, row);
       outputs = end - next_row;
       if (outputs > params.target_h - row) outputs = params.target_h - row;
@@ -129,7 +134,7 @@ FASTCONV_HOST_DEVICE int32_t diagonal_wgrad_position(const DiagonalWgradConfig& 
 // From there to a tap's.
 FASTCONV_HOST_DEVICE int32_t diagonal_wgrad_distance(const DiagonalWgradConfig& config,
                                                      const DiagonalWgradParams& params, int32_t tap) {
-  return tap % config.stride * params.staged.plane() + tap / config.stride;
+  return tap % config.stride * static_cast<int32_t>(params.by_plane.divisor) + tap / config.stride;
 }
 
 }  // namespace fastconv
