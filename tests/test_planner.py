@@ -229,8 +229,12 @@ def test_depthwise_weight_gradients_of_large_images_have_kernels_of_their_own(n:
             Problem(n, 8, 512, 500, 8, *taps, groups=8), "wgrad", dtype=dtype, channels_last=channels_last
         )
         kernel = native.make_plan(problem, GPUS[90]).kernel
-        banded = dtype == "float16" and not channels_last
-        assert kernel.startswith("depthwise_banded_" if banded else "depthwise_any_"), (taps, dtype)
+        family = "depthwise_any_"
+        if dtype == "float16" and not channels_last:
+            family = "depthwise_banded_"
+        elif dtype == "float16" and taps == (3, 1):
+            family = "depthwise_diagonal_"
+        assert kernel.startswith(family), (taps, dtype)
 
 
 def test_banded_kernels_refuse_what_they_cannot_count() -> None:
@@ -280,6 +284,20 @@ def test_float32_images_of_few_channels_have_kernels_of_their_own(images: int, p
         parts = 3 if precision == "ieee" else 2
         kernel = native.make_plan(problem, GPUS[arch]).kernel
         assert kernel.startswith(f"stem_{pass_}_{parts}_parts") == (arch >= 80), (arch, precision, kernel)
+
+
+@pytest.mark.parametrize("name", [name for name in KERNELS if name.startswith("depthwise_diagonal_wgrad")])
+def test_sums_of_depthwise_gradients_are_short(name: str) -> None:
+    """A warp adds up 16 columns of a row of the gradient at once, and tensor cores truncate what they add to."""
+    taps, step = int(name.split("_")[3][0]), 2 if name.endswith("s2") else 1
+    for n, size, channels in [(256, 7, 4096), (64, 112, 32), (2, 2000, 8)]:
+        problem = Problem(
+            n, channels, size, size, channels, taps, taps, (step, step), (taps // 2,) * 2, groups=channels
+        )
+        outputs = -(-size // step)
+        plan = native.make_plan(native_problem(problem, "wgrad", dtype="float16", channels_last=True), GPUS[90], name)
+        assert plan.kernel == name
+        assert n * outputs**2 / 16 <= 1024 * plan.split
 
 
 @pytest.mark.parametrize("pass_", ["fprop", "dgrad", "wgrad"])

@@ -47,7 +47,7 @@ int64_t choose_columns(const DiagonalWgradConfig& config, const ConvProblem& a) 
   int64_t best = 1;
   double least = 0;
   for (int64_t columns = std::min<int64_t>(config.columns(), all_columns(a)); columns >= 1; --columns) {
-    if (config.stride * plane_of(config, a, columns) > 32 * config.source_copies()) continue;
+    if (config.stride * plane_of(config, a, columns) > config.most_positions()) continue;
     const double time = double(ceil_div(all_columns(a), columns)) * step_cycles(config, a, columns);
     if (least > 0 && time > least) continue;
     least = time, best = columns;

@@ -347,8 +347,48 @@ Products depthwise_banded_products(const ConvProblem& problem, const KernelEntry
   return products;
 }
 
+// As the warps of the depthwise weight gradient stage pixels of a step, load them and multiply.
+Products depthwise_diagonal_wgrad_products(const ConvProblem& problem, const KernelEntry& kernel,
+                                           const DeviceSpec& device) {
+  const Plan plan = kernel.plan(kernel, problem, device);
+  const DiagonalWgradConfig config{kernel.depthwise_diagonal};
+  const DepthwiseConfig rows = config.rows();
+  const DiagonalWgradParams params = depthwise_diagonal_wgrad_params(plan, problem);
+  if (params.positions > config.most_positions()) throw std::runtime_error("more positions than threads copy");
+  Products products;
+  auto add_row = [&](const DiagonalWgradTile& tile, int32_t h, int32_t to_h, int32_t r) {
+    for (int32_t i = 0; i < config.columns() * params.taps_w; ++i) {
+      const int32_t column = i / params.taps_w, s = i % params.taps_w;
+      // A product has two taps, and pairs of taps lie equally far apart.
+      const int32_t position = diagonal_wgrad_position(config, params, tile, column) +
+                               diagonal_wgrad_distance(config, params, s % 2) + s / 2 * (2 / config.stride);
+      if (position >= params.positions) throw std::runtime_error("a position that is not staged");
+      const DiagonalPixel from = diagonal_wgrad_source(config, params, tile, position);
+      const DiagonalPixel to = diagonal_wgrad_target(params, tile, column);
+      if (!from.exists || !to.exists) continue;
+      const Strides &source = params.source_strides, &target = params.target_strides;
+      products.emplace_back((tile.image + from.image) * source.n + h * source.h + from.column * source.w,
+                            r * params.filter_strides.h + s * params.filter_strides.w,
+                            (tile.image + to.image) * target.n + to_h * target.h + to.column * target.w);
+    }
+  };
+  for (int32_t slice = 0; slice < plan.split; ++slice) {
+    for (DiagonalWgradWalk walk(config, params, slice); walk.exists(); walk.next(config, params)) {
+      const DiagonalWgradTile tile(params, walk.tile(params));
+      for (int32_t i = 0; i < config.stride * rows.slots(); ++i) {
+        const int32_t a = i / rows.slots(), slot = i % rows.slots(), r = rows.row_tap(slot, a);
+        const int32_t h = walk.source_row(config, params, a), output = walk.step - (rows.slots() - 1 - slot);
+        if (r >= params.taps_h || output < 0 || output >= walk.outputs || h < 0 || h >= params.source_h) continue;
+        add_row(tile, h, walk.row + output, r);
+      }
+    }
+  }
+  return products;
+}
+
 // As the warps of the depthwise kernels with diagonal products stage columns, load them and multiply.
 Products depthwise_diagonal_products(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device) {
+  if (problem.pass == Pass::kWgrad) return depthwise_diagonal_wgrad_products(problem, kernel, device);
   const Plan plan = kernel.plan(kernel, problem, device);
   const DepthwiseDiagonalConfig& config = kernel.depthwise_diagonal;
   const DepthwiseConfig rows = config.rows();

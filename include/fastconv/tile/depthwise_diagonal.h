@@ -68,7 +68,7 @@ struct DepthwiseDiagonalConfig {
 struct DepthwiseDiagonalTiling {
   int32_t chunks, groups;  // of a block: warps of other channels, and of other columns
   int32_t run_rows;        // of targets, that pass through one block
-  int32_t columns;         // wgrad: of a tile
+  int32_t columns = 0;     // wgrad: of a tile
 };
 
 struct DepthwiseDiagonalParams : DepthwiseWindows {

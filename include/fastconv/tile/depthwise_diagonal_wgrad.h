@@ -28,6 +28,7 @@ struct DiagonalWgradConfig : DepthwiseDiagonalConfig {
   // Positions of a row that a thread stages: every 32nd.
   constexpr int32_t source_copies() const { return stride * units() / 2 + 1; }
   constexpr int32_t target_copies() const { return units() / 2; }
+  constexpr int32_t most_positions() const { return kDiagonalWgradThreads / kDiagonalWgradWarps * source_copies(); }
   // Of a staged row of dy. Twice an odd number lets chunks of a pixel lie in different banks.
   constexpr int32_t target_positions() const { return columns() + 2; }
 };
