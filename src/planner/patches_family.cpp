@@ -159,7 +159,6 @@ const char* patches_why_not(const KernelEntry& entry, const ConvProblem& p, cons
   if (p.groups != 1) return "takes one group alone";
   if (p.n == 0 || p.c == 0) return "has nothing to rearrange";
   if (!one_stride(levels_of(p))) return "needs filters without gaps between their taps";
-  // In this order: none of the products overflows.
   const auto fits = [](double count) { return count < static_cast<double>(kMaxExtent); };
   const double patches =
       static_cast<double>(p.n) * static_cast<double>(ceil_div(p.h, p.r)) * static_cast<double>(ceil_div(p.w, p.s));

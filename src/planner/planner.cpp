@@ -129,7 +129,7 @@ std::ostream& operator<<(std::ostream& out, const Plan& plan) {
   if (plan.kernel->family == KernelFamily::kStem) out << " " << plan.stem;
   if (plan.split > 1) out << " split " << plan.split;
   if (plan.chunk > 0) out << " chunk " << plan.chunk;
-  if (plan.inner) out << ", then [" << plan.inner->problem << ": " << plan.inner->plan << "]";
+  if (plan.inner) out << ", product [" << plan.inner->problem << ": " << plan.inner->plan << "]";
   return out << " workspace_bytes " << plan.workspace_bytes << " cost_us " << plan.cost_us;
 }
 
