@@ -247,8 +247,9 @@ def test_banded_kernels_refuse_what_they_cannot_count() -> None:
                 assert kernel.why_not(native_problem(problem, pass_, dtype="float16"), GPUS[90]), kernel.name
 
 
-@pytest.mark.parametrize("pass_", ["fprop", "dgrad"])
-@pytest.mark.parametrize("name", ["dw_5x5s2", "dw_7x7"])
+@pytest.mark.parametrize(
+    ("name", "pass_"), [*itertools.product(["dw_5x5s2", "dw_7x7"], ["fprop", "dgrad", "wgrad"]), ("dw_3x3", "wgrad")]
+)
 def test_depthwise_in_16_bits_and_channels_last_multiplies_by_diagonals(name: str, pass_: str) -> None:
     square = PUBLIC[name]
     # Fewer rows of taps, and a filter that is too wide for these kernels.
@@ -262,7 +263,7 @@ def test_diagonal_kernels_refuse_what_they_cannot_count() -> None:
     """More blocks than a grid has: the images are all the same."""
     problem = Problem(2**22, 2**16, 7, 40, 2**16, 3, 3, padding=(1, 1), groups=2**16)
     kernels = [kernel for kernel in native.kernel_table() if kernel.name.startswith("depthwise_diagonal_")]
-    assert {kernel.pass_ for kernel in kernels} == {"fprop", "dgrad"}
+    assert {kernel.pass_ for kernel in kernels} == {"fprop", "dgrad", "wgrad"}
     for kernel in kernels:
         refused = native_problem(problem, kernel.pass_, dtype="float16", channels_last=True)
         assert kernel.why_not(refused, GPUS[90]), kernel.name
