@@ -291,10 +291,8 @@ def test_float32_images_of_few_channels_have_kernels_of_their_own(images: int, p
 def test_sums_of_depthwise_gradients_are_short(name: str) -> None:
     """A warp adds up 16 columns of a row of the gradient at once, and tensor cores truncate what they add to."""
     taps, step = int(name.split("_")[3][0]), 2 if name.endswith("s2") else 1
-    for n, size, channels in [(256, 7, 4096), (64, 112, 32), (2, 2000, 8)]:
-        problem = Problem(
-            n, channels, size, size, channels, taps, taps, (step, step), (taps // 2,) * 2, groups=channels
-        )
+    for n, size, c in [(256, 7, 4096), (64, 112, 32), (2, 2000, 8)]:
+        problem = Problem(n, c, size, size, c, taps, taps, (step, step), (taps // 2,) * 2, groups=c)
         outputs = -(-size // step)
         plan = native.make_plan(native_problem(problem, "wgrad", dtype="float16", channels_last=True), GPUS[90], name)
         assert plan.kernel == name

@@ -3,53 +3,13 @@
 // eight channels in registers.
 #pragma once
 
-#include "fastconv/ptx/async_copy.cuh"
 #include "fastconv/ptx/mma.cuh"
 #include "fastconv/ptx/shared_memory.cuh"
 #include "fastconv/tile/depthwise_diagonal_wgrad.h"
 #include "fastconv/tile/element.cuh"
+#include "fastconv/tile/stage_pixel_rows.cuh"
 
 namespace fastconv {
-
-// What one thread copies of a tensor's rows, as a tile sees them: a chunk of every 32nd position.
-template <int kCopies>
-class StagedPixels {
- public:
-  static __device__ int32_t chunk() { return static_cast<int32_t>(threadIdx.x) % kDiagonalWgradWarps; }
-
-  // `pixel`: what lies at a position. Where the channels do not exist there are zeros.
-  template <typename Pixel>
-  __device__ void place(const void* tensor, const Strides& strides, int32_t image, int32_t channel, bool channels_exist,
-                        const Pixel& pixel) {
-    tensor_ = static_cast<const uint16_t*>(tensor) + image * strides.n + channel;
-#pragma unroll
-    for (int i = 0; i < kCopies; ++i) {
-      const DiagonalPixel at = pixel(position() + i * kStep);
-      const bool exists = channels_exist && at.exists;
-      const auto distance = static_cast<uint32_t>((at.image * strides.n + at.column * strides.w) * 2);
-      distances_[i] = exists ? distance + kExists : 0;
-    }
-  }
-
-  // A row, which begins so many elements after its image; in shared memory a chunk has `positions`.
-  __device__ void copy(uint32_t to, int32_t positions, int64_t row) const {
-    const char* from = reinterpret_cast<const char*>(tensor_ + row) - kExists;
-    to += (chunk() * positions + position()) * kChunkBytes;
-#pragma unroll
-    for (int i = 0; i < kCopies; ++i) {
-      if (position() + i * kStep >= positions) break;
-      ptx::async_copy<kChunkBytes>(to + i * kStep * kChunkBytes, from + distances_[i], distances_[i] != 0);
-    }
-  }
-
- private:
-  static constexpr int kStep = kDiagonalWgradThreads / kDiagonalWgradWarps;
-  static constexpr uint32_t kExists = 1;
-  static __device__ int32_t position() { return static_cast<int32_t>(threadIdx.x) / kDiagonalWgradWarps; }
-
-  const uint16_t* tensor_;
-  uint32_t distances_[kCopies];  // bytes, and kExists
-};
 
 // A block has some chunks of channels and a slice of the rows of all tiles.
 template <typename T, typename Line>
