@@ -34,13 +34,16 @@ int64_t plane_of(const DiagonalWgradConfig& config, const ConvProblem& a, int64_
   return plane;
 }
 
-double step_cycles(const DiagonalWgradConfig& config, const ConvProblem& a, int64_t columns) {
+// Of so many rows of dy, and of steps that bring rows of x alone: products with rows that a slice lacks are left out.
+double run_cycles(const DiagonalWgradConfig& config, const ConvProblem& a, int64_t columns, double rows,
+                  double others = 0) {
   const double products = double(ceil_div(columns, kDiagonalWgradPixels)) * config.tap_pairs() * config.taps;
   // Whole images see padding beside them; a tensor's last chunks may not fill a block.
   const int64_t seen = columns + (columns % a.q() == 0 ? 0 : config.gap() * images_of(a, columns));
   const double pixels = double(config.stride * config.stride * seen + columns);
   const double bytes = 2.0 * pixels * double(a.c) / double(chunk_blocks(a));
-  return std::max(kProductCycles * products + kStepCycles, bytes / kBytesPerCycle);
+  return std::max(rows * kProductCycles * products + (rows + others) * kStepCycles,
+                  (rows + others) * bytes / kBytesPerCycle);
 }
 
 int64_t choose_columns(const DiagonalWgradConfig& config, const ConvProblem& a) {
@@ -48,7 +51,7 @@ int64_t choose_columns(const DiagonalWgradConfig& config, const ConvProblem& a) 
   double least = 0;
   for (int64_t columns = std::min<int64_t>(config.columns(), all_columns(a)); columns >= 1; --columns) {
     if (config.stride * plane_of(config, a, columns) > config.most_positions()) continue;
-    const double time = double(ceil_div(all_columns(a), columns)) * step_cycles(config, a, columns);
+    const double time = double(ceil_div(all_columns(a), columns)) * run_cycles(config, a, columns, 1);
     if (least > 0 && time > least) continue;
     least = time, best = columns;
   }
@@ -75,7 +78,6 @@ Work work_of(const DiagonalWgradConfig& config, const ConvProblem& a, const Devi
 
   const int64_t blocks_of_sm =
       std::clamp<int64_t>(device.smem_optin_bytes / (work.smem_bytes + 1024), 1, config.blocks());
-  const double step = double(blocks_of_sm) * step_cycles(config, a, work.columns);
   const int64_t units = ceil_div(work.columns, kDiagonalWgradPixels);
   const int64_t most_slices = std::max<int64_t>(1, kMaxWorkspaceBytes / (4 * a.k * a.r * a.s));
   int64_t rows = std::clamp<int64_t>(kMostProducts / units, ceil_div(work.rows, most_slices), work.rows);
@@ -85,9 +87,10 @@ Work work_of(const DiagonalWgradConfig& config, const ConvProblem& a, const Devi
     rows = ceil_div(work.rows, slices);
     const double rounds = double(ceil_div(chunk_blocks(a) * slices, blocks_of_sm * device.sm_count));
     // What begins within an image sees rows of x that another slice sees, too.
-    const double steps = double(rows + (rows % a.p() == 0 ? 0 : (a.r - 1) / config.stride));
+    const int64_t others = rows % a.p() == 0 ? 0 : (a.r - 1) / config.stride;
+    const double slice = double(blocks_of_sm) * run_cycles(config, a, work.columns, double(rows), double(others));
     const double sum = slices > 1 ? kLaunchUs * kTensorCyclesPerUs + kSliceCycles * double(slices) : 0;
-    const double cycles = rounds * (steps * step + kBlockCycles) + sum;
+    const double cycles = rounds * (slice + kBlockCycles) + sum;
     if (work.cycles > 0 && cycles >= work.cycles) continue;
     work.cycles = cycles, work.slices = slices;
   }
