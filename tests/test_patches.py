@@ -103,6 +103,15 @@ def test_large_patches_are_moved_for_tensor_cores(name: str, pass_: str, channel
         assert plan.workspace_bytes >= plan.inner[1].workspace_bytes + math.prod(LAYERS[name].input_size) * SIZES[dtype]
 
 
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("pass_", PASSES)
+def test_large_batches_are_moved_as_well(pass_: str, channels_last: bool) -> None:
+    """Whose patches, or what the product asks for beside them, take more than other kernels' workspace."""
+    for n, dtype in itertools.product([448, 1024], ["float32", "bfloat16"]):
+        asked = native_problem(VIT.with_(n=n), pass_, dtype=dtype, channels_last=channels_last)
+        assert native.make_plan(asked, GPUS[90]).kernel.startswith("patches_"), (n, dtype)
+
+
 @pytest.mark.parametrize("name", LAYERS)
 def test_the_plan_says_what_multiplies(name: str) -> None:
     for dtype, arch in itertools.product(DTYPES, GPUS):
@@ -152,7 +161,6 @@ def test_kernels_of_hopper_multiply_patches_whose_rows_have_gaps(problem: Proble
         {"r": 1, "s": 1, "stride": (1, 1)},
         {"c": 4, "groups": 2},
         {"n": 2**20, "h": 2**12, "w": 2**12},  # counts
-        {"n": 1024, "c": 96, "h": 512, "w": 512},  # workspace
         {"n": 0},
     ],
     ids=str,

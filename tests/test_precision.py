@@ -223,8 +223,11 @@ def test_sums_that_overflow_have_their_sign(cuda: str, pass_: str) -> None:
     most = torch.finfo(torch.float32).max
     kernels = [kernel for kernel in KERNELS if kernel.device == "cuda" and kernel.pass_ == pass_]
     ran = set()
-    for c, k, w in ((32, 64, 18), (64, 64, 48), (64, 32, 18), (24, 24, 18), (3, 80, 18), (5, 7, 18)):
-        problem = Problem(2, c, 12, w, k, 3, 3, padding=(1, 1))
+    odd = (1, 1) if pass_ == "dgrad" else (0, 0)  # planes that begin within sectors
+    shapes = [(32, 64, 18), (64, 64, 48), (64, 32, 18), (24, 24, 18), (3, 80, 18), (5, 7, 18)]
+    problems = [Problem(2, c, 12, w, k, 3, 3, padding=(1, 1)) for c, k, w in shapes]
+    problems += [Problem(1, c, 6, 134, k, 3, 3, padding=odd) for c, k in ((16, 40), (40, 16))]
+    for problem in problems:
         o = operands(problem, torch.float32, cuda)
         huge, other, dim = {
             "fprop": (o.input, o.weight, 0),

@@ -1,6 +1,7 @@
 #include "fastconv/planner/depthwise_diagonal_family.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "fastconv/core/integers.h"
 #include "fastconv/planner/cost_model.h"
@@ -12,10 +13,9 @@ namespace {
 // Cycles of a warp's quarter of a multiprocessor. A product was measured on an H200, the others are instructions.
 constexpr double kProductCycles = 8;
 constexpr double kStartCycles = 400;  // of a warp: taps, addresses
-constexpr double kStageCycles = 35;   // barrier, copies
-constexpr double kTargetCycles = 25;  // a row of targets: rounded, transposed, stored
+constexpr double kRowCycles = 150;    // barrier, copies, and what products wait for
+constexpr double kTargetCycles = 50;  // a row of targets: rounded, transposed, stored
 constexpr double kWaits = 1.2;        // times what is counted
-constexpr double kIdleAtEnd = 0.25;   // of a round of blocks
 constexpr int64_t kReadTogether = 4;  // chunks: device memory is read 64 bytes at a time
 
 // Padding as a window sees it that slides over the filter: dgrad of stride 1 does so with the last tap first.
@@ -74,43 +74,48 @@ double compute_us(const DepthwiseDiagonalConfig& config, const ConvProblem& a, c
                   const DeviceSpec& device) {
   // A stage has one row of products for each of the filter's.
   const double products = double(config.products()) * config.taps;
-  const double others = products + kStageCycles + kTargetCycles * config.rows().shift();
+  const double others = products + kRowCycles * config.stage_rows() + kTargetCycles * config.rows().shift();
   const double stages = double(rows_read(config, a, tiling.run_rows)) / config.stage_rows();
   const double warp = kStartCycles + std::max(kProductCycles * products, others) * stages;
   const double warps = blocks_of(a, tiling).all * tiling.chunks * tiling.groups;
   return kWaits * warps * warp / (4.0 * device.sm_count * kTensorCyclesPerUs);
 }
 
-// Blocks that are wide read few columns twice, and few of their warps may be idle; long runs read few rows twice;
+// Blocks that are wide read few columns twice, and few of their warps may be idle; long runs read few rows twice; and
 // blocks should fill whole rounds.
+double time_us(const DepthwiseDiagonalConfig& config, const ConvProblem& a, const DepthwiseDiagonalTiling& tiling,
+               const DeviceSpec& device) {
+  const Side from = source_side(a), to = target_side(a);
+  const Blocks blocks = blocks_of(a, tiling);
+  const double columns = double(std::min<int64_t>(from.w, config.staged(1, tiling.groups).columns));
+  const double rows = double(blocks.runs) * double(rows_read(config, a, tiling.run_rows));
+  const double read = double(blocks.of_columns) * columns * rows;
+  const double bytes_read = double(round_up(tiling.chunks, kReadTogether) * kChunkBytes);  // of a pixel
+  const double memory = double(a.n) * double(blocks.of_chunks) * bytes_read * (read + double(to.h) * double(to.w)) /
+                        (kBytesPerUsPerSm * device.sm_count);
+  const int32_t warps = tiling.chunks * tiling.groups;
+  const double resident =
+      double(std::clamp<int64_t>(device.smem_optin_bytes / ring_bytes(config, tiling), 1, config.warps / warps));
+  const double rounds = std::max(1., blocks.all) / (resident * device.sm_count);
+  const double idle =
+      rounds > 1 ? std::ceil(rounds) / rounds : std::max(1., device.sm_count / std::max(1., blocks.all));
+  return idle * std::max(memory, compute_us(config, a, tiling, device));
+}
+
 DepthwiseDiagonalTiling choose_tiling(const DepthwiseDiagonalConfig& config, const ConvProblem& a,
                                       const DeviceSpec& device) {
-  const Side from = source_side(a), to = target_side(a);
-  const int64_t rows = std::max<int64_t>(1, to.h), shift = config.rows().shift();
+  const int64_t rows = std::max<int64_t>(1, target_side(a).h), shift = config.rows().shift();
   DepthwiseDiagonalTiling best{1, 1, static_cast<int32_t>(round_up(rows, shift))};
   double least = 0;
-  auto consider = [&](const DepthwiseDiagonalTiling& tiling) {
-    const Blocks blocks = blocks_of(a, tiling);
-    const int32_t warps = tiling.chunks * tiling.groups, bytes = ring_bytes(config, tiling);
-    if (bytes > device.smem_optin_bytes) return;
-    const double columns = double(std::min<int64_t>(from.w, config.staged(1, tiling.groups).columns));
-    const double rows_of_all = double(blocks.runs) * double(rows_read(config, a, tiling.run_rows));
-    const double read = double(blocks.of_columns) * columns * rows_of_all;
-    const double bytes_read = double(round_up(tiling.chunks, kReadTogether) * kChunkBytes);  // of a pixel
-    const double memory = double(a.n) * double(blocks.of_chunks) * bytes_read * (read + double(to.h) * double(to.w)) /
-                          (kBytesPerUsPerSm * device.sm_count);
-    const double time = std::max(memory, compute_us(config, a, tiling, device));
-    const double resident = double(std::clamp<int64_t>(device.smem_optin_bytes / bytes, 1, config.warps / warps));
-    const double cost = time * (1 + kIdleAtEnd * resident * device.sm_count / std::max(1., blocks.all));
-    if (least > 0 && cost >= least) return;
-    least = cost, best = tiling;
-  };
   for (int64_t parts = 1; parts <= rows; parts *= 2) {
     const auto run_rows = static_cast<int32_t>(round_up(ceil_div(rows, parts), shift));
     for (int32_t chunks = kMostDiagonalWarps; chunks >= 1; --chunks) {
       if (chunks > chunks_of(a)) continue;
       for (int32_t groups = kMostDiagonalWarps / chunks; groups >= 1; --groups) {
-        if (groups <= groups_of(a)) consider({chunks, groups, run_rows});
+        const DepthwiseDiagonalTiling tiling{chunks, groups, run_rows};
+        if (groups > groups_of(a) || ring_bytes(config, tiling) > device.smem_optin_bytes) continue;
+        const double time = time_us(config, a, tiling, device);
+        if (least == 0 || time < least) least = time, best = tiling;
       }
     }
   }
@@ -159,8 +164,7 @@ Plan depthwise_diagonal_plan(const KernelEntry& entry, const ConvProblem& proble
   plan.grid = static_cast<int64_t>(blocks_of(problem, tiling).all);
   plan.block_threads = 32 * tiling.chunks * tiling.groups;
   plan.smem_bytes = ring_bytes(config, tiling);
-  const double memory = compulsory_bytes(problem) / (kBytesPerUsPerSm * device.sm_count);
-  plan.cost_us = kLaunchUs + std::max(memory, compute_us(config, problem, tiling, device));
+  plan.cost_us = kLaunchUs + time_us(config, problem, tiling, device);
   return plan;
 }
 

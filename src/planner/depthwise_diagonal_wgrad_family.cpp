@@ -7,11 +7,12 @@
 namespace fastconv {
 namespace {
 
-constexpr double kProductCycles = 6;   // of a warp's quarter of a multiprocessor
-constexpr double kStepCycles = 60;     // the same: barrier, addresses
-constexpr double kBlockCycles = 1500;  // until a block's first rows are there, and its sums stored
-constexpr double kSliceCycles = 10;    // until a thread has added up one slice more
-constexpr double kBytesPerCycle = kBytesPerUsPerSm / kTensorCyclesPerUs;
+constexpr double kProductCycles = 9;       // of a warp's quarter of a multiprocessor, with what they wait for
+constexpr double kStepCycles = 150;        // the same: barrier, addresses
+constexpr double kBlockCycles = 1500;      // until a block's first rows are there, and its sums stored
+constexpr double kSliceCycles = 10;        // until a thread has added up one slice more
+constexpr double kShareOfBandwidth = 0.7;  // that few warps reach, measured on an H200
+constexpr double kBytesPerCycle = kShareOfBandwidth * kBytesPerUsPerSm / kTensorCyclesPerUs;
 // That one sum adds up, which bounds its rounding errors: tensor cores truncate.
 constexpr int64_t kMostProducts = 1024;
 
@@ -126,7 +127,8 @@ const char* depthwise_diagonal_wgrad_why_not(const KernelEntry& entry, const Con
   if (work.smem_bytes > device.smem_optin_bytes) return "needs more shared memory";
   // A pixel's distance from its tile's begin has 32 bits.
   for (const Side& side : {from, to}) {
-    if (2 * (double(work.columns) * double(side.stride.n) + double(side.w) * double(side.stride.w)) > UINT32_MAX) {
+    const int64_t images = std::min(std::max<int64_t>(problem.n - 1, 0), images_of(problem, work.columns) + 1);
+    if (2 * (double(images) * double(side.stride.n) + double(side.w) * double(side.stride.w)) > UINT32_MAX) {
       return "counts with 32 bits: images lie too far apart";
     }
   }

@@ -222,7 +222,7 @@ Plan depthwise_plan(const KernelEntry& entry, const ConvProblem& problem, const 
   const double threads = static_cast<double>(tiles * ceil_div(channels, config.channels()));
   const double cycles = threads * instructions / (128.0 * device.sm_count);
   double unseen = 1;
-  if (config.lanes == Lanes::kChannels && element_size(problem.dtype) == 2) {
+  if (from.stride.c == 1 && from.stride.w != 1 && element_size(problem.dtype) == 2) {
     unseen = config.taps > 3 ? kUnseenHalf : problem.pass == Pass::kWgrad ? kUnseenHalfGradient : 1;
   }
   plan.cost_us = kLaunchUs * (plan.split > 1 ? 2 : 1) +

@@ -33,7 +33,7 @@ struct Plan {
   int64_t first_grid = 0;       // of a cooperative launch, which comes first: so many of the blocks, if not 0
   int64_t split = 1;            // parts a reduction is cut into, added in fixed order
   int64_t chunk = 0;            // im2col: columns (pixels) materialised at a time
-  int64_t workspace_bytes = 0;  // at most max_workspace_bytes()
+  int64_t workspace_bytes = 0;  // at most max_workspace_bytes(), but for patches
   HaloTiling halo{};            // halo engine
   WgradTiling wgrad{};          // its weight gradient
   DepthwiseTiling depthwise{};
