@@ -237,6 +237,18 @@ def test_depthwise_weight_gradients_of_large_images_have_kernels_of_their_own(n:
         assert kernel.startswith(families), (taps, dtype)
 
 
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_sums_over_many_filters_are_not_one_chain(channels_last: bool) -> None:
+    """Input gradient of grey images: depthwise, with 64 filters of one channel."""
+    for k in (8, 64):
+        problem = Problem(8, 1, 512, 512, k, 3, 3, padding=(1, 1))
+        asked = native_problem(problem, "dgrad", dtype="float32", precision="ieee", channels_last=channels_last)
+        for arch in GPUS:
+            refused = KERNELS["depthwise_any_dgrad_4x8"].why_not(asked, GPUS[arch]) is not None
+            assert refused == (k == 64), (k, arch)
+            assert not (refused and native.make_plan(asked, GPUS[arch]).kernel.startswith("depthwise_any_"))
+
+
 def test_banded_kernels_refuse_what_they_cannot_count() -> None:
     """Filters that no shared memory holds, and more blocks than a grid has."""
     huge = {"fprop": Problem(1, 1, 30_000_000, 2, 1, 30_000_000, 1), "wgrad": Problem(1, 2**20, 2, 2, 2**20, 16385, 1)}

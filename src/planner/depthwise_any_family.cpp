@@ -17,6 +17,8 @@ constexpr int64_t kMostStep = 1 << 16;  // of strides, dilations and taps: coord
 // Products of a slice that one thread adds up for a sum of the weight gradient, if images are enough: with the shorter
 // chains that it puts aside, this bounds rounding errors.
 constexpr int64_t kMostProducts = 64 * kDepthwiseAnyChain;
+// Of a group, whose products an input gradient adds up in one chain; of more, cuDNN and other kernels lose less.
+constexpr int64_t kMostFilters = 15;
 constexpr int64_t kThreadsPerSm = 512;        // that the registers leave room for
 constexpr int32_t kBank = kDepthwiseAnyRead;  // floats: accesses of eight threads lie in different ones
 
@@ -434,6 +436,10 @@ const char* depthwise_any_why_not(const KernelEntry& entry, const ConvProblem& p
   if (device.arch < 75) return "needs compute capability 7.5 or newer";
   if (!(entry.dtypes & dtype_bit(problem.dtype))) return "is not compiled for this dtype";
   if (problem.c_per_group() != 1) return "is for groups of one input channel";
+  if (problem.pass == Pass::kDgrad && problem.dtype == DType::kFloat32 && problem.precision == Precision::kIeee &&
+      problem.k_per_group() > kMostFilters) {
+    return "rounds sums over so many filters less well than cuDNN";
+  }
   if (!fits_int32(problem)) return "counts with 32 bits: extents stay below 2^29, strides, dilations and taps 2^16";
   if (cheapest(entry, problem, device).kernel == nullptr) {
     return "has no tile that fits shared memory, in as many blocks as a grid has";
