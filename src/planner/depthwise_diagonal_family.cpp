@@ -124,12 +124,6 @@ DepthwiseDiagonalTiling choose_tiling(const DepthwiseDiagonalConfig& config, con
 
 }  // namespace
 
-bool has_chunks(const Side& side, const ConvProblem& a) {
-  const Strides& strides = side.stride;
-  return strides.c == 1 && side.align >= kChunkBytes && keeps_multiples(strides.n, a.n, kChunk) &&
-         keeps_multiples(strides.h, side.h, kChunk) && keeps_multiples(strides.w, side.w, kChunk);
-}
-
 const char* depthwise_diagonal_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
   const DepthwiseDiagonalConfig& config = entry.depthwise_diagonal;
   if (device.arch < 80) return "needs compute capability 8.0 or newer";
@@ -144,8 +138,8 @@ const char* depthwise_diagonal_why_not(const KernelEntry& entry, const ConvProbl
                                problem.w + 2 * problem.padding.w, problem.stride.h, problem.stride.w}) {
     if (extent >= kMaxExtent) return "counts with 32 bits: extents stay below 2^29";
   }
-  if (problem.c % kChunk != 0 || !has_chunks(source_side(problem), problem) ||
-      !has_chunks(target_side(problem), problem)) {
+  if (problem.c % kChunk != 0 || !channel_vectors(source_side(problem), problem, kChunk) ||
+      !channel_vectors(target_side(problem), problem, kChunk)) {
     return "reads 8 channels at a time: needs channels_last tensors, aligned";
   }
   if (ring_bytes(config, {1, 1, 1}) > device.smem_optin_bytes) return "needs more shared memory";

@@ -3,6 +3,7 @@
 #include "fastconv/core/integers.h"
 #include "fastconv/planner/cost_model.h"
 #include "fastconv/planner/depthwise_diagonal_family.h"
+#include "fastconv/planner/sides.h"
 
 namespace fastconv {
 namespace {
@@ -115,7 +116,7 @@ const char* depthwise_diagonal_wgrad_why_not(const KernelEntry& entry, const Con
     if (extent >= kMaxExtent) return "counts with 32 bits: extents stay below 2^29";
   }
   const Side from = source_side(problem), to = target_side(problem);
-  if (problem.c % kChunk != 0 || !has_chunks(from, problem) || !has_chunks(to, problem)) {
+  if (problem.c % kChunk != 0 || !channel_vectors(from, problem, kChunk) || !channel_vectors(to, problem, kChunk)) {
     return "reads 8 channels at a time: needs channels_last tensors, aligned";
   }
   if (double(problem.n) * double(std::max<int64_t>(1, problem.p())) * double(problem.q() + config.columns()) >

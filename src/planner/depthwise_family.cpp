@@ -26,13 +26,6 @@ constexpr int64_t kMostRowsOfThread = 256;
 constexpr double kUnseenHalf = 1.5;
 constexpr double kUnseenHalfGradient = 1.2;  // of 3x3, of the weight
 
-bool channel_vectors(const Side& side, const ConvProblem& a, int64_t elements) {
-  const Strides& strides = side.stride;
-  return strides.c == 1 && side.align >= elements * element_size(a.dtype) &&
-         keeps_multiples(strides.n, a.n, elements) && keeps_multiples(strides.h, side.h, elements) &&
-         keeps_multiples(strides.w, side.w, elements);
-}
-
 bool column_vectors(const Side& side, const ConvProblem& a, int64_t channels, int64_t elements) {
   const Strides& strides = side.stride;
   return strides.w == 1 && side.w % elements == 0 && side.align >= elements * element_size(a.dtype) &&

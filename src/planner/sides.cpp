@@ -27,6 +27,13 @@ bool images_fit_int32(const ConvProblem& a) {
          of_group < INT32_MAX && a.r * a.s < kMaxExtent;
 }
 
+bool channel_vectors(const Side& side, const ConvProblem& a, int64_t elements) {
+  const Strides& strides = side.stride;
+  return strides.c == 1 && side.align >= elements * element_size(a.dtype) &&
+         keeps_multiples(strides.n, a.n, elements) && keeps_multiples(strides.h, side.h, elements) &&
+         keeps_multiples(strides.w, side.w, elements);
+}
+
 int64_t tap_period(int64_t dilation, int64_t stride) { return stride / std::gcd(dilation, stride); }
 
 Run forward_run(int64_t r, int64_t taps, int64_t pad, int64_t dilation, int64_t stride) {

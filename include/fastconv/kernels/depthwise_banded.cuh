@@ -48,6 +48,7 @@ __device__ __forceinline__ void copy(const float (&from)[4], float (&to)[4]) {
 // Output and input gradient. A block is a warp.
 template <typename T, typename Line>
 __global__ void __launch_bounds__(32) depthwise_banded(const __grid_constant__ DepthwiseBandedParams params) {
+#if __CUDA_ARCH__ >= 800
   constexpr DepthwiseBandedConfig kConfig = Line::kConfig;
   constexpr DepthwiseConfig kRows = kConfig.rows();
   constexpr int kSlots = kRows.slots(), kShift = kRows.shift(), kStep = kRows.rows_a_shift();
@@ -107,6 +108,7 @@ __global__ void __launch_bounds__(32) depthwise_banded(const __grid_constant__ D
     store_first();
   }
   if (__any_sync(0xffffffffu, target.not_finite != 0)) convolve_by_definition<T, Line>(params, tile);
+#endif
 }
 
 // The same where the filter may have any rows. They lie in shared memory, so that a lane finds the columns of any band:
@@ -115,6 +117,7 @@ __global__ void __launch_bounds__(32) depthwise_banded(const __grid_constant__ D
 template <typename T, typename Line>
 __global__ void __launch_bounds__(kBandedThreads)
     depthwise_banded_any_rows(const __grid_constant__ DepthwiseBandedParams params) {
+#if __CUDA_ARCH__ >= 800
   constexpr DepthwiseBandedConfig kConfig = Line::kConfig;
   constexpr int kAhead = kConfig.ahead, kPitch = kConfig.filter_pitch();
   extern __shared__ __align__(16) uint16_t banded_filter[];
@@ -180,6 +183,7 @@ __global__ void __launch_bounds__(kBandedThreads)
 #pragma unroll
   for (int output = 0; output < kBandedRows; ++output) target.next(sums[output], output < outputs);
   if (__any_sync(0xffffffffu, target.not_finite != 0)) convolve_by_definition<T, Line>(params, tile);
+#endif
 }
 
 // Weight gradient. Here the blocks are what is summed: a product of the windows' columns and dy's, of which each pair
@@ -187,6 +191,7 @@ __global__ void __launch_bounds__(kBandedThreads)
 template <typename T, typename Line>
 __global__ void __launch_bounds__(kBandedThreads)
     depthwise_banded_wgrad(const __grid_constant__ DepthwiseBandedParams params) {
+#if __CUDA_ARCH__ >= 800
   constexpr DepthwiseBandedConfig kConfig = Line::kConfig;
   constexpr DepthwiseConfig kRows = kConfig.rows();
   constexpr int kSlots = kRows.slots(), kStep = kRows.rows_a_shift(), kAhead = kConfig.ahead;
@@ -294,6 +299,7 @@ __global__ void __launch_bounds__(kBandedThreads)
       static_cast<T*>(params.dw)[channel * strides.n + (first_tap + r) * strides.h + s * strides.w] = narrow<T>(sum);
     }
   }
+#endif
 }
 
 }  // namespace fastconv

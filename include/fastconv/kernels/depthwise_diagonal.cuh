@@ -51,6 +51,7 @@ __device__ __forceinline__ uint32_t diagonal_metadata() {
 template <typename T, typename Line>
 __global__ void __launch_bounds__(32 * kMostDiagonalWarps, Line::kConfig.warps / kMostDiagonalWarps)
     depthwise_diagonal(const __grid_constant__ DepthwiseDiagonalParams params) {
+#if __CUDA_ARCH__ >= 800
   constexpr DepthwiseDiagonalConfig kConfig = Line::kConfig;
   constexpr DepthwiseConfig kRows = kConfig.rows();
   constexpr int kSlots = kRows.slots(), kShift = kRows.shift(), kStageRows = kConfig.stage_rows();
@@ -187,6 +188,7 @@ __global__ void __launch_bounds__(32 * kMostDiagonalWarps, Line::kConfig.warps /
     convolve_column_by_definition<T, kConfig.transposed(), kConfig.stride>(
         params, block.image, channel, channel, block.row, block.row + outputs, column + i / 2);
   }
+#endif
 }
 
 }  // namespace fastconv

@@ -15,6 +15,7 @@ namespace fastconv {
 template <typename T, typename Line>
 __global__ void __launch_bounds__(kDiagonalWgradThreads, DiagonalWgradConfig{Line::kConfig}.blocks())
     depthwise_diagonal_wgrad(const __grid_constant__ DiagonalWgradParams params) {
+#if __CUDA_ARCH__ >= 800
   constexpr DiagonalWgradConfig kConfig{Line::kConfig};
   constexpr DepthwiseConfig kRows = kConfig.rows();
   constexpr int kSlots = kRows.slots(), kStride = kConfig.stride, kTaps = kConfig.taps, kUnits = kConfig.units();
@@ -149,6 +150,7 @@ __global__ void __launch_bounds__(kDiagonalWgradThreads, DiagonalWgradConfig{Lin
       }
     }
   }
+#endif
 }
 
 }  // namespace fastconv

@@ -4,36 +4,18 @@
 #include <cstdint>
 #include <cstring>
 
+#include "fastconv/tile/element.cuh"
 #include "fastconv/tile/patches.h"
 
 namespace fastconv {
 
 inline constexpr int kPatchBlocksPerSm = 4;  // 64 registers a thread
 
-template <int kBytes>
-struct PatchWordOf;
-template <>
-struct PatchWordOf<2> {
-  using Type = uint16_t;
-};
-template <>
-struct PatchWordOf<4> {
-  using Type = uint32_t;
-};
-template <>
-struct PatchWordOf<8> {
-  using Type = uint2;
-};
-template <>
-struct PatchWordOf<16> {
-  using Type = uint4;
-};
-
 // T has the elements' size; nothing is computed with them. All loads of a lane are on their way before it stores.
 template <typename T, int kVector, PatchLayout kLayout>
 __global__ void __launch_bounds__(kPatchThreads, kPatchBlocksPerSm)
     gather_patches(const __grid_constant__ Patches patches, const T* image, T* to) {
-  using Word = typename PatchWordOf<sizeof(T) * kVector>::Type;
+  using Word = Words<sizeof(T) * kVector>;
   const auto unit = static_cast<int32_t>(blockIdx.x * (kPatchThreads / 32) + threadIdx.x / 32);
   if (unit >= patches.units) return;
   const PatchLane<kLayout> lane(patches, unit, static_cast<int>(threadIdx.x % 32));
@@ -63,7 +45,7 @@ __global__ void __launch_bounds__(kPatchThreads, kPatchBlocksPerSm)
 template <typename T, int kVector>
 __global__ void __launch_bounds__(kPatchThreads, kPatchBlocksPerSm)
     scatter_patches(const __grid_constant__ Patches patches, const T* from, T* image) {
-  using Word = typename PatchWordOf<sizeof(T) * kVector>::Type;
+  using Word = Words<sizeof(T) * kVector>;
   const auto unit = static_cast<int32_t>(blockIdx.x * (kPatchThreads / 32) + threadIdx.x / 32);
   if (unit >= patches.units) return;
   const PatchLane<PatchLayout::kRows> lane(patches, unit, static_cast<int>(threadIdx.x % 32));

@@ -3,7 +3,6 @@
 
 #include "fastconv/planner/planner.h"
 #include "fastconv/planner/registry.h"
-#include "fastconv/planner/sides.h"
 #include "fastconv/tile/depthwise_diagonal.h"
 #include "fastconv/tile/depthwise_diagonal_wgrad.h"
 
@@ -20,8 +19,5 @@ const char* depthwise_diagonal_wgrad_why_not(const KernelEntry& entry, const Con
                                              const DeviceSpec& device);
 Plan depthwise_diagonal_wgrad_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
 DiagonalWgradParams depthwise_diagonal_wgrad_params(const Plan& plan, const ConvProblem& problem);
-
-// Whether 8 channels lie side by side and begin at multiples of 16 bytes.
-bool has_chunks(const Side& side, const ConvProblem& problem);
 
 }  // namespace fastconv

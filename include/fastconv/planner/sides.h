@@ -26,6 +26,9 @@ inline Side target_side(const ConvProblem& p) { return p.pass == Pass::kDgrad ? 
 // Whether 32 bits count extents, and elements of an image or of a group's filters.
 bool images_fit_int32(const ConvProblem& problem);
 
+// Whether so many channels can be read at once: they lie side by side and begin at multiples of their size.
+bool channel_vectors(const Side& side, const ConvProblem& problem, int64_t elements);
+
 // All channels of what a pass writes; the weight gradient counts filters.
 inline int64_t target_channels(const ConvProblem& p) { return p.pass == Pass::kDgrad ? p.c : p.k; }
 

@@ -9,13 +9,6 @@
 
 namespace fastconv {
 
-// An access of kBytes as words: what is loaded must not be touched before it is needed, not even to take elements
-// apart.
-template <int kBytes>
-struct alignas(kBytes) Words {
-  std::conditional_t<kBytes == 2, uint16_t, uint32_t> data[(kBytes + 3) / 4];
-};
-
 // `kCount` columns of a row, from a first one on, of kConfig.channels() channels each.
 template <typename T, DepthwiseConfig kConfig, int kCount, RowAccesses kRead>
 class RowColumns {

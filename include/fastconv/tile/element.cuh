@@ -46,6 +46,7 @@ __device__ __forceinline__ uint32_t pack2<__nv_bfloat16>(float low, float high) 
 // `sum` and two values of 16 bits times zero: 0 as long as all were finite, NaNs afterwards.
 template <typename T>
 __device__ __forceinline__ uint32_t add_zeros(uint32_t values, uint32_t sum);
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800  // which have these for bfloat16
 template <>
 __device__ __forceinline__ uint32_t add_zeros<__half>(uint32_t values, uint32_t sum) {
   const __half2 zeros = __hfma2(*reinterpret_cast<const __half2*>(&values), __half2half2(__ushort_as_half(0)),
@@ -59,6 +60,14 @@ __device__ __forceinline__ uint32_t add_zeros<__nv_bfloat16>(uint32_t values, ui
               *reinterpret_cast<const __nv_bfloat162*>(&sum));
   return *reinterpret_cast<const uint32_t*>(&zeros);
 }
+#endif
+
+// An access of kBytes as words: what is loaded must not be touched before it is needed, not even to take elements
+// apart.
+template <int kBytes>
+struct alignas(kBytes) Words {
+  std::conditional_t<kBytes == 2, uint16_t, uint32_t> data[(kBytes + 3) / 4];
+};
 
 // Loads and stores as one access where it is at most 16 bytes.
 template <typename T, int kSize>
