@@ -17,7 +17,7 @@ double store_rate(const Work& work, const HaloConfig& config, const HaloTiling& 
   const Store store = store_mode(work, config, tiling.linear);
   if (config.lines) return 12;
   if (store.mode == StoreMode::kElements) return 5;
-  if (work.out_step.w > 1 && store.mode == StoreMode::kPixels) return 3;
+  if (work.out_step.w > 1 && store.mode == StoreMode::kPixels) return tiling.turns ? 2.5 : 3;
   if (store.mode == StoreMode::kChannels) return 40;
   const bool narrow = tiling.block_w_log2 == 3;
   const int across = tiling.linear ? config.m_blocks : std::min(config.m_blocks, 1 << tiling.across_log2);

@@ -57,7 +57,7 @@ void for_each_tiling(const Work& work, const HaloConfig& config, TapSplit split,
     const int blocks = config.m_blocks * (turns ? 1 : 2);
     for (const int block_w_log2 : {3, 6}) {
       const int block_w = 1 << block_w_log2, block_h = 64 >> block_w_log2;
-      for (int across_log2 = 0; 1 << across_log2 <= blocks; ++across_log2) {
+      for (int across_log2 = 0; blocks % (1 << across_log2) == 0; ++across_log2) {
         const int across = 1 << across_log2;
         tiling.tile_p = static_cast<int16_t>(block_h * (blocks / across));
         tiling.tile_q = static_cast<int16_t>(block_w * across);

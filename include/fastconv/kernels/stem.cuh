@@ -51,7 +51,8 @@ struct StemUnit {
   static constexpr int kTogether = 2;  // tiles, so that products that follow each other do not wait
   float sum[kBlocks][kTiles][4];
 
-  // `filter`, `table`: a lane's.
+  // `filter`, `table`: a lane's. kFinite: see add_stem_products().
+  template <bool kFinite>
   __device__ __forceinline__ void multiply(const uint32_t (&rows)[kBlocks][2], uint32_t filter, uint32_t table,
                                            int32_t depth) {
 #pragma unroll
@@ -85,10 +86,27 @@ struct StemUnit {
         }
         // So that filters are not loaded far ahead: there is no register left for them.
         __syncwarp();
-        multiply_stem(pixels, filters, [&](int m, int i) -> float (&)[4] { return sum[m][t + i]; });
+        multiply_stem<kFinite>(pixels, filters, [&](int m, int i) -> float (&)[4] { return sum[m][t + i]; });
       }
       filter += kConfig.step_bytes(), table += 64;
     }
+  }
+
+  // Whether all sums of the warp are.
+  __device__ __forceinline__ bool is_finite() const {
+    float zeros[kTiles] = {};
+#pragma unroll
+    for (const auto& tiles : sum) {
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+        for (const float value : tiles[t]) zeros[t] = __fmaf_rn(value, 0.f, zeros[t]);
+      }
+    }
+    float zero = 0;
+#pragma unroll
+    for (const float each : zeros) zero += each;
+    return __all_sync(~0u, zero == 0);
   }
 
   // Of filters from `first` on.
@@ -189,9 +207,14 @@ __global__ void __launch_bounds__(kStemThreads, 1)
               rows[m][half] = first_pixel + StemTile::source_of(params, pixel + m * 16 + half * 8 + lane / 4) * 4;
             }
           }
+          const uint32_t lane_filter = smem + params.filter_at + set * params.steps * kConfig.step_bytes() + lane * 8;
+          const uint32_t lane_table = table + lane % 4 * 16;
           Unit unit;
-          unit.multiply(rows, smem + params.filter_at + set * params.steps * kConfig.step_bytes() + lane * 8,
-                        table + lane % 4 * 16, params.depth);
+          unit.template multiply<false>(rows, lane_filter, lane_table, params.depth);
+          // Overflow is seldom, so that each step need not look for it.
+          if (kParts == 3 && !unit.is_finite()) {
+            unit.template multiply<true>(rows, lane_filter, lane_table, params.depth);
+          }
           const int32_t filter = (first_set + set) * kFilters;
           if (buffers.bias != nullptr) unit.add_bias(buffers.bias, filter, params.filters);
           float* to = y + filter * params.target.c;

@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(kStemThreads, 1)
             if (left < kStemStep) values.cut(left);
             StemFragment<kParts, 2> gradients[1];
             gradients[0].split(values);
-            multiply_stem(gradients, input, [&](int, int t) -> float (&)[4] { return sum[m][t]; });
+            multiply_stem<true>(gradients, input, [&](int, int t) -> float (&)[4] { return sum[m][t]; });
           }
         }
       });

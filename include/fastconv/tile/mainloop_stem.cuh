@@ -52,14 +52,17 @@ struct StemFragment {
   }
 };
 
-// Adds products number kIndex and later, of some left factors and some right ones, to sum[left][right].
-template <int kIndex, int kParts, int kLeft, int kRight>
+// Adds products number kIndex and later, of some left factors and some right ones, to sum[left][right]. Unless kFinite,
+// a sum of small products that overflowed leaves an infinity or NaN.
+template <bool kFinite, int kIndex, int kParts, int kLeft, int kRight>
 __device__ __forceinline__ void add_stem_products(const StemFragment<kParts, 2> (&left)[kLeft],
                                                   const StemFragment<kParts, 1> (&right)[kRight],
                                                   float (&sum)[kLeft][kRight][4]) {
   if constexpr (kIndex < split_products(kParts)) {
     constexpr SplitProduct kProduct(kParts, kIndex);
     constexpr float kShrink = kIndex > 0 && kProduct.is_first() ? 1 / split_scale(kParts) : 1;
+    // What is not finite remains so while smaller products are added; the largest must not meet it.
+    constexpr bool kLargest = kIndex + 1 == split_products(kParts);
 #pragma unroll
     for (int i = 0; i < kLeft; ++i) {
 #pragma unroll
@@ -67,23 +70,26 @@ __device__ __forceinline__ void add_stem_products(const StemFragment<kParts, 2> 
         float (&s)[4] = sum[i][j];
         if constexpr (kShrink != 1) {
 #pragma unroll
-          for (float& small : s) make_finite(small), small *= kShrink;
+          for (float& small : s) {
+            if constexpr (kFinite && kLargest) make_finite(small);
+            small *= kShrink;
+          }
         }
         const uint32_t (&b)[2] = right[j].part[kProduct.second];
         ptx::mma(__nv_bfloat16{}, s, left[i].part[kProduct.first], b[0], b[1]);
       }
     }
-    add_stem_products<kIndex + 1>(left, right, sum);
+    add_stem_products<kFinite, kIndex + 1>(left, right, sum);
   }
 }
 
 // The products of one step, added to sum(left, right). Tensor cores truncate what they add to, so that they add up no
 // more than a step; the rest is done by ordinary additions.
-template <int kParts, int kLeft, int kRight, typename Sum>
+template <bool kFinite, int kParts, int kLeft, int kRight, typename Sum>
 __device__ __forceinline__ void multiply_stem(const StemFragment<kParts, 2> (&left)[kLeft],
                                               const StemFragment<kParts, 1> (&right)[kRight], Sum&& sum) {
   float step[kLeft][kRight][4] = {};
-  add_stem_products<0>(left, right, step);
+  add_stem_products<kFinite, 0>(left, right, step);
 #pragma unroll
   for (int i = 0; i < kLeft; ++i) {
 #pragma unroll
