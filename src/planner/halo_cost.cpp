@@ -97,8 +97,9 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
   constexpr double kFixedClocks = 6000;  // launch, first loads, last store
   constexpr double kPackUs = .8, kWaitUs = 1.8, kPackBytesPerUs = 1.4e6, kTurnUs = 1;
   const double phases = work.phases();
-  const double steps = static_cast<double>(tiles.steps) / phases;
-  const double halos = static_cast<double>(reaches.groups()) / phases * static_cast<double>(tiles.c_blocks);
+  const double steps = static_cast<double>(tiles.steps) / phases / tiling.shares;
+  const double halos =
+      static_cast<double>(reaches.groups()) / phases * static_cast<double>(tiles.c_blocks) / tiling.shares;
   const double fragments = steps * (config.pixel_bytes() / 32) * config.m_blocks * (tiling.turns ? 1 : 2);
   const double wgmmas = fragments * split_products(config.parts_a_stage());
   const double halo_load = halos * static_cast<double>(tiles.halo_bytes);
@@ -123,6 +124,12 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
                       (by_warps ? (half ? .15 : .05) * std::min(mma, staging) : 0) +
                       (work.taps == 1 ? .1 : .14) * std::min(mma, issue) + (half && tiles.raw.whole ? 900 * halos : 0);
   const double tile = tiling.turns ? std::max({body + 100, epilogue, (body + epilogue + 500) / 2}) : body + epilogue;
+  // Sums pass through L2; then a cluster's first block adds them up.
+  constexpr double kShareClocks = 1500;
+  const double shares =
+      tiling.shares == 1
+          ? 0
+          : kShareClocks + 4. * (tiling.shares - 1) * static_cast<double>(tiles.pixels * config.n()) / kLoadBytesPerClock;
   const auto waves = static_cast<double>(config.lines ? 2 * rows_of_busiest(work, tiling.run_rows, sm_count) *
                                                             ceil_div(work.cols, tiling.tile_q)
                                                       : ceil_div(tiles.count, sm_count));
@@ -149,7 +156,7 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
                                  .1 * (by_warps && half && tiling.linear && config.channels < 64 && work.in.c > 32)
                            : 1 + .06 * (4 - tiling.halo_stages) + .1 * idle;
   const bool reorders = work.reordering.in || work.reordering.out || work.splitting.in;  // they wait anyway
-  const double share = static_cast<double>(std::clamp<int64_t>(tiles.count, 1, sm_count)) / sm_count;
+  const double share = static_cast<double>(std::clamp<int64_t>(tiles.count * tiling.shares, 1, sm_count)) / sm_count;
   // A few multiprocessors are slow to split a filter.
   const double pack_rate = kPackBytesPerUs * (config.operands == HaloOperands::kHalf ? 1 : std::min(1., 2 * share));
   const double pack = packing.bytes == 0
@@ -167,7 +174,7 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
   const double hungry = loads_filters_twice(config, tiling) && waves * tile > kLongCycles ? 2. / config.channels : 0;
   // Read once, and lines of memory in two parts.
   const double lines = work.taps == 1 && config.channels < std::min<int64_t>(work.in.c, 64) ? 1.15 : 1;
-  const double clocks = waves * tile * (rough + hungry) + kFixedClocks + (tiling.turns ? epilogue : 0);
+  const double clocks = waves * tile * (rough + hungry) + kFixedClocks + (tiling.turns ? epilogue : 0) + shares;
   const double compute_us = clocks / kTensorCyclesPerUs, memory_us = bytes / (kBytesPerUsPerSm * sm_count) * lines;
   return pack + reorder + splits + std::max(compute_us, memory_us) +
          .1 * std::min(compute_us, memory_us);  // they overlap, not entirely

@@ -17,6 +17,7 @@ namespace {
 
 using namespace halo;
 
+constexpr int8_t kMaxShares = 8;        // that every Hopper GPU puts into a cluster
 constexpr int64_t kMaxStride = 1 << 12;  // a tile that begins inside and ends outside has 32-bit coordinates
 
 // Input pixels between neighbouring columns of a filter; the same for all runs.
@@ -123,15 +124,19 @@ Best best_tiling(const Work& work, const HaloConfig& config, const ConvProblem& 
     for_each_tiling(work, config, split, [&](HaloTiling& tiling) {
       Tiles tiles;
       if (!make_tiles(work, config, tiling, reaches, tiles)) return false;
-      if (!choose_stages(work, config, tiles, device.smem_optin_bytes, tiling)) return false;
-      if (config.lines) tiling.run_rows = choose_run_rows(work, device.sm_count);
-      const Workspace workspace = workspace_of(work, config, problem, tiles);
-      if (workspace.bytes() > max_workspace) return false;
-      const double cost = any ? 0
-                              : cost_us(work, config, tiling, tiles, reaches, {workspace.packed, !filter.along_cols()},
-                                        bytes, device.sm_count);
-      if (cost < best.cost_us) best = {tiling, tiles, workspace, cost};
-      return any;
+      for (tiling.shares = 1; tiling.shares <= kMaxShares; tiling.shares *= 2) {
+        if (tiling.shares > 1 && (any || !can_share(work, config, tiling, tiles, device.sm_count))) break;
+        if (!choose_stages(work, config, tiles, device.smem_optin_bytes, tiling)) return false;
+        if (config.lines) tiling.run_rows = choose_run_rows(work, device.sm_count);
+        const Workspace workspace = workspace_of(work, config, problem, tiling, tiles);
+        if (workspace.bytes() > max_workspace) return false;
+        const double cost = any ? 0
+                                : cost_us(work, config, tiling, tiles, reaches,
+                                          {workspace.packed, !filter.along_cols()}, bytes, device.sm_count);
+        if (cost < best.cost_us) best = {tiling, tiles, workspace, cost};
+        if (any) return true;
+      }
+      return false;
     });
     if (any && best.cost_us == 0) break;
   }
@@ -178,7 +183,7 @@ void fill_taps(const Work& work, TapSplit split, const Tiles& tiles, HaloParams&
         }
       }
       phase.group_end = groups;
-      steps += phase.taps * params.c_blocks;
+      steps += phase.taps * static_cast<int32_t>(tiles.c_blocks);
     }
   }
   params.steps_per_filter_tile = steps;
@@ -458,7 +463,8 @@ Plan halo_plan(const KernelEntry& entry, const ConvProblem& problem, const Devic
   Plan plan;
   plan.kernel = &entry;
   const int64_t runs = entry.halo.lines ? ceil_div(work.in.n * work.rows, best.tiling.run_rows) : 0;
-  plan.grid = std::min<int64_t>(entry.halo.lines ? ceil_div(runs, 2) : tiles.count, device.sm_count);
+  plan.grid =
+      std::min<int64_t>(entry.halo.lines ? ceil_div(runs, 2) : tiles.count * best.tiling.shares, device.sm_count);
   plan.block_threads = halo_threads(entry.halo.staging);
   plan.smem_bytes = static_cast<int32_t>(halo_fixed_bytes(entry.halo, work.element_bytes) +
                                          best.tiling.halo_stages * tiles.halo_stage_bytes +
@@ -498,7 +504,8 @@ HaloLaunch halo_launch(const Plan& plan, const ConvProblem& problem) {
   params.in_step_h = static_cast<int32_t>(work.in_step.h), params.in_step_w = static_cast<int32_t>(work.in_step.w);
 
   const Store store = store_mode(work, config, tiling.linear);
-  params.tiles = static_cast<int32_t>(tiles.count);
+  params.tiles = static_cast<int32_t>(tiles.count * tiling.shares);
+  params.shares = FastDivmod(tiling.shares);
   params.run_tiles = 1;
   params.k_tiles = FastDivmod(tiles.filters), params.phases = FastDivmod(work.phases());
   params.tiles_npq = FastDivmod(tiles.per_filter);
@@ -526,11 +533,11 @@ HaloLaunch halo_launch(const Plan& plan, const ConvProblem& problem) {
     params.loads = 1, params.load_rows = params.halo_rows;
     params.group_pitch = static_cast<int32_t>((params.group_p * tiles.halo_pitch + params.group_q) * tiles.pixel_bytes);
   }
-  params.c_blocks = static_cast<int32_t>(tiles.c_blocks);
+  params.c_blocks = static_cast<int32_t>(tiles.c_blocks / tiling.shares);
   params.groups = static_cast<int32_t>(work.groups);
   params.parts = work.splitting.parts / config.parts_a_stage();
   params.part_bytes = static_cast<int32_t>(tiles.part_bytes);
-  params.part_blocks = FastDivmod(tiles.c_blocks / split_products(params.parts));
+  params.part_blocks = FastDivmod(params.c_blocks / split_products(params.parts));
   params.promote_from = params.c_blocks - static_cast<int32_t>(params.part_blocks.divisor);
   params.promote_steps = promote_steps(config, problem);
   params.shrink = 1 / split_scale(params.parts), params.shrink_at[0] = params.shrink_at[1] = -1;
@@ -546,8 +553,9 @@ HaloLaunch halo_launch(const Plan& plan, const ConvProblem& problem) {
   params.filter_direct = reads_filter_directly(work, config, problem);
   params.store = store.mode, params.pixel_vector = store.pixel_vector;
   fill_taps(work, tiling.split, tiles, params);
-  const Workspace workspace = workspace_of(work, config, problem, tiles);
+  const Workspace workspace = workspace_of(work, config, problem, tiling, tiles);
   launch.in_offset = workspace.in_offset(), launch.out_offset = workspace.out_offset();
+  launch.sums_offset = workspace.sums_offset();
   if (tiling.reorder_in) {
     params.in_order = make_reorder(work.in_planes, work.groups);
     launch.planes = reorder_boxes(work.in_planes, work.groups);

@@ -187,7 +187,7 @@ bool choose_stages(const Work& work, const HaloConfig& config, const Tiles& tile
   const int parts = work.splitting.parts / config.parts_a_stage();
   const int64_t resident = tiles.steps / split_products(parts) * parts;
   tiling.filter_resident =
-      tiles.filters == 1 && work.groups == 1 && resident > 0 && (parts == 1 || work.phases() == 1) &&
+      tiling.shares == 1 && tiles.filters == 1 && work.groups == 1 && resident > 0 && (parts == 1 || work.phases() == 1) &&
       resident + (floats ? 8 : 4) + tiles.raw.stages <= kMaxHaloStages && resident * step + least * halo <= room;
   int64_t halo_stages, filter_stages;
   if (tiling.filter_resident) {
@@ -210,7 +210,7 @@ int64_t rows_of_busiest(const Work& work, int64_t run_rows, int sm_count) {
   return ceil_div(ceil_div(work.in.n * work.rows, run_rows), 2 * sm_count) * run_rows;
 }
 
-int16_t choose_run_rows(const Work& work, int sm_count) {
+int8_t choose_run_rows(const Work& work, int sm_count) {
   constexpr int kMost = 64;
   constexpr double kSharedLines = .1;  // rows that storing the ends of a run takes
   int best = 1;
@@ -220,7 +220,7 @@ int16_t choose_run_rows(const Work& work, int sm_count) {
   for (int rows = 2; rows <= kMost; ++rows) {
     if (cost(rows) < cost(best)) best = rows;
   }
-  return static_cast<int16_t>(best);
+  return static_cast<int8_t>(best);
 }
 
 int64_t pack_rows(const Work& work, const HaloConfig& config, const Tiles& tiles) {
@@ -237,16 +237,27 @@ bool reads_filter_directly(const Work& work, const HaloConfig& config, const Con
   return (config.filter == FilterTile::kNMajor || problem.pass == Pass::kFprop) && tma_can_load_filter(problem);
 }
 
-Workspace workspace_of(const Work& work, const HaloConfig& config, const ConvProblem& problem, const Tiles& tiles) {
+Workspace workspace_of(const Work& work, const HaloConfig& config, const ConvProblem& problem, const HaloTiling& tiling,
+                       const Tiles& tiles) {
+  const int64_t sums = 4 * (tiling.shares - 1) * tiles.count * tiles.pixels * config.n();
   if (config.operands != HaloOperands::kHalf) {
     const Operand operand = operand_of(config.operands);
     const Splitting& split = work.splitting;
     return {split.filter ? filter_split_bytes(problem, operand, split.parts) : 0,
-            split.in ? split_bytes(work.in_planes, work.groups, operand, split.parts) : 0, 0};
+            split.in ? split_bytes(work.in_planes, work.groups, operand, split.parts) : 0, 0, sums};
   }
   return {reads_filter_directly(work, config, problem) ? 0 : packed_filter_bytes(work, problem, config, tiles),
           work.reordering.in ? reordered_bytes(work.in_planes, work.groups) : 0,
-          work.reordering.out ? reordered_bytes(work.out_planes, work.groups) : 0};
+          work.reordering.out ? reordered_bytes(work.out_planes, work.groups) : 0, sums};
+}
+
+bool can_share(const Work& work, const HaloConfig& config, const HaloTiling& tiling, const Tiles& tiles, int sm_count) {
+  // Clusters live in groups of multiprocessors, some of which have few to spare.
+  constexpr double kInClusters = .75;
+  const int64_t channel_blocks = ceil_div(work.in.c, config.channels);
+  return shares_tiles(config.staging) && config.columns == 1 && !config.lines && !tiling.turns && tiles.count > 0 &&
+         channel_blocks % tiling.shares == 0 &&
+         static_cast<double>(tiles.count * tiling.shares) <= kInClusters * sm_count;
 }
 
 int64_t stage_row_units(HaloStaging staging, int64_t halo_pitch) {

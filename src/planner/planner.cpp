@@ -63,9 +63,11 @@ std::ostream& operator<<(std::ostream& out, const HaloTiling& tiling) {
     out << tiling.tile_p << "x" << tiling.tile_q << " pixels";
   }
   if (tiling.run_rows > 0) {
-    out << " in runs of " << tiling.run_rows << " rows";
+    out << " in runs of " << static_cast<int>(tiling.run_rows) << " rows";
   } else if (tiling.turns) {
     out << " in turns";
+  } else if (tiling.shares > 1) {
+    out << " shared by " << static_cast<int>(tiling.shares) << " blocks";
   }
   return out << ", taps " << kSplits[static_cast<int>(tiling.split)] << ", stages " << tiling.halo_stages << "+"
              << tiling.filter_stages << (tiling.filter_resident ? " resident" : "")

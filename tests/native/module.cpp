@@ -1309,11 +1309,13 @@ std::vector<std::tuple<int32_t, int32_t, int32_t>> halo_blocks(const ConvProblem
   std::vector<std::tuple<int32_t, int32_t, int32_t>> blocks;
   for_each_halo(params, tile, [&](const TapGroup& taps, int c_block) {
     if (&taps != &params.group[params.phase[0].group_begin]) return;
-    const HaloBlock block(params, tile, c_block);
-    if (block.in_group % params.groups != 0 || block.filter_group % params.groups != 0) {
-      throw py::index_error("another group");
+    for (int32_t share = 0; share < static_cast<int32_t>(params.shares.divisor); ++share) {
+      const HaloBlock block(params, Tile(params, share), c_block);
+      if (block.in_group % params.groups != 0 || block.filter_group % params.groups != 0) {
+        throw py::index_error("another group");
+      }
+      blocks.emplace_back(block.c_block, block.in_group / params.groups, block.filter_group / params.groups);
     }
-    blocks.emplace_back(block.c_block, block.in_group / params.groups, block.filter_group / params.groups);
   });
   if (!params.filter_resident) return blocks;
   // What a block of the reduction finds where it looks for its part of the filter: phase, channels and group.
@@ -1462,7 +1464,8 @@ Products halo_products(const ConvProblem& problem, const KernelEntry& kernel, co
         continue;
       }
       const int64_t filter = (taps.r0 + i * taps.dr) * w.h + (taps.s0 + j * taps.ds) * w.w;
-      for (int32_t at = 0; at < static_cast<int32_t>(params.part_blocks.divisor) * channels; ++at) {
+      const int32_t share = static_cast<int32_t>(params.part_blocks.divisor) * channels;
+      for (int32_t at = tile.share * share; at < (tile.share + 1) * share; ++at) {
         const int32_t phases_log2 = kernel.halo.operands == HaloOperands::kHalf ? params.raw.phases_log2 : 0;
         const int32_t c = at - at % channels + staged_channel(phases_log2, channels_log2, at % channels);
         if (c >= params.c) continue;
@@ -1589,10 +1592,11 @@ std::tuple<std::vector<int64_t>, std::vector<int64_t>> halo_packed_filter(const 
                 col_stride = problem.pass == Pass::kDgrad ? w.n : w.c;
   std::vector<int64_t> expected(tiles * params.steps_per_filter_tile * step_size, kZero),
       packed(expected.size(), kNothing);
-  std::vector<int64_t> step_of(params.c_blocks * all_taps, kNothing);
+  const int32_t c_blocks = params.c_blocks * static_cast<int32_t>(params.shares.divisor);
+  std::vector<int64_t> step_of(c_blocks * all_taps, kNothing);
   for (int32_t p = 0; p < params.phase_count; ++p) {
     int64_t step = params.phase[p].first_step;
-    for (int32_t c_block = 0; c_block < params.c_blocks; ++c_block) {
+    for (int32_t c_block = 0; c_block < c_blocks; ++c_block) {
       for (int32_t g = params.phase[p].group_begin; g < params.phase[p].group_end; ++g) {
         const TapGroup& taps = params.group[g];
         for (int32_t t = 0; t < taps.rows * taps.cols; ++t, ++step) {

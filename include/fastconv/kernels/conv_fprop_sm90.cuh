@@ -11,6 +11,7 @@
 #include "fastconv/tile/mainloop_sm90.cuh"
 #include "fastconv/tile/pack_filter.cuh"
 #include "fastconv/tile/reorder.cuh"
+#include "fastconv/tile/share_sums.cuh"
 #include "fastconv/tile/split.cuh"
 #include "fastconv/tile/stage_folded.cuh"
 #include "fastconv/tile/stage_halo.cuh"
@@ -97,7 +98,7 @@ __device__ __forceinline__ void produce_filter(const HaloParams& params, Walk wa
     } else {
       const OutputPhase& phase = params.phase[tile.phase];
       const int64_t filter_tile = int64_t{tile.group} * params.k_tiles.divisor + tile.k_tile;
-      const int first = params.filter_resident ? 0 : phase.first_step;
+      const int first = params.filter_resident ? 0 : phase.first_step + tile.share * phase.taps * params.c_blocks;
       const int steps = params.filter_resident ? params.steps_per_filter_tile : phase.taps * params.c_blocks;
       stage_filter<kColumns * kStepBytes>(params, (filter_tile * params.steps_per_filter_tile + first) / kColumns,
                                           steps / kColumns, ring);
@@ -210,6 +211,8 @@ __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
                          FloatsMainloop<T, kBlockK, kMBlocks, kChannels, kColumns, kOperands>,
                          Mainloop<T, kBlockK, kMBlocks, kChannels, kMMajor, kNMajor, kColumns, kOperands, kParts>>;
 
+  constexpr bool kShares = shares_tiles(kStaging) && kColumns == 1 && !kLines;
+
   auto walk_of = [&](int pipeline) {
     return TileWalk<kLines>(params, blockIdx.x * kPipelines + pipeline, gridDim.x * kPipelines);
   };
@@ -267,6 +270,10 @@ __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
     } else if (kStaging == HaloStaging::kFloats) {
       if (warp == Threads::kFirstStagingWarp + kStagers) produce(0, -1);
     }
+    if constexpr (kShares) {
+      __syncwarp();
+      if (params.shares.divisor > 1) ptx::cluster_sync();  // with add_shares()
+    }
     if (reorder_out) sync_grid();
   } else {
     ptx::acquire_registers<consumer_registers<kStaging>(kProducerRegisters)>();
@@ -303,6 +310,12 @@ __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
         if (turns) arrive_block_barrier(next_turn);
       });
       if (params.phase[tile.phase].taps == 0) clear(acc);
+      if constexpr (kShares) {
+        if (params.shares.divisor > 1) {
+          add_shares(params, tile, walk.index, warpgroup, acc);
+          if (tile.share > 0) continue;
+        }
+      }
       // NOTES: where a thread's pixels lie in a tile does not change, but to keep it would spill.
       int thread = threadIdx.x % 128;
       if constexpr (kColumns > 1) asm volatile("" : "+r"(thread));

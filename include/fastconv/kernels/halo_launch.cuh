@@ -49,7 +49,9 @@ void launch_halo(const Plan& plan, const ConvProblem& problem, const ConvBuffers
   } else {
     params.pack.filter = filter;
   }
+  params.share_sums = reinterpret_cast<float*>(workspace + halo.sums_offset);
   LaunchShape shape{plan.grid, HaloThreads<kStaging, kLines>::kThreads, plan.smem_bytes};
+  shape.cluster = params.shares.divisor;
   shape.cooperative = params.prepares || plan.halo.reorder_out;
   const auto kernel =
       conv_fprop_sm90<T, Out, kBlockK, kMBlocks, kChannels, kStaging, kFilter, kColumns, kLines, kOperands>;

@@ -22,7 +22,7 @@ struct HaloLaunch {
   DType in_values, operand;  // of the input's maps and of the filter's; groups are those of all parts, see split.h
   Fold fold;                 // kFolded
   // The workspace: filter, input and output.
-  int64_t in_offset, out_offset;
+  int64_t in_offset, out_offset, sums_offset;
   TensorMapSpec planes, out_planes;  // of a reordered input and output
 };
 HaloLaunch halo_launch(const Plan& plan, const ConvProblem& problem);

@@ -49,7 +49,7 @@ bool choose_stages(const Work& work, const HaloConfig& config, const Tiles& tile
 // Of all images, when runs of `run_rows` are handed out to the consumer warpgroups of all blocks.
 int64_t rows_of_busiest(const Work& work, int64_t run_rows, int sm_count);
 // Even shares, few lines that runs share.
-int16_t choose_run_rows(const Work& work, int sm_count);
+int8_t choose_run_rows(const Work& work, int sm_count);
 // Loads of a staging thread that cover a halo row.
 int64_t stage_row_units(HaloStaging staging, int64_t halo_pitch);
 // Whether many filters come from L2 for each of the tiles that two warpgroups take in turns.
@@ -57,19 +57,23 @@ bool loads_filters_twice(const HaloConfig& config, const HaloTiling& tiling);
 // Whether the ring of filter stages is too short to cover the latency of L2 at all times.
 bool short_of_filters(const HaloTiling& tiling, const Tiles& tiles);
 
-// The workspace: the packed filter, then tensors as rows of pixels.
+// The workspace: the packed filter, then tensors as rows of pixels, then sums of shares.
 struct Workspace {
-  int64_t packed, in, out;  // bytes
+  int64_t packed, in, out, sums;  // bytes
 
   int64_t in_offset() const { return round_up(packed, 128); }
   int64_t out_offset() const { return in_offset() + in; }
-  int64_t bytes() const { return out_offset() + out; }
+  int64_t sums_offset() const { return round_up(out_offset() + out, 16); }
+  int64_t bytes() const { return sums > 0 ? sums_offset() + sums : out_offset() + out; }
 };
 
 // Of all filter tiles.
 int64_t pack_rows(const Work& work, const HaloConfig& config, const Tiles& tiles);
 // As it is, and so with channels in their order.
 bool reads_filter_directly(const Work& work, const HaloConfig& config, const ConvProblem& problem);
-Workspace workspace_of(const Work& work, const HaloConfig& config, const ConvProblem& problem, const Tiles& tiles);
+Workspace workspace_of(const Work& work, const HaloConfig& config, const ConvProblem& problem, const HaloTiling& tiling,
+                       const Tiles& tiles);
+// Whether so many blocks can share each tile, and are at work together.
+bool can_share(const Work& work, const HaloConfig& config, const HaloTiling& tiling, const Tiles& tiles, int sm_count);
 
 }  // namespace fastconv::halo

@@ -25,6 +25,9 @@ constexpr bool staged_by_warps(HaloStaging staging) {
 // Tensors of other layouts may be written anew for it, see reorder.h.
 FASTCONV_HOST_DEVICE constexpr bool reorders(HaloStaging staging) { return staging == HaloStaging::kTma; }
 
+// Where few tiles have many channels, blocks of a cluster share each.
+FASTCONV_HOST_DEVICE constexpr bool shares_tiles(HaloStaging staging) { return staging == HaloStaging::kTma; }
+
 // A filter tile of one step in shared memory: [filters][channels], or [channels][filters] as dgrad finds it in KRSC.
 enum class FilterTile : int8_t { kKMajor, kNMajor };
 
@@ -95,7 +98,8 @@ struct HaloTiling {
   int16_t tile_p, tile_q, block_w_log2;
   int16_t across_log2;  // M-blocks side by side in a tile
   int16_t halo_stages, filter_stages;
-  int16_t run_rows;  // HaloConfig::lines: rows of the output that a consumer warpgroup takes one after the other
+  int8_t run_rows;    // HaloConfig::lines: rows of the output that a consumer warpgroup takes one after the other
+  int8_t shares = 1;  // kTma: blocks that share a tile, each with some of its channels; a cluster
   bool reorder_in, reorder_out;  // kTma: NCHW tensors pass through the workspace, see reorder.h
 };
 

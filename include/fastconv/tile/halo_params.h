@@ -84,7 +84,9 @@ struct HaloParams {
   int32_t n, c, k, height, width;      // c and k per convolution group; height, width of the input
   int32_t in_step_h, in_step_w;
 
-  int32_t tiles;
+  int32_t tiles;             // shares of them, if blocks share tiles
+  FastDivmod shares;         // of a tile: blocks of a cluster, each with some channels of the reduction
+  float* share_sums;         // what all but the first leave for that
   FastDivmod k_tiles, tiles_q, tiles_pq, tiles_npq, phases;  // tile index = (((group * phases + phase) * n + ..) ..
   int32_t tile_p, tile_q;                                    // rectangular tiles
   int32_t blocks_q_log2;                                     // M-blocks side by side in a tile
@@ -101,10 +103,10 @@ struct HaloParams {
   int32_t halo_rows, halo_pitch;  // pixels
   int32_t loads, load_rows;       // copies per halo and rows in each
   int32_t group_pitch;            // bytes between the 8-pixel groups of an M-block
-  int32_t c_blocks;               // of channels, over all products of parts
+  int32_t c_blocks;               // of channels, of a share, over all products of parts
   int32_t parts, groups;          // of each operand, see split.h; of the convolution
   int32_t part_bytes;             // from a part of the halo to the next, where a stage has several; `parts` is then 1
-  FastDivmod part_blocks;         // c_blocks of a product of parts
+  FastDivmod part_blocks;         // those of a product of parts
   int32_t promote_from;           // c_block from which sums are promoted, see mainloop_sm90.cuh
   int32_t promote_steps;          // and after how many filter steps
   int32_t shrink_at[2];           // c_blocks before which sums of small products shrink by `shrink`, see split_scale()

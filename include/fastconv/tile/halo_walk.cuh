@@ -22,11 +22,13 @@ struct HaloBlock {
 
   FASTCONV_HOST_DEVICE HaloBlock(const HaloParams& params, const Tile& tile, int32_t index)
       : c_block(index), in_group(tile.group), filter_group(tile.group) {
-    if (params.parts == 1) return;
-    int32_t product;
-    params.part_blocks.divmod(index, product, c_block);
-    const SplitProduct parts(params.parts, product);
-    in_group += parts.first * params.groups, filter_group += parts.second * params.groups;
+    if (params.parts > 1) {
+      int32_t product;
+      params.part_blocks.divmod(index, product, c_block);
+      const SplitProduct parts(params.parts, product);
+      in_group += parts.first * params.groups, filter_group += parts.second * params.groups;
+    }
+    c_block += tile.share * static_cast<int32_t>(params.part_blocks.divisor);
   }
 };
 

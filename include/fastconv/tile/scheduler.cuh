@@ -7,14 +7,15 @@
 namespace fastconv {
 
 struct Tile {
-  int32_t k_tile, group, phase;
+  int32_t share, k_tile, group, phase;
   int32_t n, p, q;   // rectangular: image and first output pixel of the phase
   int32_t linear;    // linear: first position
   int32_t row, col;  // linear: the same as row of all images and column
 
   FASTCONV_HOST_DEVICE Tile(const HaloParams& params, int32_t index) {
     int32_t rest, phase_group;
-    params.k_tiles.divmod(index, rest, k_tile);
+    params.shares.divmod(index, rest, share);
+    params.k_tiles.divmod(rest, rest, k_tile);
     params.tiles_npq.divmod(rest, phase_group, rest);
     params.phases.divmod(phase_group, group, phase);
     if (params.linear) {
