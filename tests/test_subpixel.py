@@ -1,4 +1,4 @@
-"""Outputs of few channels in blocks that are pixels: what is multiplied, by definition, and when the planner does so."""
+"""Outputs of few channels in blocks that are pixels: what is multiplied, by definition, and when it is planned."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_every_product_is_formed_once_and_no_other(
     )
     if kernel.why_not(asked, GPUS[90]) is not None:
         return
-    conv = Convolution(problem.input_size, problem.weight_size, *problem.geometry)
+    conv = Convolution((asked.n, asked.c, asked.h, asked.w), problem.weight_size, *problem.geometry)
     first = list(products_by_definition(conv, asked, kernel.pass_))
     # Those are of the first channel.
     dim, channels, to = (1, asked.c, asked.x_strides) if kernel.pass_ == "dgrad" else (0, asked.k, asked.y_strides)
