@@ -18,25 +18,27 @@ constexpr int64_t kMaxTaps = 256;  // of the inner filter
 
 int64_t floor_div(int64_t a, int64_t b) { return a >= 0 ? a / b : -ceil_div(-a, b); }
 
-// One dimension of a problem.
+// One dimension of a problem, with what a block has of it.
 struct Dimension {
+  bool dgrad;
   int64_t taps, stride, padding, dilation, source, target;
+  int64_t wanted;  // SubpixelConfig's factor
 
   int64_t reach() const { return dilation * (taps - 1); }
   // Whether neighbouring targets see the same source or, of an input gradient, neighbouring sources the same target.
+  // Elsewhere larger blocks would have zeros alone.
   bool shares() const { return taps > 1 && reach() >= stride; }
+  int64_t factor() const { return shares() ? wanted : 1; }
+  int64_t block() const { return factor() * (dgrad ? stride : 1); }
+  int64_t step() const { return factor() * (dgrad ? 1 : stride); }  // of the source, from block to block
 };
-Dimension rows_of(const ConvProblem& p) {
-  return {p.r, p.stride.h, p.padding.h, p.dilation.h, source_side(p).h, target_side(p).h};
+Dimension rows_of(const SubpixelConfig& config, const ConvProblem& p) {
+  return {p.pass == Pass::kDgrad, p.r,          p.stride.h, p.padding.h, p.dilation.h, source_side(p).h,
+          target_side(p).h,       config.factor};
 }
-Dimension columns_of(const ConvProblem& p) {
-  return {p.s, p.stride.w, p.padding.w, p.dilation.w, source_side(p).w, target_side(p).w};
-}
-
-// Larger blocks than strides make them share nothing where filters do not.
-int64_t factor_of(const SubpixelConfig& config, const Dimension& d) { return d.shares() ? config.factor : 1; }
-int64_t block_of(Pass pass, const SubpixelConfig& config, const Dimension& d) {
-  return factor_of(config, d) * (pass == Pass::kDgrad ? d.stride : 1);
+Dimension columns_of(const SubpixelConfig& config, const ConvProblem& p) {
+  return {p.pass == Pass::kDgrad, p.s,          p.stride.w, p.padding.w, p.dilation.w, source_side(p).w,
+          target_side(p).w,       config.factor};
 }
 
 // One dimension of the inner problem, and of its blocks of outputs.
@@ -48,9 +50,8 @@ struct Axis {
 
 // The inner problem is padded alike on both sides, so that blocks begin some rows before the image: as few as the
 // smallest inner filter and output permit, of those a number that leaves the others aligned.
-std::optional<Axis> axis_of(Pass pass, const SubpixelConfig& config, const Dimension& d) {
-  const bool dgrad = pass == Pass::kDgrad;
-  const int64_t block = block_of(pass, config, d), stride = factor_of(config, d) * (dgrad ? 1 : d.stride);
+std::optional<Axis> axis_of(const Dimension& d) {
+  const int64_t block = d.block(), stride = d.step();
   std::optional<Axis> best;
   auto cost = [](const Axis& axis) {
     constexpr int64_t kVector = 8;  // elements
@@ -59,9 +60,10 @@ std::optional<Axis> axis_of(Pass pass, const SubpixelConfig& config, const Dimen
   };
   for (int64_t before = 0; before < 4 * block; ++before) {
     // The pixels of the source that the first block sees.
-    const int64_t first = dgrad ? -floor_div(d.reach() + before - d.padding, d.stride) : -before * d.stride - d.padding;
-    const int64_t last = dgrad ? floor_div(block - 1 - before + d.padding, d.stride)
-                               : (block - 1 - before) * d.stride - d.padding + d.reach();
+    const int64_t first =
+        d.dgrad ? -floor_div(d.reach() + before - d.padding, d.stride) : -before * d.stride - d.padding;
+    const int64_t last = d.dgrad ? floor_div(block - 1 - before + d.padding, d.stride)
+                                 : (block - 1 - before) * d.stride - d.padding + d.reach();
     const int64_t padding = -first, taps = last - first + 1, room = d.source + 2 * padding - taps;
     if (padding < 0 || room < 0) continue;
     Axis axis{block, before, ceil_div(d.target + before, block), taps, stride, padding, room / stride + 1, {}};
@@ -70,11 +72,11 @@ std::optional<Axis> axis_of(Pass pass, const SubpixelConfig& config, const Dimen
   }
   if (!best) return best;
   auto int32 = [](int64_t value) { return static_cast<int32_t>(value); };
-  const int64_t distance = dgrad ? d.padding - best->before + d.stride * best->padding : 0;
+  const int64_t distance = d.dgrad ? d.padding - best->before + d.stride * best->padding : 0;
   const auto apart = int32(d.stride), taps = int32(d.taps);
   const FastDivmod dilation(d.taps > 1 ? d.dilation : kMaxExtent);
-  best->filter = dgrad ? SubpixelAxis{int32(distance), 1, -apart, dilation, taps}
-                       : SubpixelAxis{int32(distance), -apart, 1, dilation, taps};
+  best->filter = d.dgrad ? SubpixelAxis{int32(distance), 1, -apart, dilation, taps}
+                         : SubpixelAxis{int32(distance), -apart, 1, dilation, taps};
   return best;
 }
 
@@ -82,7 +84,7 @@ struct Geometry {
   Axis rows, columns;
 };
 std::optional<Geometry> geometry_of(const SubpixelConfig& config, const ConvProblem& p) {
-  const auto rows = axis_of(p.pass, config, rows_of(p)), columns = axis_of(p.pass, config, columns_of(p));
+  const auto rows = axis_of(rows_of(config, p)), columns = axis_of(columns_of(config, p));
   if (!rows || !columns) return std::nullopt;
   return Geometry{*rows, *columns};
 }
@@ -146,9 +148,8 @@ SubpixelFilter make_filter(const Geometry& geometry, const ConvProblem& p, const
   return out;
 }
 
-bool fits_int32(const ConvProblem& p) {
-  const auto rows = rows_of(p), columns = columns_of(p);
-  for (const Dimension& d : {rows, columns}) {
+bool fits_int32(const SubpixelConfig& config, const ConvProblem& p) {
+  for (const Dimension& d : {rows_of(config, p), columns_of(config, p)}) {
     for (const int64_t extent : {d.taps, d.dilation, d.padding, d.source, d.target, d.reach()}) {
       if (extent >= kMaxExtent) return false;
     }
@@ -178,13 +179,11 @@ const char* subpixel_why_not(const KernelEntry& entry, const ConvProblem& p, con
   if (p.groups != 1) return "takes one group alone";
   if (device.arch < 75) return "needs compute capability 7.5 or newer";
   if (p.n == 0 || p.c == 0 || p.k == 0) return "has nothing to compute";
-  if (!fits_int32(p)) return "counts with 32 bits";
-  const Dimension rows = rows_of(p), columns = columns_of(p);
-  const bool dgrad = p.pass == Pass::kDgrad;
-  if (!rows.shares() && !columns.shares() && !(dgrad && entry.subpixel.factor == 1)) {
-    return "needs outputs that see the same pixels";
-  }
-  const int64_t h = block_of(p.pass, entry.subpixel, rows), w = block_of(p.pass, entry.subpixel, columns);
+  if (!fits_int32(entry.subpixel, p)) return "counts with 32 bits";
+  const Dimension rows = rows_of(entry.subpixel, p), columns = columns_of(entry.subpixel, p);
+  const bool shares = rows.shares() || columns.shares();
+  if (!shares && (p.pass == Pass::kFprop || entry.subpixel.factor > 1)) return "needs outputs that see the same pixels";
+  const int64_t h = rows.block(), w = columns.block();
   if (std::max(h, w) > kMaxOutputs || h * w * target_channels(p) > kMaxOutputs) return "has blocks of too many outputs";
   if (h * w * target_channels(p) <= kMaxChannels) return "has blocks of too few outputs";
   const std::optional<Geometry> geometry = geometry_of(entry.subpixel, p);
