@@ -97,15 +97,15 @@ bool patches_fit_int32(const PatchGrid& grid) {
 }
 
 // Every patch is read once and written once, or instructions take longer: about so many a vector, counted in the
-// compiled code.
+// compiled code, also of lanes that have none.
 double move_us(const Patches& patches, int64_t element_bytes, const DeviceSpec& device) {
   constexpr double kMoveInstructions = 100, kLanes = 128;
   constexpr double kScattered = 2;  // a guess: neighbours in the workspace that are none in the image
-  const double vectors = static_cast<double>(patches.pixels) * patches.chunks;
-  const double bytes = 2 * vectors * patches.vector * static_cast<double>(element_bytes) *
-                       (patches.levels[2].stride == 1 ? 1 : kScattered);
-  return kLaunchUs +
-         std::max(bytes / kBytesPerUsPerSm, vectors * kMoveInstructions / (kLanes * kCyclesPerUs)) / device.sm_count;
+  const double elements = static_cast<double>(patches.pixels) * patches.chunks * patches.vector;
+  const double bytes =
+      2 * elements * static_cast<double>(element_bytes) * (patches.levels[2].stride == 1 ? 1 : kScattered);
+  const double instructions = static_cast<double>(patches.units) * kPatchChunks * kPatchPixels * kMoveInstructions;
+  return kLaunchUs + std::max(bytes / kBytesPerUsPerSm, instructions / (kLanes * kCyclesPerUs)) / device.sm_count;
 }
 
 }  // namespace fastconv
