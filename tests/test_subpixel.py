@@ -68,6 +68,31 @@ def test_the_inner_problem_is_one_that_other_families_compute(
     check_plan(inner, "fprop", GPUS[arch])
 
 
+@pytest.mark.parametrize(
+    ("kernel", "problem"),
+    [
+        ("subpixel_dgrad_1", Problem(1, 3, 33, 38, 24, 11, 11, stride=(4, 4), padding=(2, 2))),
+        ("subpixel_dgrad_2", Problem(2, 3, 13, 22, 32, 7, 7, stride=(2, 2), padding=(3, 3))),
+        ("subpixel_fprop_4", Problem(1, 40, 9, 21, 3, 3, 3, padding=(1, 1))),
+    ],
+)
+def test_kernels_of_hopper_multiply_blocks(kernel: str, problem: Problem) -> None:
+    """Whose padding may be as large as the filter, and whose steps are those of blocks."""
+    halo = [k for k in native.kernel_table() if k.name.startswith("halo_fprop_")]
+    for dtype, precision, channels_last in itertools.product(["float16", "float32"], ["ieee", "tf32"], [False, True]):
+        asked = native_problem(
+            problem, KERNELS[kernel].pass_, dtype=dtype, precision=precision, channels_last=channels_last
+        )
+        found = native.make_plan(asked, GPUS[90], kernel).inner
+        assert found is not None
+        inner, products = found[0], native.products(found[0], "direct")
+        runs = [k for k in halo if k.why_not(inner, GPUS[90]) is None]
+        for k in runs:
+            native.check_copies(inner, k, GPUS[90])
+            assert set(native.halo_products(inner, k, GPUS[90])) == set(products), k.name
+        assert runs
+
+
 FIRST = {
     "rn50_stem": PUBLIC["rn50_stem"],
     "alexnet": Problem(128, 3, 224, 224, 64, 11, 11, stride=(4, 4), padding=(2, 2)),
