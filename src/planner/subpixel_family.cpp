@@ -48,8 +48,8 @@ struct Axis {
   SubpixelAxis filter;
 };
 
-// The inner problem is padded alike on both sides, so that blocks begin some rows before the image: as few as the
-// smallest inner filter and output permit, of those a number that leaves the others aligned.
+// The inner problem is padded alike on both sides, so that blocks may begin some rows before the image: so many that
+// the inner filter and output are the smallest, of such numbers one that leaves the outputs aligned, or else the least.
 std::optional<Axis> axis_of(const Dimension& d) {
   const int64_t block = d.block(), stride = d.step();
   std::optional<Axis> best;
@@ -74,7 +74,7 @@ std::optional<Axis> axis_of(const Dimension& d) {
   auto int32 = [](int64_t value) { return static_cast<int32_t>(value); };
   const int64_t distance = d.dgrad ? d.padding - best->before + d.stride * best->padding : 0;
   const auto apart = int32(d.stride), taps = int32(d.taps);
-  const FastDivmod dilation(d.taps > 1 ? d.dilation : kMaxExtent);
+  const FastDivmod dilation(d.taps > 1 ? d.dilation : kMaxExtent);  // a single tap is at no distance alone
   best->filter = d.dgrad ? SubpixelAxis{int32(distance), 1, -apart, dilation, taps}
                          : SubpixelAxis{int32(distance), -apart, 1, dilation, taps};
   return best;
