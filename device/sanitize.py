@@ -53,6 +53,9 @@ PROBLEMS = (
     # Patches: rows and columns left over, and vectors.
     Problem(2, 3, 33, 34, 40, 4, 4, stride=(4, 4)),
     Problem(2, 16, 32, 48, 40, 16, 16, stride=(16, 16), bias=True),
+    # Outputs of few channels, in blocks, some of which end outside the image.
+    Problem(2, 40, 19, 22, 3, 3, 3, padding=(1, 1), bias=True),
+    Problem(1, 3, 27, 32, 64, 11, 11, stride=(4, 4), padding=(2, 2)),
 )
 VIEWS = ("contiguous", "channels_last")
 # What weight gradients of rows stream while products go on: more pixels than all warps write at once.

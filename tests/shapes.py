@@ -78,6 +78,9 @@ CASES = {
     "patches_with_rows_left_over": Problem(2, 3, 33, 34, 40, 4, 4, stride=(4, 4)),
     "patches_of_16": Problem(2, 64, 48, 50, 64, 16, 16, stride=(16, 16)),
     "patches_of_2": Problem(3, 40, 14, 15, 72, 2, 2, stride=(2, 2), bias=True),
+    "rgb_output": Problem(2, 40, 21, 26, 3, 3, 3, padding=(1, 1), bias=True),
+    "rgb_input_of_many_taps": Problem(2, 3, 59, 64, 64, 11, 11, stride=(4, 4), padding=(2, 2)),
+    "grey_output": Problem(1, 64, 30, 31, 1, 5, 5, padding=(2, 2), bias=True),
     "prime_channels": Problem(2, 209, 5, 7, 67, 3, 3, padding=(1, 1)),
     "partial_tiles": Problem(1, 17, 67, 131, 33, 3, 3),
     "kernel_larger_than_image": Problem(2, 4, 3, 2, 6, 7, 5, padding=(4, 3)),
@@ -293,6 +296,28 @@ def patch_problems(draw: st.DrawFn) -> Problem:
     c = draw(st.sampled_from([1, 2, 3, 4, 8, 17] if r * s < 64 else [1, 2, 3]))
     k = draw(st.sampled_from([1, 5, 16, 40, 72]))
     return Problem(draw(st.integers(1, 3)), c, h, w, k, r, s, stride=(r, s), bias=draw(st.booleans()))
+
+
+@st.composite
+def subpixel_problems(draw: st.DrawFn, pass_: str) -> Problem:
+    """Few channels of what the pass computes, and all that decides which pixels a block of outputs sees."""
+    few, many = draw(st.sampled_from([1, 2, 3, 3, 4, 7, 8])), draw(st.sampled_from([1, 5, 16, 24, 40]))
+    c, k = (few, many) if pass_ == "dgrad" else (many, few)
+
+    def axis() -> tuple[int, int, int, int, int]:
+        kernel, stride = draw(st.sampled_from([1, 2, 3, 3, 4, 5, 7])), draw(st.sampled_from([1, 1, 2, 2, 3, 4]))
+        dilation = draw(st.sampled_from([1, 1, 1, 2, 3]))
+        reach = dilation * (kernel - 1) + 1
+        padding = draw(st.sampled_from([0, reach // 2, reach // 2, reach + 1]))
+        least = max(1, reach - 2 * padding)
+        size = least + draw(st.integers(0, 20))
+        return draw(st.sampled_from([size, size + -size % 2, size + -size % 8])), kernel, stride, padding, dilation
+
+    (h, r, *rows), (w, s, *columns) = axis(), axis()
+    if draw(st.booleans()):  # blocks are as large as both strides' product
+        columns[0] = rows[0]
+    stride, padding, dilation = zip(rows, columns, strict=True)
+    return Problem(draw(st.integers(1, 3)), c, h, w, k, r, s, stride, padding, dilation, bias=draw(st.booleans()))
 
 
 @st.composite

@@ -45,6 +45,7 @@ from shapes import (
     operands,
     patch_problems,
     problems,
+    subpixel_problems,
     tensor,
     wide_problems,
 )
@@ -216,6 +217,27 @@ def test_patches(
     if kernel.pass_ != "dgrad" and not kinds[0].startswith("same"):
         o.input[..., rows:, :] = math.nan
         o.input[..., columns:] = math.nan
+    actual = run_forced(kernel, o, problem, mode[1])
+    if actual is None:
+        event("refused")
+        return
+    reference.assert_right(actual, expect_pass(kernel.pass_, o, problem), kernel.name, mode[1])
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("kernel", [pytest.param(k, id=k.name) for k in KERNELS if k.name.startswith("subpixel_")])
+@given(
+    data=st.data(),
+    mode=st.sampled_from([*((dtype, "ieee") for dtype in DTYPES), (torch.float32, "bf16x3"), (torch.float32, "tf32")]),
+    seed=seeds,
+    kinds=st.one_of(views, st.tuples(*[layouts] * 3)),
+)
+@settings(max_examples=60)
+def test_blocks_of_outputs(
+    kernel: Kernel, data: st.DataObject, mode: tuple[torch.dtype, str], seed: int, kinds: tuple[str, str, str]
+) -> None:
+    problem = data.draw(subpixel_problems(kernel.pass_))
+    o = operands(problem, mode[0], "cuda", seed, kinds)
     actual = run_forced(kernel, o, problem, mode[1])
     if actual is None:
         event("refused")

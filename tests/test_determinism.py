@@ -20,6 +20,7 @@ SPLIT = {
     "wide": Problem(4, 64, 16, 16, 128, 3, 3, padding=(1, 1)),
     "strided": Problem(8, 16, 33, 33, 16, 3, 3, stride=(2, 2), padding=(1, 1)),
     "patches": Problem(16, 3, 64, 64, 64, 8, 8, stride=(8, 8)),
+    "rgb_stem": Problem(8, 3, 40, 44, 48, 7, 7, stride=(2, 2), padding=(3, 3)),
 }
 names = pytest.mark.parametrize("name", SPLIT)
 

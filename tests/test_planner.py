@@ -90,12 +90,15 @@ def check_plan(problem: native.ConvProblem, pass_: str, device: native.DeviceSpe
     assert kernel.pass_ == pass_ and kernel.is_cuda == device.is_cuda
     assert kernel.why_not(problem, device) is None
     parts = int(problem.compulsory_bytes * 1.5) if problem.dtype == "float32" else 0
-    assert 0 <= plan.workspace_bytes <= max(256 << 20, int(problem.compulsory_bytes / 4)) + parts
+    most = max(256 << 20, int(problem.compulsory_bytes / 4)) + parts
+    if plan.inner is not None:  # what is moved has a limit of its own: its size
+        most += int(plan.inner[0].compulsory_bytes)
+    assert 0 <= plan.workspace_bytes <= most
     assert plan.split >= 1 and plan.chunk >= 0 and plan.cost_us >= 0
     native.check_copies(problem, kernel, device)
     if plan.inner is not None:
         assert plan.workspace_bytes >= plan.inner[1].workspace_bytes and plan.cost_us >= plan.inner[1].cost_us
-        check_plan(plan.inner[0], pass_, device)
+        check_plan(plan.inner[0], plan.inner[0].pass_, device)
     if device.is_cuda:
         assert 0 <= plan.grid <= 2**31 - 1  # the CUDA programming guide's limit on gridDim.x
         assert 32 <= plan.block_threads <= 1024 and plan.block_threads % 32 == 0

@@ -33,6 +33,7 @@ PROBLEMS = {
     "strided": Problem(2, 64, 29, 29, 128, 3, 3, stride=(2, 2), padding=(1, 1)),
     "rgb_stem": Problem(8, 3, 64, 64, 72, 7, 7, stride=(2, 2), padding=(3, 3)),
     "patches": Problem(16, 3, 68, 64, 80, 8, 8, stride=(8, 8)),
+    "rgb_output": Problem(4, 160, 40, 40, 3, 5, 5, padding=(2, 2)),
 }
 
 

@@ -116,6 +116,7 @@ Launcher float_launcher(const KernelEntry& kernel) {
 Launcher launcher_of(const KernelEntry& kernel, DType dtype) {
   if ((kernel.dtypes & dtype_bit(dtype)) == 0) return nullptr;
   if (kernel.family == KernelFamily::kPatches) return launch_patches;
+  if (kernel.family == KernelFamily::kSubpixel) return launch_subpixel;
   switch (dtype) {
     case DType::kFloat32: return float_launcher(kernel);
     case DType::kFloat64: return simt_launcher<double>(kernel);

@@ -13,6 +13,7 @@
 #include "fastconv/planner/im2col_family.h"
 #include "fastconv/planner/patches_family.h"
 #include "fastconv/planner/stem_family.h"
+#include "fastconv/planner/subpixel_family.h"
 #include "fastconv/planner/wgrad_family.h"
 #include "fastconv/tile/tile_config.h"
 
@@ -209,6 +210,14 @@ std::vector<KernelEntry> build_table() {
 #define PATCHES_KERNEL(name, pass, layout) add_patches("patches_" #name, Pass::pass, {PatchLayout::layout});
 #include "../launch/configs/patches.def"
 #undef PATCHES_KERNEL
+  auto add_subpixel = [&](const char* name, Pass pass, SubpixelConfig config) {
+    KernelEntry entry{name, pass, true, {kPatchPixels, kPatchChunks, 1}, subpixel_why_not, subpixel_plan};
+    entry.dtypes = kF32 | kF64 | kHalf, entry.family = KernelFamily::kSubpixel, entry.subpixel = config;
+    table.push_back(entry);
+  };
+#define SUBPIXEL_KERNEL(name, pass, factor) add_subpixel("subpixel_" #name, Pass::pass, {factor});
+#include "../launch/configs/subpixel.def"
+#undef SUBPIXEL_KERNEL
   const std::span<const KernelEntry> cpu = cpu_kernels();
   table.insert(table.end(), cpu.begin(), cpu.end());
   return table;

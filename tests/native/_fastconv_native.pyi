@@ -27,6 +27,7 @@ class ConvProblem:
         align: int = 128,
     ) -> None:
         """Raises ValueError with validate()'s sentence if the convolution is not legal."""
+    pass_: str
     dtype: str
     n: int
     c: int
@@ -254,6 +255,10 @@ def halo_packed_filter(problem: ConvProblem, kernel: Kernel, device: DeviceSpec)
 def patch_moves(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> list[tuple[int, int]]:
     """Every element of the image that is read or written, with that of the patches that it goes to or comes from, -1 if
     with none. Raises ValueError if the kernel refuses, IndexError if a vector is not aligned or out of bounds."""
+
+def subpixel_products(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> list[tuple[int, int, int]]:
+    """As products(), of all channels: by the inner problem, the filter that is written for it, and how its outputs are
+    moved. Raises ValueError if the kernel refuses."""
 
 def check_copies(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> None:
     """Raises IndexError if the plan has a copy that the copy engine does not make."""

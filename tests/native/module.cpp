@@ -33,6 +33,7 @@
 #include "fastconv/planner/reorder.h"
 #include "fastconv/planner/split.h"
 #include "fastconv/planner/stem_family.h"
+#include "fastconv/planner/subpixel_family.h"
 #include "fastconv/planner/wgrad_family.h"
 #include "fastconv/tile/conv_coords.cuh"
 #include "fastconv/tile/folded_filter.cuh"
@@ -108,6 +109,7 @@ void bind_problem(py::module_& m) {
            "dilation"_a = Sizes{1, 1}, "groups"_a = 1, py::kw_only(), "pass_"_a = "fprop", "dtype"_a = "float32",
            "precision"_a = "ieee", "bias"_a = false, "channels_last"_a = false, "x_strides"_a = py::none(),
            "w_strides"_a = py::none(), "y_strides"_a = py::none(), "align"_a = 128)
+      .def_property_readonly("pass_", [](const ConvProblem& problem) { return to_string(problem.pass); })
       .def_property_readonly("dtype", [](const ConvProblem& problem) { return to_string(problem.dtype); })
       .def_readonly("n", &ConvProblem::n)
       .def_readonly("c", &ConvProblem::c)
@@ -1682,12 +1684,11 @@ void check_copy(const TensorMapSpec& map, int64_t bytes, int64_t column) {
 }
 
 // Elements of the image, each with that of the patches that it comes from or goes to, -1 if with none.
+using Moves = std::vector<std::pair<int64_t, int64_t>>;
 template <PatchLayout kLayout>
-std::vector<std::pair<int64_t, int64_t>> patch_moves(const ConvProblem& problem, const PatchesConfig& config) {
-  const Patches patches = make_patches(config, problem);
-  const int64_t bytes = element_size(problem.dtype), vector = patches.vector;
-  const int64_t elements = patches_bytes(config, problem) / bytes;
-  std::vector<std::pair<int64_t, int64_t>> moves;
+Moves patch_moves(const Patches& patches, int64_t elements) {
+  const int64_t vector = patches.vector;
+  Moves moves;
   for (int32_t unit = 0; unit < patches.units; ++unit) {
     for (int lane = 0; lane < 32; ++lane) {
       const PatchLane<kLayout> of(patches, unit, lane);
@@ -1710,11 +1711,37 @@ std::vector<std::pair<int64_t, int64_t>> patch_moves(const ConvProblem& problem,
   return moves;
 }
 
-std::vector<std::pair<int64_t, int64_t>> patch_moves(const ConvProblem& problem, const KernelEntry& kernel,
-                                                     const DeviceSpec& device) {
+Moves patch_moves(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device) {
   if (const char* reason = kernel.why_not(kernel, problem, device)) throw py::value_error(reason);
-  return kernel.patches.layout == PatchLayout::kRows ? patch_moves<PatchLayout::kRows>(problem, kernel.patches)
-                                                     : patch_moves<PatchLayout::kPlanes>(problem, kernel.patches);
+  const Patches patches = make_patches(kernel.patches, problem);
+  const int64_t elements = patches_bytes(kernel.patches, problem) / element_size(problem.dtype);
+  return kernel.patches.layout == PatchLayout::kRows ? patch_moves<PatchLayout::kRows>(patches, elements)
+                                                     : patch_moves<PatchLayout::kPlanes>(patches, elements);
+}
+
+// Of all channels, of what lies in the image.
+Products subpixel_products(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& /*device*/) {
+  const SubpixelLaunch launch = make_subpixel(kernel.subpixel, problem);
+  const ConvProblem& inner = launch.inner;
+  const int64_t bytes = element_size(problem.dtype);
+  if (launch.filter.elements * bytes > launch.bias_offset) throw py::index_error("the filter is in the bias");
+  if (launch.filter.elements != inner.k * inner.w_strides.n) throw py::index_error("not the inner filter");
+  Products products;
+  const int64_t elements = (launch.inner_offset - launch.blocks_offset) / bytes;
+  for (const auto& [target, element] : patch_moves<PatchLayout::kRows>(launch.blocks, elements)) {
+    if (element < 0) throw py::index_error("outside all blocks");
+    const Strides& y = inner.y_strides;
+    const int64_t n = element / y.n, p = element % y.n / y.h, q = element % y.h / y.w, filter = element % y.w;
+    for (int64_t i = 0; i < inner.w_strides.n; ++i) {
+      const int64_t r = i / inner.w_strides.h, s = i % inner.w_strides.h / inner.w_strides.w, c = i % inner.c;
+      const int64_t h = p * inner.stride.h - inner.padding.h + r, w = q * inner.stride.w - inner.padding.w + s;
+      if (h < 0 || h >= inner.h || w < 0 || w >= inner.w) continue;
+      const int64_t place = launch.filter.place(static_cast<int32_t>(filter * inner.w_strides.n + i));
+      const Strides& x = inner.x_strides;
+      if (place >= 0) products.emplace_back(n * x.n + c * x.c + h * x.h + w * x.w, place, target);
+    }
+  }
+  return products;
 }
 
 // All that a plan has the copy engine do.
@@ -2173,6 +2200,7 @@ void bind_index_maths(py::module_& m) {
   m.def("halo_packed_filter", unless_refused(halo_packed_filter), "problem"_a, "kernel"_a, "device"_a);
   m.def("patch_moves", py::overload_cast<const ConvProblem&, const KernelEntry&, const DeviceSpec&>(&patch_moves),
         "problem"_a, "kernel"_a, "device"_a);
+  m.def("subpixel_products", unless_refused(subpixel_products), "problem"_a, "kernel"_a, "device"_a);
   m.def("check_copies", &check_copies, "problem"_a, "kernel"_a, "device"_a);
   m.def("check_streaming", &check_streaming, "problem"_a, "kernel"_a, "device"_a);
   m.def(

@@ -6,6 +6,7 @@
 #include "fastconv/core/buffers.h"
 #include "fastconv/core/problem.h"
 #include "fastconv/planner/registry.h"
+#include "fastconv/tile/patches.h"
 
 namespace fastconv {
 
@@ -33,7 +34,13 @@ template <typename T>
 Launcher grouped_launcher(int line);
 Launcher stem_launcher(int line);
 
-// Patches, whatever the line and the element type.
+// Whatever the line and the element type.
 void launch_patches(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, cudaStream_t stream);
+void launch_subpixel(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, cudaStream_t stream);
+
+enum class PatchMove : int8_t { kGatherRows, kGatherPlanes, kScatterRows };
+// The part of either that moves patches, to the workspace or from there.
+void launch_move(PatchMove move, const Plan& plan, const Patches& patches, DType dtype, void* image, void* workspace,
+                 cudaStream_t stream);
 
 }  // namespace fastconv

@@ -3,17 +3,12 @@
 
 #include <cstdint>
 
+#include "fastconv/planner/patch_moves.h"
 #include "fastconv/planner/planner.h"
 #include "fastconv/planner/registry.h"
 #include "fastconv/tile/patches.h"
 
 namespace fastconv {
-
-// The convolution with one tap that is left, with its plan; Plan::inner of the family's plans.
-struct InnerPlan {
-  ConvProblem problem;
-  Plan plan;
-};
 
 const char* patches_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
 Plan patches_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);

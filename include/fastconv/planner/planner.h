@@ -23,7 +23,7 @@
 namespace fastconv {
 
 struct KernelEntry;
-struct InnerPlan;  // patches_family.h
+struct InnerPlan;  // patch_moves.h
 
 struct Plan {
   const KernelEntry* kernel = nullptr;
@@ -33,7 +33,7 @@ struct Plan {
   int64_t first_grid = 0;       // of a cooperative launch, which comes first: so many of the blocks, if not 0
   int64_t split = 1;            // parts a reduction is cut into, added in fixed order
   int64_t chunk = 0;            // im2col: columns (pixels) materialised at a time
-  int64_t workspace_bytes = 0;  // at most max_workspace_bytes(), but for patches
+  int64_t workspace_bytes = 0;  // at most max_workspace_bytes(), but for what is moved, see patch_moves.h
   HaloTiling halo{};            // halo engine
   WgradTiling wgrad{};          // its weight gradient
   DepthwiseTiling depthwise{};
@@ -42,7 +42,7 @@ struct Plan {
   DepthwiseDiagonalTiling depthwise_diagonal{};
   GroupedTiling grouped{};                 // kernels for narrow groups
   StemTiling stem{};                       // kernels for images of few channels
-  std::shared_ptr<const InnerPlan> inner;  // patches: the product with them
+  std::shared_ptr<const InnerPlan> inner;  // patches, subpixel: what computes with them
   double cost_us = 0;                      // model's estimate; compared between kernels only
 };
 std::ostream& operator<<(std::ostream& out, const Plan& plan);

@@ -16,6 +16,7 @@
 #include "fastconv/tile/halo_config.h"
 #include "fastconv/tile/patches.h"
 #include "fastconv/tile/stem_config.h"
+#include "fastconv/tile/subpixel.h"
 #include "fastconv/tile/wgrad_config.h"
 
 namespace fastconv {
@@ -45,6 +46,7 @@ enum class KernelFamily : int8_t {
   kHalo,
   kWgrad,
   kPatches,
+  kSubpixel,
   kCpu
 };
 
@@ -78,6 +80,7 @@ struct KernelEntry {
   GroupedConfig grouped{};
   StemConfig stem{};
   PatchesConfig patches{};
+  SubpixelConfig subpixel{};
 };
 
 std::span<const KernelEntry> kernel_table();

@@ -1,6 +1,5 @@
-// The image of a convolution whose filter is as large as its stride, as that of a convolution with one tap: a patch
-// becomes a pixel, with the patch's elements for channels. Plain C++ as well as CUDA: the tests run it against brute
-// force.
+// An image whose patches, blocks of a few rows and columns, become pixels: the patch's elements are the pixel's
+// channels. Plain C++ as well as CUDA: the tests run it against brute force.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +36,7 @@ struct PatchPart {
   int32_t row, column;     // of the image
 };
 
-// Beyond the last whole patch of an image there is only the image, and beyond the image nothing.
+// Beyond the last whole patch of an image there is only the image, and outside the image nothing.
 struct PatchPlace {
   int64_t image, patches;
   bool in_image, in_patches;
@@ -46,14 +45,16 @@ struct PatchPlace {
 struct Patches {
   int64_t image_n, image_p, image_q;                  // strides from image to image and from patch to patch
   int64_t patches_n, patches_pixel, patches_channel;  // strides in the workspace
-  PatchLevel levels[3];                               // in the order of the filter, outermost first
+  int64_t image_first;                                // where the first patch begins, outside the image or at 0
+  PatchLevel levels[3];                               // outermost first
   FastDivmod middle, inner;                           // sizes of the last two
   FastDivmod rows, columns;                           // of patches that are moved
   int32_t q;                                          // columns of whole patches
   int32_t h, w, whole_h, whole_w;                     // of the image, and of its whole patches
   int32_t r, s;
-  int32_t vector;          // elements side by side on both sides, moved at once
-  int32_t chunks, pixels;  // of a patch; patches of all images
+  int32_t first_h, first_w;  // of the first patch; not above 0
+  int32_t vector;            // elements side by side on both sides, moved at once
+  int32_t chunks, pixels;    // of a patch; patches of all images
   FastDivmod chunk_blocks;
   int32_t units;  // of a warp
 
@@ -74,11 +75,12 @@ struct Patches {
     int32_t rest, n, row, column;
     columns.divmod(pixel, rest, column);
     rows.divmod(rest, n, row);
-    return {n * image_n + row * image_p + column * image_q, n * patches_n + (int64_t{row} * q + column) * patches_pixel,
-            row * r, column * s};
+    return {image_first + n * image_n + row * image_p + column * image_q,
+            n * patches_n + (int64_t{row} * q + column) * patches_pixel, first_h + row * r, first_w + column * s};
   }
   FASTCONV_HOST_DEVICE PatchPlace place(const PatchPart& chunk, const PatchPart& pixel) const {
-    const bool in_image = chunk.row + pixel.row < h && chunk.column + pixel.column < w;
+    const int32_t row = chunk.row + pixel.row, column = chunk.column + pixel.column;
+    const bool in_image = row >= 0 && row < h && column >= 0 && column < w;
     return {chunk.image + pixel.image, chunk.patches + pixel.patches, in_image,
             in_image && pixel.row < whole_h && pixel.column < whole_w};
   }
