@@ -32,6 +32,9 @@ PROBLEMS = (
     Problem(1, 32, 16, 16, 40, 3, 3, padding=(1, 1)),
     Problem(1, 3, 21, 20, 24, 7, 7, stride=(2, 2), padding=(3, 3)),
     Problem(1, 40, 16, 24, 16, 3, 3, padding=(1, 1)),
+    # Tiles that blocks share.
+    Problem(1, 256, 9, 10, 72, 3, 3, padding=(1, 1), bias=True),
+    Problem(1, 72, 9, 10, 256, 3, 3, padding=(1, 1)),
     Problem(1, 16, 6, 134, 40, 3, 3, bias=True),
     Problem(1, 40, 6, 134, 16, 3, 3, padding=(1, 1)),
     Problem(1, 3, 21, 20, 128, 7, 7, stride=(2, 2), padding=(3, 3)),

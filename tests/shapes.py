@@ -137,6 +137,8 @@ CASES = {
     "channel_multiplier": Problem(2, 7, 12, 10, 21, 3, 3, padding=(1, 1), groups=7),
     "channel_divider": Problem(2, 24, 8, 8, 6, 3, 3, groups=6),
     "batch_1": Problem(1, 64, 14, 14, 64, 3, 3, padding=(1, 1), bias=True),
+    "one_tile_of_many_channels": Problem(1, 256, 9, 10, 72, 3, 3, padding=(1, 1), bias=True),
+    "one_tile_of_many_filters": Problem(1, 72, 9, 10, 256, 3, 3, padding=(1, 1)),
     "many_filters": Problem(2, 72, 9, 16, 136, 3, 3, padding=(1, 1), bias=True),
     "few_channels": Problem(1, 16, 10, 24, 40, 3, 3, padding=(1, 1)),
     "few_filters": Problem(1, 40, 10, 24, 16, 3, 3, padding=(1, 1)),

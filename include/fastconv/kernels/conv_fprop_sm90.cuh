@@ -42,7 +42,7 @@ struct HaloThreads {
 // consumer, outside of its products.
 template <HaloStaging kStaging>
 constexpr int producer_registers(HaloOperands operands, bool lines, int sums) {
-  if (!staged_by_warps(kStaging)) return 40;
+  if (!staged_by_warps(kStaging)) return kStaging == HaloStaging::kTma && operands == HaloOperands::kParts ? 48 : 40;
   if (operands == HaloOperands::kHalf) {
     return kStaging == HaloStaging::kPixels || kStaging == HaloStaging::kFolded ? 72 : 80;
   }
@@ -50,7 +50,7 @@ constexpr int producer_registers(HaloOperands operands, bool lines, int sums) {
 }
 template <HaloStaging kStaging>
 constexpr int consumer_registers(int producer_registers) {
-  return staged_by_warps(kStaging) ? 256 - producer_registers : 232;
+  return staged_by_warps(kStaging) ? 256 - producer_registers : (504 - producer_registers) / 16 * 8;
 }
 
 struct ReorderedMaps {
@@ -311,10 +311,7 @@ __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
       });
       if (params.phase[tile.phase].taps == 0) clear(acc);
       if constexpr (kShares) {
-        if (params.shares.divisor > 1) {
-          add_shares(params, tile, walk.index, warpgroup, acc);
-          if (tile.share > 0) continue;
-        }
+        if (params.shares.divisor > 1 && !add_shares(params, warpgroup, acc)) continue;
       }
       // NOTES: where a thread's pixels lie in a tile does not change, but to keep it would spill.
       int thread = threadIdx.x % 128;

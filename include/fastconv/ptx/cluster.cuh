@@ -10,6 +10,13 @@ __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
+// This block's number in its cluster.
+__device__ __forceinline__ uint32_t cluster_rank() {
+  uint32_t rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+
 // 16 bytes at this block's shared-memory address, in the block of that rank.
 __device__ __forceinline__ float4 cluster_load(uint32_t smem, uint32_t rank) {
   uint32_t address;
