@@ -101,8 +101,7 @@ double time_us(const DepthwiseDiagonalConfig& config, const ConvProblem& a, cons
   const double rows = double(blocks.runs) * double(rows_read(config, a, tiling.run_rows));
   const double read = double(blocks.of_columns) * columns * rows, written = double(a.n) * double(to.h) * double(to.w);
   const double bytes_read = double(round_up(tiling.chunks, kReadTogether) * kChunkBytes);  // of a pixel
-  const double memory =
-      double(blocks.of_chunks) * bytes_read * (read + written) / (kBytesPerUsPerSm * device.sm_count);
+  const double memory = double(blocks.of_chunks) * bytes_read * (read + written) / (kBytesPerUsPerSm * device.sm_count);
   const double rounds = std::max(1., blocks.all) / double(resident_blocks(config, tiling, device) * device.sm_count);
   const double idle =
       rounds > 1 ? std::ceil(rounds) / rounds : std::max(1., device.sm_count / std::max(1., blocks.all));

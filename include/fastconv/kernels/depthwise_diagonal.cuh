@@ -80,9 +80,9 @@ __global__ void __launch_bounds__(32 * kMostDiagonalWarps, Line::kConfig.warps /
   const uint32_t ring = kept(ptx::smem_address(diagonal_rows));
 
   // Stages of all runs follow each other.
-  StagePixelRows<kAdvance, kConfig.copies()> source(
-      params.source, params.source_strides, params.source_w, params.chunks, staged_row, params.by_staged_chunks,
-      diagonal_source_column(kConfig, params, block), block.chunk);
+  StagePixelRows<kAdvance, kConfig.copies()> source(params.source, params.source_strides, params.source_w,
+                                                    params.chunks, staged_row, params.by_staged_chunks,
+                                                    diagonal_source_column(kConfig, params, block), block.chunk);
   int32_t next_run = block.run, stages = 0, image = 0, source_row = 0, source_end = 0;
   auto copy_stage = [&](uint32_t at) {
     while (stages == 0 && next_run < block.runs_end) {
@@ -162,17 +162,14 @@ __global__ void __launch_bounds__(32 * kMostDiagonalWarps, Line::kConfig.warps /
       copy_stage(at);
       at = at == kAhead * stage_bytes ? 0 : at + stage_bytes;
       if (!works) continue;
-      uint32_t pixels[kStageRows][kProducts][4];
-      auto load_row = [&](int row) {
+#pragma unroll
+      for (int row = 0; row < kStageRows; ++row) {
+        uint32_t pixels[kProducts][4];
 #pragma unroll
         for (int i = 0; i < kProducts; ++i) {
           const uint32_t position = i * (kProductPositions / kAdvance) * kChunkBytes;
-          ptx::ldmatrix4<false>(from + at + row * row_bytes + position, pixels[row][i]);
+          ptx::ldmatrix4<false>(from + at + row * row_bytes + position, pixels[i]);
         }
-      };
-      load_row(0);
-#pragma unroll
-      for (int row = 0; row < kStageRows; ++row) {
         // The oldest targets are done, and the others move up, with the first of a shift's products.
         const int a = row % kRows.rows_a_shift();
 #pragma unroll
@@ -182,13 +179,12 @@ __global__ void __launch_bounds__(32 * kMostDiagonalWarps, Line::kConfig.warps /
             const int old = slot + (a == 0 && i == 0 ? kShift : 0), r = kRows.row_tap(slot, a);
             const float (&sum)[4] = old < kSlots ? sums[old] : none;
             if (r < kConfig.taps) {
-              ptx::mma_sparse(T{}, sums[slot], diagonals[r][i], pixels[row][i], metadata, sum);
+              ptx::mma_sparse(T{}, sums[slot], diagonals[r][i], pixels[i], metadata, sum);
             } else if (old != slot) {
               copy(sum, sums[slot]);
             }
           }
         }
-        if (row + 1 < kStageRows) load_row(row + 1);
         if (a == kRows.last_row()) store_first();
       }
     }

@@ -45,8 +45,9 @@ constexpr Launcher depthwise_diagonal_launcher_of() {
 template <typename T>
 Launcher depthwise_diagonal_launcher(int line) {
   static constexpr Launcher kLaunchers[] = {
-#define DEPTHWISE_DIAGONAL_KERNEL(name, kind, taps, stride, shifts, ahead, warps, dtypes) \
-  depthwise_diagonal_launcher_of<T, DepthwiseDiagonalLine<DepthwiseKind::kind, taps, stride, shifts, ahead, warps>, dtypes>(),
+#define DEPTHWISE_DIAGONAL_KERNEL(name, kind, taps, stride, shifts, ahead, warps, dtypes)                           \
+  depthwise_diagonal_launcher_of<T, DepthwiseDiagonalLine<DepthwiseKind::kind, taps, stride, shifts, ahead, warps>, \
+                                 dtypes>(),
 #include "../../../src/launch/configs/depthwise_diagonal.def"
 #undef DEPTHWISE_DIAGONAL_KERNEL
   };

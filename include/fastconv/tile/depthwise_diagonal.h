@@ -5,8 +5,8 @@
 // "mma.sp"). The other operand are pixels as they lie: 16 bytes a pixel, the positions of 8 pairs.
 //
 // A warp has 8 channels, a chunk, of 8 pairs. Rows of the source pass through shared memory, where a block's warps,
-// some chunks times some groups of 16 columns, share them: a stage of rows at a time. The filter's operands take long to
-// make, so a block goes through runs of rows of several images, and stages those of the next while it ends one.
+// some chunks times some groups of 16 columns, share them: a stage of rows at a time. The filter's operands take long
+// to make, so a block goes through runs of rows of several images, and stages those of the next while it ends one.
 #pragma once
 
 #include <cstdint>
