@@ -14,8 +14,8 @@ namespace {
 constexpr double kProductCycles = 8;
 constexpr double kStartCycles = 400;  // of a warp: taps, addresses
 constexpr double kRunCycles = 100;    // of a warp: where its run lies, targets that see padding alone
-constexpr double kStageCycles = 100;  // barrier, and what products wait for
-constexpr double kRowCycles = 50;     // of the source: copies, addresses
+// Where all warps are there that registers permit, and measured where each shift was a stage.
+constexpr double kRowCycles = 150;    // of the source: barrier, copies, and what products wait for
 constexpr double kTargetCycles = 50;  // a row of targets: rounded, transposed, stored
 constexpr double kWaits = 1.2;        // times what is counted
 constexpr int64_t kMostRounds = 4;    // of blocks that share the runs equally
@@ -71,24 +71,26 @@ int64_t rows_read(const DepthwiseDiagonalConfig& config, const ConvProblem& a, i
   return std::min(source_side(a).h, shifts * rows.rows_a_shift());
 }
 
-// Products and other instructions, of all warps.
-double compute_us(const DepthwiseDiagonalConfig& config, const ConvProblem& a, const DepthwiseDiagonalTiling& tiling,
-                  const DeviceSpec& device) {
-  // A shift has one row of products for each of the filter's.
-  const double products = double(config.products()) * config.taps * config.shifts;
-  const double others = products + kStageCycles + kRowCycles * config.stage_rows() +
-                        kTargetCycles * config.rows().shift() * config.shifts;
-  const double stages = double(ceil_div(rows_read(config, a, tiling.run_rows), config.stage_rows()));
-  const double run = kRunCycles + std::max(kProductCycles * products, others) * stages;
-  const double warps = blocks_of(a, tiling).all * tiling.chunks * tiling.groups;
-  return kWaits * warps * (kStartCycles + run * tiling.runs) / (4.0 * device.sm_count * kTensorCyclesPerUs);
-}
-
 // That a multiprocessor has at once.
 int64_t resident_blocks(const DepthwiseDiagonalConfig& config, const DepthwiseDiagonalTiling& tiling,
                         const DeviceSpec& device) {
   return std::clamp<int64_t>(device.smem_optin_bytes / ring_bytes(config, tiling), 1,
                              config.warps / (tiling.chunks * tiling.groups));
+}
+
+// Products and other instructions, of all warps. Fewer warps at once wait longer, but share the tensor cores.
+double compute_us(const DepthwiseDiagonalConfig& config, const ConvProblem& a, const DepthwiseDiagonalTiling& tiling,
+                  const DeviceSpec& device) {
+  const int32_t block_warps = tiling.chunks * tiling.groups;
+  const double resident = double(resident_blocks(config, tiling, device)) * block_warps;
+  // A shift has one row of products for each of the filter's.
+  const double products = double(config.products()) * config.taps * config.shifts;
+  const double others = products + kRowCycles * config.stage_rows() +
+                        kTargetCycles * config.rows().shift() * config.shifts;
+  const double stages = double(ceil_div(rows_read(config, a, tiling.run_rows), config.stage_rows()));
+  const double run = kRunCycles + std::max(kProductCycles * products, others * config.warps / resident) * stages;
+  const double warps = blocks_of(a, tiling).all * block_warps;
+  return kWaits * warps * (kStartCycles + run * tiling.runs) / (4.0 * device.sm_count * kTensorCyclesPerUs);
 }
 
 // Blocks that are wide read few columns twice, and few of their warps may be idle; long runs read few rows twice; and
