@@ -85,8 +85,8 @@ double compute_us(const DepthwiseDiagonalConfig& config, const ConvProblem& a, c
   const double resident = double(resident_blocks(config, tiling, device)) * block_warps;
   // A shift has one row of products for each of the filter's.
   const double products = double(config.products()) * config.taps * config.shifts;
-  const double others = products + kRowCycles * config.stage_rows() +
-                        kTargetCycles * config.rows().shift() * config.shifts;
+  const double others =
+      products + kRowCycles * config.stage_rows() + kTargetCycles * config.rows().shift() * config.shifts;
   const double stages = double(ceil_div(rows_read(config, a, tiling.run_rows), config.stage_rows()));
   const double run = kRunCycles + std::max(kProductCycles * products, others * config.warps / resident) * stages;
   const double warps = blocks_of(a, tiling).all * block_warps;
@@ -127,7 +127,8 @@ DepthwiseDiagonalTiling choose_tiling(const DepthwiseDiagonalConfig& config, con
           // Of a chunk's and a column's blocks.
           const int64_t slices = rounds * resident_blocks(config, tiling, device) * device.sm_count /
                                  (blocks.of_chunks * blocks.of_columns);
-          tiling.runs = static_cast<int32_t>(std::max<int64_t>(1, ceil_div(blocks.runs, std::max<int64_t>(1, slices))));
+          tiling.runs = static_cast<int32_t>(
+              std::clamp<int64_t>(ceil_div(blocks.runs, std::max<int64_t>(1, slices)), 1, INT32_MAX));
           const double time = time_us(config, a, tiling, device);
           if (least == 0 || time < least) least = time, best = tiling;
         }
