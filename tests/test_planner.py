@@ -282,11 +282,13 @@ def test_diagonal_blocks_share_the_images_in_one_round(pass_: str) -> None:
 
 
 def test_diagonal_kernels_refuse_what_they_cannot_count() -> None:
-    """More blocks than a grid has: the images are all the same."""
-    problem = Problem(2**22, 2**16, 7, 40, 2**16, 3, 3, padding=(1, 1), groups=2**16)
+    """More blocks than a grid has. They share images among them, but neither channels nor columns."""
+    wide = Problem(1, 2**26, 7, 2**17, 2**26, 3, 3, padding=(1, 1), groups=2**26)
+    images = Problem(2**22, 2**16, 7, 40, 2**16, 3, 3, padding=(1, 1), groups=2**16)
     kernels = [kernel for kernel in native.kernel_table() if kernel.name.startswith("depthwise_diagonal_")]
     assert {kernel.pass_ for kernel in kernels} == {"fprop", "dgrad", "wgrad"}
     for kernel in kernels:
+        problem = images if kernel.pass_ == "wgrad" else wide
         refused = native_problem(problem, kernel.pass_, dtype="float16", channels_last=True)
         assert kernel.why_not(refused, GPUS[90]), kernel.name
 
