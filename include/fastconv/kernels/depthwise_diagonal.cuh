@@ -129,8 +129,8 @@ __global__ void __launch_bounds__(32 * kMostDiagonalWarps, Line::kConfig.warps /
   const int32_t channel = (block.chunk + chunk) * kChunk + lane % 4 * 2;
   uint16_t* target = static_cast<uint16_t*>(params.target) + column * to_strides.w + channel;
 
-  uint32_t at = kAhead * stage_bytes;  // of the stage before
-  int32_t target_image = 0, target_row = 0;
+  uint32_t at = kAhead * stage_bytes;        // of the stage before
+  int32_t target_image = 0, target_row = 0;  // where `target` points
 #pragma unroll 1
   for (int32_t index = block.run; index < block.runs_end; ++index) {
     const DiagonalRun run(kConfig, params, index);
