@@ -126,10 +126,10 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
   const double tile = tiling.turns ? std::max({body + 100, epilogue, (body + epilogue + 500) / 2}) : body + epilogue;
   // Sums pass through L2; then a cluster's first block adds them up.
   constexpr double kShareClocks = 1500;
-  const double shares =
-      tiling.shares == 1
-          ? 0
-          : kShareClocks + 4. * (tiling.shares - 1) * static_cast<double>(tiles.pixels * config.n()) / kLoadBytesPerClock;
+  const double shares = tiling.shares == 1
+                            ? 0
+                            : kShareClocks + 4. * (tiling.shares - 1) * static_cast<double>(tiles.pixels * config.n()) /
+                                                 kLoadBytesPerClock;
   const auto waves = static_cast<double>(config.lines ? 2 * rows_of_busiest(work, tiling.run_rows, sm_count) *
                                                             ceil_div(work.cols, tiling.tile_q)
                                                       : ceil_div(tiles.count, sm_count));

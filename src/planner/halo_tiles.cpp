@@ -186,9 +186,10 @@ bool choose_stages(const Work& work, const HaloConfig& config, const Tiles& tile
   // Of parts that several products need one is enough.
   const int parts = work.splitting.parts / config.parts_a_stage();
   const int64_t resident = tiles.steps / split_products(parts) * parts;
-  tiling.filter_resident =
-      tiling.shares == 1 && tiles.filters == 1 && work.groups == 1 && resident > 0 && (parts == 1 || work.phases() == 1) &&
-      resident + (floats ? 8 : 4) + tiles.raw.stages <= kMaxHaloStages && resident * step + least * halo <= room;
+  tiling.filter_resident = tiling.shares == 1 && tiles.filters == 1 && work.groups == 1 && resident > 0 &&
+                           (parts == 1 || work.phases() == 1) &&
+                           resident + (floats ? 8 : 4) + tiles.raw.stages <= kMaxHaloStages &&
+                           resident * step + least * halo <= room;
   int64_t halo_stages, filter_stages;
   if (tiling.filter_resident) {
     filter_stages = resident;
@@ -255,8 +256,8 @@ bool can_share(const Work& work, const HaloConfig& config, const HaloTiling& til
   // Clusters live in groups of multiprocessors, some of which have few to spare.
   constexpr double kInClusters = .75;
   const int64_t channel_blocks = ceil_div(work.in.c, config.channels);
-  return shares_tiles(config.staging) && config.columns == 1 && !config.lines && !tiling.turns && tiles.count > 0 &&
-         channel_blocks % tiling.shares == 0 &&
+  return shares_tiles(config.staging, config.m_blocks, config.columns, config.lines) && !tiling.turns &&
+         tiles.count > 0 && channel_blocks % tiling.shares == 0 &&
          static_cast<double>(tiles.count * tiling.shares) <= kInClusters * sm_count;
 }
 

@@ -211,7 +211,7 @@ __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
                          FloatsMainloop<T, kBlockK, kMBlocks, kChannels, kColumns, kOperands>,
                          Mainloop<T, kBlockK, kMBlocks, kChannels, kMMajor, kNMajor, kColumns, kOperands, kParts>>;
 
-  constexpr bool kShares = shares_tiles(kStaging) && kColumns == 1 && !kLines;
+  constexpr bool kShares = shares_tiles(kStaging, kMBlocks, kColumns, kLines);
 
   auto walk_of = [&](int pipeline) {
     return TileWalk<kLines>(params, blockIdx.x * kPipelines + pipeline, gridDim.x * kPipelines);

@@ -25,8 +25,10 @@ constexpr bool staged_by_warps(HaloStaging staging) {
 // Tensors of other layouts may be written anew for it, see reorder.h.
 FASTCONV_HOST_DEVICE constexpr bool reorders(HaloStaging staging) { return staging == HaloStaging::kTma; }
 
-// Where few tiles have many channels, blocks of a cluster share each.
-FASTCONV_HOST_DEVICE constexpr bool shares_tiles(HaloStaging staging) { return staging == HaloStaging::kTma; }
+// Where few tiles have many channels, blocks of a cluster share each. Not large ones: there would be few of those.
+FASTCONV_HOST_DEVICE constexpr bool shares_tiles(HaloStaging staging, int m_blocks, int columns, bool lines) {
+  return staging == HaloStaging::kTma && m_blocks <= 2 && columns == 1 && !lines;
+}
 
 // A filter tile of one step in shared memory: [filters][channels], or [channels][filters] as dgrad finds it in KRSC.
 enum class FilterTile : int8_t { kKMajor, kNMajor };
