@@ -52,6 +52,7 @@ __global__ void __launch_bounds__(kGroupedThreads, GroupedConfig{kOperands, kFil
 #if __CUDA_ARCH__ >= 800
   constexpr GroupedConfig kConfig{kOperands, kFilters};
   constexpr bool kRound = kOperands == GroupedOperands::kTf32;
+  constexpr bool kChains = kOperands == GroupedOperands::kFloat;  // of sums that are put aside and added
   constexpr int kWarps = kGroupedThreads / 32, kPixels = kConfig.unit_pixels();
   using Sums =
       std::conditional_t<kOperands == GroupedOperands::kFloat, GroupedFloatSums, GroupedTensorSums<T, kFilters / 8>>;
@@ -66,9 +67,9 @@ __global__ void __launch_bounds__(kGroupedThreads, GroupedConfig{kOperands, kFil
   const GroupedStage<T, kRound> stage(params.rows, buffers.source, tile, tile.halo_h, tile.halo_w, smem);
   if (reduction > 0) stage.start();
 #pragma unroll 1
-  for (int32_t i = thread; i < reduction + kGroupedSpareTaps; i += kGroupedThreads) {
+  for (int32_t i = thread; i < grouped_table_entries(reduction); i += kGroupedThreads) {
     const GroupedTap tap = i < reduction ? tile.tap(params, i) : GroupedTap{};
-    ptx::store_shared4(table + i * 4, tap.row);
+    ptx::store_shared4(table + Sums::entry(i) * 4, tap.row);
     if (i < reduction) ptx::store_shared8(taps + i * 8, make_uint2(tap.filter, tap.channels));
   }
   const int32_t channels = tile.groups * params.filters;
@@ -81,45 +82,45 @@ __global__ void __launch_bounds__(kGroupedThreads, GroupedConfig{kOperands, kFil
   if (reduction > 0) stage.land();
   __syncthreads();
 
-  const GroupedOutput<T, kPixels> output{params, tile, buffers.target + tile.first_target(params),
-                                         smem + params.buffer_at + warp * params.buffer_bytes,
-                                         buffers.bias != nullptr ? smem + params.bias_at : 0};
+  const GroupedOutput<T, std::integral_constant<GroupedConfig, kConfig>> output{
+      params, GroupedTargets(params, tile), buffers.target + tile.first_target(params),
+      smem + params.buffer_at + warp * params.buffer_bytes, buffers.bias != nullptr ? smem + params.bias_at : 0};
   const auto runs = static_cast<int32_t>(params.by_runs.divisor);
   const int32_t units = (tile.rows * params.tile_q + kPixels - 1) / kPixels * runs;
 #pragma unroll 1
   for (int32_t unit = warp; unit < units; unit += kWarps) {
-    int32_t pixel, run;
+    int32_t pixel, run, row, column, group, set_of_group;
     params.by_runs.divmod(unit, pixel, run);
     pixel *= kPixels;
     GroupedOperandRows rows;
     rows.table = table;
+    params.named.find(pixel + Sums::pixel(), row, column);
 #pragma unroll
-    for (int m = 0; m < kGroupedBlocks; ++m) rows.pixel[m] = GroupedTile::row_of(params, pixel + Sums::pixel(m));
-    const int32_t first_set = run * params.run;
-    const int32_t end_set = min(first_set + params.run, tile.groups * params.sets);
-    // Of the tile.
-    auto channel_of = [&](int32_t set, int32_t& group) {
-      int32_t set_of_group;
-      params.by_sets.divmod(set, group, set_of_group);
-      return group * params.filters + set_of_group * kFilters;
-    };
-    int32_t group;
-    for (int32_t set = first_set; set < end_set; ++set) {
-      const int32_t first = channel_of(first_set, group), channel = channel_of(set, group);
-      rows.group = smem + group * params.rows.chunks * params.rows.plane_bytes;
-      rows.filter = smem + params.filter_at + set * params.set_bytes;
+    for (int m = 0; m < kGroupedBlocks; ++m) {
+      rows.pixel[m] = GroupedTile::row_of(params, row, column);
+      params.named.advance(row, column);
+    }
+    // Several sets of a run are those of as many groups that have one each.
+    const int32_t first_set = run * params.run, sets = min(params.run, tile.groups * params.sets - first_set);
+    params.by_sets.divmod(first_set, group, set_of_group);
+    rows.group = smem + group * params.rows.chunks * params.rows.plane_bytes;
+    rows.filter = smem + params.filter_at + first_set * params.set_bytes;
+    const int32_t first = group * params.filters + set_of_group * kFilters;  // channel of the tile
+    const int32_t filters = params.filters - set_of_group * kFilters;
+    for (int32_t set = 0; set < sets; ++set) {
       Sums sums;
       int32_t begin = 0;
       do {
-        const int32_t chain = min(params.chain, reduction - begin);
-        sums.multiply(rows, begin, begin + chain);
-        output.put(sums, channel - first, first, (group + 1) * params.filters - channel, begin > 0);
-        begin += chain;
-      } while (begin < reduction);
+        const int32_t end = kChains ? min(begin + params.chain, reduction) : reduction;
+        sums.multiply(rows, begin, end);
+        output.put(sums, set * params.filters, first, filters, begin > 0);
+        begin = end;
+      } while (kChains && begin < reduction);
+      rows.group += params.rows.chunks * params.rows.plane_bytes;
+      rows.filter += params.set_bytes;
     }
-    const int32_t first = channel_of(first_set, group), channels = channel_of(end_set, group) - first;
     __syncwarp();
-    output.drain(pixel, first, channels);
+    output.drain(pixel, first, (sets - 1) * params.filters + min(filters, kFilters));
     __syncwarp();  // others may put what is next
   }
 #endif
