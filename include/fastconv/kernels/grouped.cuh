@@ -4,6 +4,7 @@
 
 #include "fastconv/ptx/mbarrier.cuh"
 #include "fastconv/tile/epilogue_grouped.cuh"
+#include "fastconv/tile/kept.cuh"
 #include "fastconv/tile/mainloop_grouped.cuh"
 #include "fastconv/tile/stage_grouped.cuh"
 
@@ -26,17 +27,20 @@ __device__ __forceinline__ void stage_filters(const GroupedParams& params, const
   for (int32_t i = static_cast<int32_t>(threadIdx.x); i < tile.groups * params.sets * kFilters * reduction;
        i += kGroupedThreads) {
     // Neighbours have neighbouring taps, which mostly lie side by side.
-    const int32_t row = i / reduction, depth = i - row * reduction, set = row / kFilters, k = row - set * kFilters;
+    const auto row = static_cast<int32_t>(static_cast<uint32_t>(i) / static_cast<uint32_t>(reduction));
+    const int32_t depth = i - row * reduction, set = row / kFilters, k = row % kFilters;
     int32_t group, set_of_group;
     params.by_sets.divmod(set, group, set_of_group);
     const uint2 tap = ptx::load_shared8(taps + depth * 8);
     const int32_t produced = set_of_group * kFilters + k;
     const int32_t channels = produced < params.filters ? static_cast<int32_t>(tap.y) : 0;
-    const T* from = filter + ((tile.first_group + group) * params.filter_group + produced * params.filter.n +
-                              static_cast<int32_t>(tap.x));
+    // Offsets within a group fit 32 bits.
+    const int32_t first = produced * static_cast<int32_t>(params.filter.n) + static_cast<int32_t>(tap.x);
+    const auto step = static_cast<int32_t>(params.filter.c);
+    const T* from = kept_global(filter + ((tile.first_group + group) * params.filter_group + first));
     alignas(16) T values[kChunk];
 #pragma unroll
-    for (int c = 0; c < kChunk; ++c) values[c] = c < channels ? from[c * params.filter.c] : narrow<T>(0.f);
+    for (int c = 0; c < kChunk; ++c) values[c] = c < channels ? from[c * step] : narrow<T>(0.f);
     if constexpr (kRound) {
 #pragma unroll
       for (int c = 0; c < kChunk; ++c) values[c] = __uint_as_float(to_tf32(values[c]));
@@ -83,7 +87,7 @@ __global__ void __launch_bounds__(kGroupedThreads, GroupedConfig{kOperands, kFil
   __syncthreads();
 
   const GroupedOutput<T, std::integral_constant<GroupedConfig, kConfig>> output{
-      params, GroupedTargets(params, tile), buffers.target + tile.first_target(params),
+      params, GroupedTargets(params, tile), kept_global(buffers.target + tile.first_target(params)),
       smem + params.buffer_at + warp * params.buffer_bytes, buffers.bias != nullptr ? smem + params.bias_at : 0};
   const auto runs = static_cast<int32_t>(params.by_runs.divisor);
   const int32_t units = (tile.rows * params.tile_q + kPixels - 1) / kPixels * runs;

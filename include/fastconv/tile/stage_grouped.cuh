@@ -7,6 +7,7 @@
 #include "fastconv/ptx/async_copy.cuh"
 #include "fastconv/ptx/shared_memory.cuh"
 #include "fastconv/tile/grouped_walk.cuh"
+#include "fastconv/tile/kept.cuh"
 #include "fastconv/tile/split.h"
 
 namespace fastconv {
@@ -91,14 +92,14 @@ struct GroupedStage {
     for_planes([&](int32_t plane, uint32_t to, uint32_t end) {
       int32_t group, chunk, row, column;
       rows.by_chunks.divmod(plane, group, chunk);
-      const int32_t channel = group * rows.channels + chunk * kChunk;
+      const Bits* const channel = kept_global(source + (group * rows.channels + chunk * kChunk));
       rows.copied.find(static_cast<int32_t>(threadIdx.x) >> rows.lanes_log2, row, column);
       row += first_row;  // of the image
       const int32_t pieces = min(kPieces, (rows.channels - chunk * kChunk) / kValues);
 #pragma unroll 1
       for (; to < end; to += step_bytes()) {
         const bool exists = in_image(row, first_column + column);
-        const Bits* from = source + (channel + pixel(row, first_column + column));
+        const Bits* from = channel + pixel(row, first_column + column);
 #pragma unroll
         for (int i = 0; i < kPieces; ++i) {
           ptx::async_copy<kBytes>(to + i * kBytes, from + i * kValues, exists && i < pieces);
