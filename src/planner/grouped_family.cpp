@@ -15,7 +15,6 @@ using namespace grouped;
 namespace {
 
 constexpr int64_t kWarps = kGroupedThreads / 32;
-constexpr int32_t kNoChain = 1 << 30;
 
 // How results are stored, once the rest is known.
 void choose_store(const ConvProblem& problem, const GroupedConfig& config, GroupedParams& params) {
@@ -130,7 +129,7 @@ GroupedParams grouped_params(const GroupedConfig& config, const ConvProblem& pro
   params.run = tiling.run;
   params.by_sets = FastDivmod(params.sets);
   params.by_runs = FastDivmod(ceil_div(tiling.tile_g * params.sets, tiling.run));
-  params.chain = config.operands == GroupedOperands::kFloat ? chain_length(problem) / config.chunk() : kNoChain;
+  params.chain = chain_length(problem) / config.chunk();
   choose_store(problem, config, params);
 
   const int32_t depth = most_taps(params.h) * most_taps(params.w) * params.rows.chunks;

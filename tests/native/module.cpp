@@ -513,6 +513,18 @@ std::vector<int64_t> grouped_rows(const GroupedWalk& params, const GroupedRows& 
   return staged;
 }
 
+std::vector<std::pair<int32_t, int32_t>> grouped_pixels(int32_t width, int32_t step, int32_t first, int32_t count) {
+  const GroupedPixels pixels(width, step);
+  std::vector<std::pair<int32_t, int32_t>> places;
+  int32_t row, column;
+  pixels.find(first, row, column);
+  for (int32_t i = 0; i < count; ++i) {
+    places.emplace_back(row, column);
+    pixels.advance(row, column);
+  }
+  return places;
+}
+
 // By its own tiling, or one that is given: pixels, groups, sets stored together. Offsets are those of the first filter
 // of group 0 if `group` is, else as far from them as its tensors are.
 Products grouped_products(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device,
@@ -2145,6 +2157,7 @@ void bind_index_maths(py::module_& m) {
       "problem"_a, "method"_a);
   m.def("depthwise_any_products", &depthwise_any_products, "problem"_a, "kernel"_a, "device"_a,
         "tiling"_a = std::nullopt);
+  m.def("grouped_pixels", &grouped_pixels, "width"_a, "step"_a, "first"_a, "count"_a);
   m.def("grouped_products", &grouped_products, "problem"_a, "kernel"_a, "device"_a, "group"_a = 0,
         "tiling"_a = std::nullopt);
   m.def("grouped_wgrad_chain", unless_refused(grouped_wgrad_chain), "problem"_a, "kernel"_a, "device"_a);

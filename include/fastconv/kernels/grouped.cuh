@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(kGroupedThreads, GroupedConfig{kOperands, kFil
   if (reduction > 0) stage.land();
   __syncthreads();
 
-  const GroupedOutput<T, std::integral_constant<GroupedConfig, kConfig>> output{
+  const GroupedOutput<T, kConfig> output{
       params, GroupedTargets(params, tile), kept_global(buffers.target + tile.first_target(params)),
       smem + params.buffer_at + warp * params.buffer_bytes, buffers.bias != nullptr ? smem + params.bias_at : 0};
   const auto runs = static_cast<int32_t>(params.by_runs.divisor);

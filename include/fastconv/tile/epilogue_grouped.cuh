@@ -13,10 +13,10 @@
 namespace fastconv {
 
 // The buffer is [channel][pixel] or [pixel][channel], at distances that are known when it is compiled.
-template <typename T, typename Config>
+template <typename T, GroupedConfig kConfig>
 struct GroupedOutput {
-  static constexpr int kSize = sizeof(T), kPixels = Config::value.unit_pixels();
-  static constexpr int kRunBytes = Config::value.run_bytes(), kChannelBytes = Config::value.channel_bytes();
+  static constexpr int kSize = sizeof(T), kPixels = kConfig.unit_pixels();
+  static constexpr int kRunBytes = kConfig.run_bytes(), kChannelBytes = kConfig.channel_bytes();
 
   const GroupedParams& params;
   GroupedTargets targets;

@@ -35,7 +35,9 @@ struct GroupedConfig {
     return operands == GroupedOperands::kFloat ? 2 : filters == 8 ? 4 : 3;
   }
   // Channels that a warp stores together: a sector or two if they lie side by side.
-  FASTCONV_HOST_DEVICE constexpr int32_t run_channels() const { return operands == GroupedOperands::kHalf ? 16 : filters; }
+  FASTCONV_HOST_DEVICE constexpr int32_t run_channels() const {
+    return operands == GroupedOperands::kHalf ? 16 : filters;
+  }
   // From one pixel's to the next one's on their way: 16 bytes more, so that they begin in different banks.
   FASTCONV_HOST_DEVICE constexpr int32_t run_bytes() const {
     return run_channels() * element_bytes() + kGroupedRowBytes;

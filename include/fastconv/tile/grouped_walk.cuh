@@ -18,7 +18,7 @@ namespace fastconv {
 // Pixels of rows of some width, every so many: where they are, by one division for the first.
 struct GroupedPixels {
   FastDivmod by_width;
-  int32_t rows, columns;  // from one to the next if it passes the end of its row; then columns are negative
+  int32_t rows, columns;  // from one to the next past the end of its row: columns are negative
 
   GroupedPixels() = default;
   GroupedPixels(int64_t width, int64_t step)
@@ -30,9 +30,9 @@ struct GroupedPixels {
     by_width.divmod(pixel, row, column);
   }
   FASTCONV_HOST_DEVICE void advance(int32_t& row, int32_t& column) const {
-    const int32_t past = column + columns;  // the end
+    const int32_t past = column + columns;  // negative if the row does not end before it
     row += rows + (past >> 31);
-    // The smaller one of both, if negative numbers are the greatest.
+    // The smaller one, without signs: no branch.
     const auto beyond = static_cast<uint32_t>(past), within = beyond + by_width.divisor;
     column = static_cast<int32_t>(within < beyond ? within : beyond);
   }
@@ -87,7 +87,7 @@ struct GroupedParams : GroupedWalk {
   int32_t target_row, target_column;  // elements from a pixel to the next below, or beside it
   GroupedPixels stored;               // by a lane
   int32_t vectors_log2;               // kChannels: neighbouring lanes that store a pixel's channels
-  int32_t chain;                      // rows of a sum that is not put aside
+  int32_t chain;                      // kFloat: rows of a sum that is not put aside
   // Places in shared memory, which begins with the pixels: filters, a set's bytes of all taps; the taps' GroupedTap,
   // row apart from the rest; bias; the buffers of the warps.
   int32_t filter_at, set_bytes, table_at, taps_at, bias_at, buffer_at, buffer_bytes;

@@ -127,7 +127,7 @@ struct GroupedStage {
           const bool exists = unit.plane < planes && unit.row < rows.tile_h && in_image(row, column);
           const int32_t step = static_cast<int32_t>(rows.stride.c);
           const int32_t channel = unit.group * rows.channels + unit.chunk * kChunk;
-          const Bits* from = source + (exists ? pixel(row, column) + channel * step : 0);
+          const Bits* from = kept_global(source + (exists ? pixel(row, column) + channel * step : 0));
           const int32_t channels = exists ? rows.channels - unit.chunk * kChunk : 0;
 #pragma unroll
           for (int c = 0; c < kChunk; ++c) {
