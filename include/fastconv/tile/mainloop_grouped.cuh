@@ -28,7 +28,7 @@ struct GroupedTensorSums {
 
   static __device__ __forceinline__ int pixel() { return static_cast<int>(threadIdx.x % 16); }
   // Of the table: those of lanes 0 to 15 of two products, then those of the others.
-  static __device__ __forceinline__ int entry(int depth) { return depth & ~3 | depth % 2 * 2 | depth / 2 % 2; }
+  static __device__ __forceinline__ int entry(int depth) { return (depth & ~3) | depth % 2 * 2 | depth / 2 % 2; }
 
   // Rows `begin`, a multiple of four, to `end` of the reduction.
   __device__ __forceinline__ void multiply(const GroupedOperandRows& rows, int begin, int end) {
