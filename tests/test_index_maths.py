@@ -131,6 +131,12 @@ def grouped_convolutions(draw: st.DrawFn) -> Convolution:
     )
 
 
+@given(width=st.integers(1, 300), step=st.integers(1, 300), first=st.integers(0, 300))
+def test_pixels_of_narrow_groups_are_found_one_from_the_other(width: int, step: int, first: int) -> None:
+    places = native.grouped_pixels(width, step, first, 20)
+    assert places == [divmod(first + i * step, width) for i in range(20)]
+
+
 @pytest.mark.parametrize("kernel", GROUPED_KERNELS, ids=lambda kernel: kernel.name)
 @given(
     conv=grouped_convolutions(),

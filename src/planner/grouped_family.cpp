@@ -1,6 +1,7 @@
 #include "fastconv/planner/grouped_family.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "fastconv/core/integers.h"
 #include "fastconv/planner/cost_model.h"
@@ -14,7 +15,6 @@ using namespace grouped;
 namespace {
 
 constexpr int64_t kWarps = kGroupedThreads / 32;
-constexpr int32_t kNoChain = 1 << 30;
 
 // How results are stored, once the rest is known.
 void choose_store(const ConvProblem& problem, const GroupedConfig& config, GroupedParams& params) {
@@ -43,15 +43,16 @@ void choose_store(const ConvProblem& problem, const GroupedConfig& config, Group
   params.store_bytes = static_cast<int32_t>(size);
   while (params.store_bytes < kGroupedRowBytes && whole(2 * params.store_bytes / size)) params.store_bytes *= 2;
   const int64_t vectors = std::max<int64_t>(1, together / (params.store_bytes / size));
-  params.by_store_row = FastDivmod(params.joined ? params.tile_p * params.tile_q : params.tile_q);
-  params.by_vectors = FastDivmod(vectors);
-  // Sixteen bytes more, so that rows of the buffer begin in different banks.
+  params.vectors_log2 = std::bit_width(static_cast<uint64_t>(vectors - 1));
+  params.target_row = static_cast<int32_t>(params.h.target_step * side.stride.h);
+  params.target_column = static_cast<int32_t>(params.w.target_step * side.stride.w);
+  const int64_t width = params.joined ? params.tile_p * params.tile_q : params.tile_q;
   if (params.store == GroupedStore::kChannels) {
-    params.buffer_pitch = static_cast<int32_t>(round_up(together * size, kGroupedRowBytes)) + kGroupedRowBytes;
-    params.buffer_bytes = config.unit_pixels() * params.buffer_pitch;
+    params.stored = GroupedPixels(width, 32 >> params.vectors_log2);
+    params.buffer_bytes = config.unit_pixels() * config.run_bytes();
   } else {
-    params.buffer_pitch = static_cast<int32_t>(config.unit_pixels() * size) + kGroupedRowBytes;
-    params.buffer_bytes = static_cast<int32_t>(together) * params.buffer_pitch;
+    params.stored = GroupedPixels(width, std::min<int64_t>(32 * params.store_bytes / size, config.unit_pixels()));
+    params.buffer_bytes = static_cast<int32_t>(together) * config.channel_bytes();
   }
 }
 
@@ -96,9 +97,7 @@ Plan cheapest(const KernelEntry& entry, const ConvProblem& problem, const Device
   const GroupedConfig& config = entry.grouped;
   const ConvMap map = make_conv_map(problem, false);
   const int64_t chunks = ceil_div(map.channels, config.chunk());
-  // Channels that a warp stores together: a sector or two if they lie side by side.
-  const bool inner = target_side(problem).stride.c == 1;
-  const int64_t most_run = inner ? (config.operands == GroupedOperands::kFloat ? 8 : 16) / map.filters : 1;
+  const int64_t most_run = target_side(problem).stride.c == 1 ? config.run_channels() / map.filters : 1;
   const int64_t run = sets_of(config, map.filters) > 1 ? 1 : std::max<int64_t>(most_run, 1);
   Plan best;
   for_tilings(problem, map, [&](GroupedTiling tiling) {
@@ -130,7 +129,7 @@ GroupedParams grouped_params(const GroupedConfig& config, const ConvProblem& pro
   params.run = tiling.run;
   params.by_sets = FastDivmod(params.sets);
   params.by_runs = FastDivmod(ceil_div(tiling.tile_g * params.sets, tiling.run));
-  params.chain = config.operands == GroupedOperands::kFloat ? chain_length(problem) / config.chunk() : kNoChain;
+  params.chain = chain_length(problem) / config.chunk();
   choose_store(problem, config, params);
 
   const int32_t depth = most_taps(params.h) * most_taps(params.w) * params.rows.chunks;
@@ -142,7 +141,7 @@ GroupedParams grouped_params(const GroupedConfig& config, const ConvProblem& pro
   };
   params.set_bytes = depth * config.filters * kGroupedRowBytes;
   params.filter_at = place(int64_t{params.set_bytes} * params.sets * tiling.tile_g);
-  params.table_at = place(4 * (depth + kGroupedSpareTaps));
+  params.table_at = place(4 * grouped_table_entries(depth));
   params.taps_at = place(8 * depth);
   params.bias_at = place(problem.has_bias ? 4 * tiling.tile_g * params.filters : 0);
   params.buffer_at = end;

@@ -46,7 +46,7 @@ GroupedRows make_rows(const ConvProblem& problem, const GroupedConfig& config, c
   rows.columns = rows.pairs ? rows.tile_w / 2 + 1 : rows.tile_w;
   const int32_t pixels = rows.tile_h * rows.columns;
   rows.units = planes * pixels;
-  rows.by_width = FastDivmod(rows.tile_w);
+  rows.copied = GroupedPixels(rows.tile_w, kGroupedThreads >> rows.lanes_log2);
   rows.by_columns = FastDivmod(rows.columns);
   rows.by_chunks = FastDivmod(rows.chunks);
   rows.by_inner = FastDivmod(rows.channels_inner ? planes : pixels);
@@ -67,7 +67,10 @@ void set_walk(const ConvProblem& problem, const GroupedConfig& config, const Gro
   walk.by_tiles_w = FastDivmod(ceil_div(map.w.rows, tiling.tile_q));
   walk.by_tiles_h = FastDivmod(ceil_div(map.h.rows, tiling.tile_p));
   walk.by_phases_w = FastDivmod(map.w.phases), walk.by_phases_h = FastDivmod(map.h.phases);
-  walk.by_tile_q = FastDivmod(tiling.tile_q);
+  walk.named = GroupedPixels(tiling.tile_q, config.lane_pixels());
+  walk.row_bytes = walk.h.source_step * walk.rows.tile_w * kGroupedRowBytes;
+  walk.column_bytes = walk.w.source_step * kGroupedRowBytes;
+  walk.last_row = (tiling.tile_p - 1) * walk.row_bytes + (tiling.tile_q - 1) * walk.column_bytes;
 }
 
 const char* why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {

@@ -140,6 +140,9 @@ def depthwise_any_products(
     """As products(), by a depthwise kernel for any filter, its own tiling or another one (the members of its struct).
     Raises ValueError if the kernel refuses."""
 
+def grouped_pixels(width: int, step: int, first: int, count: int) -> list[tuple[int, int]]:
+    """Row and column of every `step`th pixel from `first` on, found one from the other."""
+
 def grouped_products(
     problem: ConvProblem,
     kernel: Kernel,

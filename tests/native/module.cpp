@@ -491,7 +491,18 @@ std::vector<int64_t> grouped_rows(const GroupedWalk& params, const GroupedRows& 
     }
   };
   if (rows.copy_bytes > 0) {
-    for (int32_t i = 0; i < planes * all; ++i) stage(i / all, i % all / rows.tile_w, i % all % rows.tile_w);
+    // As threads do: each copies some pixels of a plane.
+    const int32_t lanes = 1 << rows.lanes_log2, step = kGroupedThreads / lanes;
+    for (int32_t plane = 0; plane < planes; ++plane) {
+      for (int32_t first = 0; first < step; ++first) {
+        int32_t row, column;
+        rows.copied.find(first, row, column);
+        for (int32_t pixel = first; pixel < all; pixel += step) {
+          stage(plane, row, column);
+          rows.copied.advance(row, column);
+        }
+      }
+    }
     return staged;
   }
   for (int32_t i = 0; i < rows.units + 2 * kGroupedThreads; ++i) {
@@ -504,6 +515,18 @@ std::vector<int64_t> grouped_rows(const GroupedWalk& params, const GroupedRows& 
     }
   }
   return staged;
+}
+
+std::vector<std::pair<int32_t, int32_t>> grouped_pixels(int32_t width, int32_t step, int32_t first, int32_t count) {
+  const GroupedPixels pixels(width, step);
+  std::vector<std::pair<int32_t, int32_t>> places;
+  int32_t row, column;
+  pixels.find(first, row, column);
+  for (int32_t i = 0; i < count; ++i) {
+    places.emplace_back(row, column);
+    pixels.advance(row, column);
+  }
+  return places;
 }
 
 // By its own tiling, or one that is given: pixels, groups, sets stored together. Offsets are those of the first filter
@@ -526,6 +549,7 @@ Products grouped_products(const ConvProblem& problem, const KernelEntry& kernel,
   for (int32_t block = 0; block < blocks; ++block) {
     const GroupedTile tile(params, block);
     if (tile.rows <= 0 || tile.columns <= 0) continue;
+    const GroupedTargets targets(params, tile);
     const int32_t of_tile = group - tile.first_group;
     if (of_tile < 0 || of_tile >= tile.groups) continue;
     const std::vector<int64_t> staged = grouped_rows(params, rows, tile, tile.halo_h, tile.halo_w);
@@ -535,14 +559,18 @@ Products grouped_products(const ConvProblem& problem, const KernelEntry& kernel,
     }
     for (int32_t pixel = 0; pixel < params.tile_p * params.tile_q; ++pixel) {
       const int32_t piece = pixel % vector;
-      const int64_t target = tile.target_of(params, pixel - piece);
-      if (target < 0) continue;
+      int32_t row, column;
+      params.stored.find(pixel - piece, row, column);
+      if (!targets.exists(row, column)) continue;
+      const int64_t target = targets.offset(params, row, column);
       if ((first + target) * size % params.store_bytes != 0 && vector > 1) throw py::index_error("not aligned");
       for (int32_t i = 0; i < tile.reduction(params); ++i) {
         const GroupedTap tap = tile.tap(params, i);
-        const int32_t row = of_tile * rows.chunks * rows.plane_bytes + GroupedTile::row_of(params, pixel) + tap.row;
+        params.named.find(pixel, row, column);
+        const int32_t at =
+            of_tile * rows.chunks * rows.plane_bytes + GroupedTile::row_of(params, row, column) + tap.row;
         for (int32_t c = 0; c < params.chunk; ++c) {
-          const int64_t from = staged.at(row / kGroupedRowBytes * params.chunk + c);
+          const int64_t from = staged.at(at / kGroupedRowBytes * params.chunk + c);
           if (from < kOutside) throw py::index_error("not staged");
           if (c >= tap.channels && from != kOutside) throw py::index_error("a channel of the next group");
           if (from == kOutside) continue;
@@ -2162,6 +2190,7 @@ void bind_index_maths(py::module_& m) {
       "problem"_a, "method"_a);
   m.def("depthwise_any_products", &depthwise_any_products, "problem"_a, "kernel"_a, "device"_a,
         "tiling"_a = std::nullopt);
+  m.def("grouped_pixels", &grouped_pixels, "width"_a, "step"_a, "first"_a, "count"_a);
   m.def("grouped_products", &grouped_products, "problem"_a, "kernel"_a, "device"_a, "group"_a = 0,
         "tiling"_a = std::nullopt);
   m.def("grouped_wgrad_chain", unless_refused(grouped_wgrad_chain), "problem"_a, "kernel"_a, "device"_a);

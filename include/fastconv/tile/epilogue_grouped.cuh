@@ -12,12 +12,14 @@
 
 namespace fastconv {
 
-template <typename T, int kPixels>
+// The buffer is [channel][pixel] or [pixel][channel], at distances that are known when it is compiled.
+template <typename T, GroupedConfig kConfig>
 struct GroupedOutput {
-  static constexpr int kSize = sizeof(T);
+  static constexpr int kSize = sizeof(T), kPixels = kConfig.unit_pixels();
+  static constexpr int kRunBytes = kConfig.run_bytes(), kChannelBytes = kConfig.channel_bytes();
 
   const GroupedParams& params;
-  const GroupedTile& tile;
+  GroupedTargets targets;
   T* target;  // of the tile's first pixel and channel
   uint32_t buffer;
   uint32_t bias;  // as floats, of the tile's channels; 0 if there is none
@@ -26,20 +28,13 @@ struct GroupedOutput {
   // the buffer has is added if they are `more` of the same.
   template <typename Sums>
   __device__ __forceinline__ void put(Sums& sums, int channel, int first, int limit, bool more) const {
-    if (bias != 0 && !more) {
-      const int lane_filter = Sums::first_filter(ptx::lane());
-      const uint32_t from = bias + (first + channel + lane_filter) * 4;
-      sums.for_pairs([&](int, int filter, float& a, float& b) {
-        if (lane_filter + filter < limit) a += __uint_as_float(ptx::load_shared4(from + filter * 4));
-        if (lane_filter + filter + 1 < limit) b += __uint_as_float(ptx::load_shared4(from + filter * 4 + 4));
-      });
-    }
+    if (bias != 0 && !more) add_bias(sums, bias + (first + channel) * 4, limit);
     if (params.store == GroupedStore::kPixels) {
-      put<false>(sums, channel, limit, kSize, params.buffer_pitch, more);
+      put<false, kSize, kChannelBytes>(sums, channel, limit, more);
     } else if (params.filters % 2 == 0) {
-      put<true>(sums, channel, limit, params.buffer_pitch, kSize, more);
+      put<true, kRunBytes, kSize>(sums, channel, limit, more);
     } else {
-      put<false>(sums, channel, limit, params.buffer_pitch, kSize, more);
+      put<false, kRunBytes, kSize>(sums, channel, limit, more);
     }
   }
 
@@ -55,85 +50,122 @@ struct GroupedOutput {
   }
 
  private:
-  // kPairs: of filters, side by side in the buffer; both or none of them exist.
-  template <bool kPairs, typename Sums>
-  __device__ __forceinline__ void put(Sums& sums, int channel, int limit, uint32_t pixel_bytes, uint32_t filter_bytes,
-                                      bool more) const {
-    const int lane = ptx::lane(), lane_filter = Sums::first_filter(lane);
-    const uint32_t to = buffer + Sums::first_pixel(lane) * pixel_bytes + (channel + lane_filter) * filter_bytes;
-    auto place = [&](int pixel, int filter) { return to + pixel * pixel_bytes + filter * filter_bytes; };
-    if constexpr (std::is_same_v<T, float>) {
-      if (more) {
-        sums.for_pairs([&](int pixel, int filter, float& a, float& b) {
-          if (lane_filter + filter < limit) a += __uint_as_float(ptx::load_shared4(place(pixel, filter)));
-          if (lane_filter + filter + 1 < limit) b += __uint_as_float(ptx::load_shared4(place(pixel, filter + 1)));
-        });
-      }
+  template <typename Sums>
+  static __device__ __forceinline__ void add_bias(Sums& sums, uint32_t from, int limit) {
+#pragma unroll
+    for (int pair = 0; pair < Sums::kPairs; ++pair) {
+      const int filter = Sums::filter(pair);
+      const float b0 = filter < limit ? __uint_as_float(ptx::load_shared4(from + filter * 4)) : 0.f;
+      const float b1 = filter + 1 < limit ? __uint_as_float(ptx::load_shared4(from + filter * 4 + 4)) : 0.f;
+      sums.for_pixels(pair, [&](int, float& a, float& b) { a += b0, b += b1; });
     }
-    sums.for_pairs([&](int pixel, int filter, float a, float b) {
-      const bool exists = lane_filter + filter < limit, two = lane_filter + filter + 1 < limit;
+  }
+
+  // kTogether: pairs of filters lie side by side, and both or none of them exist.
+  template <bool kTogether, int kPixelBytes, int kFilterBytes, typename Sums>
+  __device__ __forceinline__ void put(Sums& sums, int channel, int limit, bool more) const {
+    const uint32_t first = buffer + Sums::first_pixel() * kPixelBytes + channel * kFilterBytes;
+#pragma unroll
+    for (int pair = 0; pair < Sums::kPairs; ++pair) {
+      const int filter = Sums::filter(pair);
+      if (filter >= limit) continue;
+      const bool two = kTogether || filter + 1 < limit;
+      const uint32_t to = first + filter * kFilterBytes;
       if constexpr (std::is_same_v<T, float>) {
-        if constexpr (kPairs) {
-          if (exists) ptx::store_shared_floats(place(pixel, filter), a, b);
-        } else {
-          if (exists) ptx::store_shared_float(place(pixel, filter), a);
-          if (two) ptx::store_shared_float(place(pixel, filter + 1), b);
-        }
-      } else {
-        const uint32_t v = pack2<T>(a, b);
-        if constexpr (kPairs) {
-          if (exists) ptx::store_shared4(place(pixel, filter), v);
-        } else {
-          if (exists) ptx::store_shared2(place(pixel, filter), static_cast<uint16_t>(v));
-          if (two) ptx::store_shared2(place(pixel, filter + 1), static_cast<uint16_t>(v >> 16));
+        if (more) {
+          sums.for_pixels(pair, [&](int pixel, float& a, float& b) {
+            a += __uint_as_float(ptx::load_shared4(to + pixel * kPixelBytes));
+            if (two) b += __uint_as_float(ptx::load_shared4(to + pixel * kPixelBytes + kFilterBytes));
+          });
         }
       }
-    });
+      sums.for_pixels(pair, [&](int pixel, float a, float b) {
+        store<kTogether>(to + pixel * kPixelBytes, kFilterBytes, a, b, two);
+      });
+    }
+  }
+  template <bool kTogether>
+  static __device__ __forceinline__ void store(uint32_t to, int distance, float a, float b, bool two) {
+    if constexpr (std::is_same_v<T, float>) {
+      if constexpr (kTogether) return ptx::store_shared_floats(to, a, b);
+      ptx::store_shared_float(to, a);
+      if (two) ptx::store_shared_float(to + distance, b);
+    } else {
+      const uint32_t v = pack2<T>(a, b);
+      if constexpr (kTogether) return ptx::store_shared4(to, v);
+      ptx::store_shared2(to, static_cast<uint16_t>(v));
+      if (two) ptx::store_shared2(to + distance, static_cast<uint16_t>(v >> 16));
+    }
   }
 
   template <int kBytes>
   __device__ __forceinline__ void drain(int pixel, int first, int channels) const {
-    constexpr int kValues = kBytes / kSize;
-    const int lane = ptx::lane();
     if (params.store == GroupedStore::kPixels) {
-      constexpr int kPieces = kPixels / kValues, kLanes = kPieces < 32 ? kPieces : 32;
-#pragma unroll 1
-      for (int piece = lane % kLanes; piece < kPieces; piece += kLanes) {
-        const int64_t offset = tile.target_of(params, pixel + piece * kValues);
-        if (offset < 0) continue;
-        const int k0 = lane / kLanes;
-        T* to = target + (offset + (first + k0) * params.target.c);
-        uint32_t from = buffer + k0 * params.buffer_pitch + piece * kBytes;
-#pragma unroll 2
-        for (int k = k0; k < channels; k += 32 / kLanes) {
-          move<kBytes>(to, from);
-          to += 32 / kLanes * params.target.c, from += 32 / kLanes * params.buffer_pitch;
-        }
-      }
+      drain_pixels<kBytes>(pixel, first, channels);
     } else {
-      const int vectors = static_cast<int>(params.by_vectors.divisor);
-#pragma unroll 2
-      for (int item = lane; item < kPixels * vectors; item += 32) {
-        int at, vector;
-        params.by_vectors.divmod(item, at, vector);
-        const int64_t offset = tile.target_of(params, pixel + at);
-        if (offset < 0 || vector * kValues >= channels) continue;
-        move<kBytes>(target + (offset + first + vector * kValues), buffer + at * params.buffer_pitch + vector * kBytes);
-      }
+      drain_channels<kBytes>(pixel, first, channels);
     }
   }
 
   template <int kBytes>
-  static __device__ __forceinline__ void move(T* to, uint32_t from) {
-    if constexpr (kBytes == 16) {
-      *reinterpret_cast<uint4*>(to) = ptx::load_shared16(from);
-    } else if constexpr (kBytes == 8) {
-      *reinterpret_cast<uint2*>(to) = ptx::load_shared8(from);
-    } else if constexpr (kBytes == 4) {
-      *reinterpret_cast<uint32_t*>(to) = ptx::load_shared4(from);
-    } else {
-      *reinterpret_cast<uint16_t*>(to) = ptx::load_shared2(from);
+  __device__ __forceinline__ void drain_pixels(int pixel, int first, int channels) const {
+    constexpr int kValues = kBytes / kSize, kPieces = kPixels / kValues, kLanes = kPieces < 32 ? kPieces : 32;
+    const int lane = ptx::lane(), piece = lane % kLanes, channel = lane / kLanes;
+    int32_t row, column;
+    params.stored.find(pixel + piece * kValues, row, column);
+    uint32_t line = buffer + channel * kChannelBytes + piece * kBytes;
+    T* const to_channel = target + (first + channel) * params.target.c;
+#pragma unroll 1
+    for (int i = 0; i < kPieces; i += kLanes) {
+      if (targets.exists(row, column)) {
+        T* to = to_channel + targets.offset(params, row, column);
+        uint32_t from = line;
+#pragma unroll 2
+        for (int k = channel; k < channels; k += 32 / kLanes) {
+          store(to, load<kBytes>(from));
+          to += 32 / kLanes * params.target.c, from += 32 / kLanes * kChannelBytes;
+        }
+      }
+      params.stored.advance(row, column), line += kLanes * kBytes;
     }
+  }
+
+  template <int kBytes>
+  __device__ __forceinline__ void drain_channels(int pixel, int first, int channels) const {
+    constexpr int kValues = kBytes / kSize;
+    const int lane = ptx::lane(), vector = lane & ((1 << params.vectors_log2) - 1), at = lane >> params.vectors_log2;
+    const int step = 32 >> params.vectors_log2;
+    int32_t row, column;
+    params.stored.find(pixel + at, row, column);
+    if (vector * kValues >= channels) return;
+    uint32_t from = buffer + at * kRunBytes + vector * kBytes;
+    T* const to = target + (first + vector * kValues);
+    // Two at a time, so that the second one's load does not wait for the first one's store.
+#pragma unroll 1
+    for (int i = 0; i < kPixels; i += 2 * step) {
+      const auto v0 = load<kBytes>(from), v1 = load<kBytes>(from + step * kRunBytes);
+      if (targets.exists(row, column)) store(to + targets.offset(params, row, column), v0);
+      params.stored.advance(row, column);
+      if (targets.exists(row, column)) store(to + targets.offset(params, row, column), v1);
+      params.stored.advance(row, column);
+      from += 2 * step * kRunBytes;
+    }
+  }
+
+  template <int kBytes>
+  static __device__ __forceinline__ auto load(uint32_t from) {
+    if constexpr (kBytes == 16)
+      return ptx::load_shared16(from);
+    else if constexpr (kBytes == 8)
+      return ptx::load_shared8(from);
+    else if constexpr (kBytes == 4)
+      return ptx::load_shared4(from);
+    else
+      return ptx::load_shared2(from);
+  }
+  template <typename Word>
+  static __device__ __forceinline__ void store(T* to, const Word& v) {
+    *reinterpret_cast<Word*>(to) = v;
   }
 };
 

@@ -28,8 +28,24 @@ struct GroupedConfig {
   FASTCONV_HOST_DEVICE constexpr int32_t chunk() const { return kGroupedRowBytes / element_bytes(); }
   // Pixels that a warp multiplies at once: a unit.
   FASTCONV_HOST_DEVICE constexpr int32_t unit_pixels() const { return operands == GroupedOperands::kFloat ? 128 : 64; }
+  // Of which a lane has a row of every so many.
+  FASTCONV_HOST_DEVICE constexpr int32_t lane_pixels() const { return operands == GroupedOperands::kFloat ? 32 : 16; }
   // As many as leave registers for the sums.
-  FASTCONV_HOST_DEVICE constexpr int32_t blocks_per_sm() const { return operands == GroupedOperands::kFloat ? 2 : 3; }
+  FASTCONV_HOST_DEVICE constexpr int32_t blocks_per_sm() const {
+    return operands == GroupedOperands::kFloat ? 2 : filters == 8 ? 4 : 3;
+  }
+  // Channels that a warp stores together: a sector or two if they lie side by side.
+  FASTCONV_HOST_DEVICE constexpr int32_t run_channels() const {
+    return operands == GroupedOperands::kHalf ? 16 : filters;
+  }
+  // From one pixel's to the next one's on their way: 16 bytes more, so that they begin in different banks.
+  FASTCONV_HOST_DEVICE constexpr int32_t run_bytes() const {
+    return run_channels() * element_bytes() + kGroupedRowBytes;
+  }
+  // Likewise from one channel's pixels to the next one's.
+  FASTCONV_HOST_DEVICE constexpr int32_t channel_bytes() const {
+    return unit_pixels() * element_bytes() + kGroupedRowBytes;
+  }
 
   // Weight gradient. A unit is a set of filters and some rows, each a tap of a chunk; so many threads share its sums,
   // each of which has so many quads of them.

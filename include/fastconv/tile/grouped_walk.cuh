@@ -15,6 +15,29 @@
 
 namespace fastconv {
 
+// Pixels of rows of some width, every so many: where they are, by one division for the first.
+struct GroupedPixels {
+  FastDivmod by_width;
+  int32_t rows, columns;  // from one to the next past the end of its row: columns are negative
+
+  GroupedPixels() = default;
+  GroupedPixels(int64_t width, int64_t step)
+      : by_width(width),
+        rows(static_cast<int32_t>(step / width + 1)),
+        columns(static_cast<int32_t>(step % width - width)) {}
+
+  FASTCONV_HOST_DEVICE void find(int32_t pixel, int32_t& row, int32_t& column) const {
+    by_width.divmod(pixel, row, column);
+  }
+  FASTCONV_HOST_DEVICE void advance(int32_t& row, int32_t& column) const {
+    const int32_t past = column + columns;  // negative if the row does not end before it
+    row += rows + (past >> 31);
+    // The smaller one, without signs: no branch.
+    const auto beyond = static_cast<uint32_t>(past), within = beyond + by_width.divisor;
+    column = static_cast<int32_t>(within < beyond ? within : beyond);
+  }
+};
+
 // How pixels of a tensor become rows.
 struct GroupedRows {
   Strides stride;
@@ -27,11 +50,12 @@ struct GroupedRows {
   int32_t copy_bytes;
   int32_t lanes_log2;  // copies: neighbouring threads that have a pixel's chunks
   bool pairs;
-  bool channels_inner;              // neighbouring threads have chunks, not pixels
-  int32_t columns;                  // that are loaded of a row, in pairs if they come so
-  int32_t units;                    // of a chunk and a pixel or two
-  FastDivmod by_width, by_columns;  // tile_w; columns
-  FastDivmod by_chunks, by_inner;   // chunks; of the units, planes or pixels, whichever is inner
+  bool channels_inner;   // neighbouring threads have chunks, not pixels
+  int32_t columns;       // that are loaded of a row, in pairs if they come so
+  int32_t units;         // of a chunk and a pixel or two
+  GroupedPixels copied;  // by a thread
+  FastDivmod by_columns;
+  FastDivmod by_chunks, by_inner;  // chunks; of the units, planes or pixels, whichever is inner
 };
 
 enum class GroupedStore : int8_t { kPixels, kChannels };  // what lies side by side in the output
@@ -46,7 +70,8 @@ struct GroupedWalk {
   int32_t chunk;            // channels
   int32_t tile_p, tile_q, tile_g;
   FastDivmod by_group_blocks, by_tiles_w, by_tiles_h, by_phases_w, by_phases_h;
-  FastDivmod by_tile_q;
+  GroupedPixels named;                        // those of a tile that a lane has rows of
+  int32_t row_bytes, column_bytes, last_row;  // from one to the next below, or beside it; to the tile's last
 };
 
 // Forward pass and input gradient.
@@ -57,18 +82,19 @@ struct GroupedParams : GroupedWalk {
   FastDivmod by_sets, by_runs;
   // A warp's results on their way to memory: [channel][pixel] or [pixel][channel] of unit_pixels and a run's channels.
   GroupedStore store;
-  bool joined;           // rows of a tile follow each other in memory
-  int32_t store_bytes;   // of an access
-  int32_t buffer_pitch;  // bytes
-  FastDivmod by_store_row, by_vectors;
-  int32_t chain;  // rows of a sum that is not put aside
+  bool joined;                        // rows of a tile follow each other in memory
+  int32_t store_bytes;                // of an access
+  int32_t target_row, target_column;  // elements from a pixel to the next below, or beside it
+  GroupedPixels stored;               // by a lane
+  int32_t vectors_log2;               // kChannels: neighbouring lanes that store a pixel's channels
+  int32_t chain;                      // kFloat: rows of a sum that is not put aside
   // Places in shared memory, which begins with the pixels: filters, a set's bytes of all taps; the taps' GroupedTap,
   // row apart from the rest; bias; the buffers of the warps.
   int32_t filter_at, set_bytes, table_at, taps_at, bias_at, buffer_at, buffer_bytes;
 };
 
-// Entries of the table of rows beyond the reduction, which are read ahead.
-inline constexpr int kGroupedSpareTaps = 4;
+// Entries of the table of rows: groups of four, and one of them that is read ahead.
+FASTCONV_HOST_DEVICE constexpr int32_t grouped_table_entries(int32_t reduction) { return (reduction + 3) / 4 * 4 + 4; }
 
 // The reduction of a phase has a row for each tap and chunk.
 struct GroupedTap {
@@ -113,18 +139,8 @@ struct GroupedTile {
             smaller(params.chunk, rows.channels - chunk * params.chunk)};
   }
   // Where a pixel of the tile has its first tap, bytes; there may be fewer pixels than are asked for.
-  FASTCONV_HOST_DEVICE static int32_t row_of(const GroupedWalk& params, int32_t pixel) {
-    int32_t row, column;
-    params.by_tile_q.divmod(smaller(pixel, params.tile_p * params.tile_q - 1), row, column);
-    return (row * params.h.source_step * params.rows.tile_w + column * params.w.source_step) * kGroupedRowBytes;
-  }
-  // Elements from the tile's first pixel, negative where there is no pixel.
-  FASTCONV_HOST_DEVICE int64_t target_of(const GroupedParams& params, int32_t pixel) const {
-    int32_t row, column;
-    params.by_store_row.divmod(pixel, row, column);
-    const bool exists = params.joined ? row == 0 && column < rows * params.tile_q : row < rows && column < columns;
-    return exists ? row * (params.h.target_step * params.target.h) + column * (params.w.target_step * params.target.w)
-                  : -1;
+  FASTCONV_HOST_DEVICE static int32_t row_of(const GroupedWalk& params, int32_t row, int32_t column) {
+    return smaller(row * params.row_bytes + column * params.column_bytes, params.last_row);
   }
   FASTCONV_HOST_DEVICE int64_t first_target(const GroupedParams& params) const {
     return image * params.target.n + int64_t{first_group} * params.filters * params.target.c +
@@ -147,6 +163,20 @@ struct GroupedTile {
   }
   FASTCONV_HOST_DEVICE static int32_t staged_tap(const Axis& axis, const AxisPhase& phase, int32_t tap) {
     return tap * axis.tap_source_step - backwards(axis, phase);
+  }
+};
+
+// A tile's pixels as they are stored, those of joined rows as one row.
+struct GroupedTargets {
+  int32_t rows, columns;  // that exist
+
+  FASTCONV_HOST_DEVICE GroupedTargets(const GroupedParams& params, const GroupedTile& tile)
+      : rows(params.joined ? 1 : tile.rows), columns(params.joined ? tile.rows * params.tile_q : tile.columns) {}
+
+  FASTCONV_HOST_DEVICE bool exists(int32_t row, int32_t column) const { return row < rows && column < columns; }
+  // Elements from the tile's first pixel.
+  FASTCONV_HOST_DEVICE static int32_t offset(const GroupedParams& params, int32_t row, int32_t column) {
+    return row * params.target_row + column * params.target_column;
   }
 };
 

@@ -71,9 +71,9 @@ struct GroupedWgradPixel {
 
   FASTCONV_HOST_DEVICE GroupedWgradPixel(const GroupedWgradParams& params, const GroupedTile& tile, int32_t pixel) {
     int32_t line, column;
-    params.by_tile_q.divmod(pixel, line, column);
+    params.named.find(pixel, line, column);
     exists = line < tile.rows && column < tile.columns;
-    row = (line * params.h.source_step * params.rows.tile_w + column * params.w.source_step) * kGroupedRowBytes;
+    row = line * params.row_bytes + column * params.column_bytes;
   }
 };
 

@@ -18,4 +18,12 @@ __device__ __forceinline__ T kept(T value) {
   return value;
 }
 
+// To global memory, which the compiler no longer sees either.
+template <typename T>
+__device__ __forceinline__ T* kept_global(T* pointer) {
+  pointer = kept(pointer);
+  __builtin_assume(__isGlobal(pointer));
+  return pointer;
+}
+
 }  // namespace fastconv

@@ -26,9 +26,11 @@ struct GroupedTensorSums {
   static constexpr int kDepthBytes = kTiles * 8 * kGroupedRowBytes;  // of the filters
   float sum[kGroupedBlocks][kTiles][4];
 
-  static __device__ __forceinline__ int pixel(int block) { return block * 16 + static_cast<int>(threadIdx.x) % 16; }
+  static __device__ __forceinline__ int pixel() { return static_cast<int>(threadIdx.x % 16); }
+  // Of the table: those of lanes 0 to 15 of two products, then those of the others.
+  static __device__ __forceinline__ int entry(int depth) { return (depth & ~3) | depth % 2 * 2 | depth / 2 % 2; }
 
-  // Rows `begin`, which is even, to `end` of the reduction.
+  // Rows `begin`, a multiple of four, to `end` of the reduction.
   __device__ __forceinline__ void multiply(const GroupedOperandRows& rows, int begin, int end) {
     const uint32_t lane = threadIdx.x % 32;
 #pragma unroll
@@ -36,34 +38,38 @@ struct GroupedTensorSums {
 #pragma unroll
       for (auto& tile : tiles) tile[0] = tile[1] = tile[2] = tile[3] = 0.f;
     }
-    uint32_t table = rows.table + (begin + lane / 16) * 4;
+    uint32_t table = rows.table + begin * 4 + lane / 16 * 8;
     uint32_t filter = rows.filter + begin * kDepthBytes + lane * 4;
-    uint32_t row = rows.group + ptx::load_shared4(table);
+    uint2 row = ptx::load_shared8(table);
+    int left = end - begin;
 #pragma unroll 1
-    for (int depth = begin + 1; depth < end; depth += 2) {
-      table += 8;
-      const uint32_t next = rows.group + ptx::load_shared4(table);  // the table ends with spare entries
-      multiply<2>(rows, row, filter);
-      filter += 2 * kDepthBytes;
+    for (; left >= 4; left -= 4) {
+      table += 16;
+      const uint2 next = ptx::load_shared8(table);  // the table ends with spare entries
+      multiply<2>(rows, row.x, filter);
+      multiply<2>(rows, row.y, filter + 2 * kDepthBytes);
+      filter += 4 * kDepthBytes;
       row = next;
     }
-    if ((end - begin) % 2 != 0) multiply<1>(rows, row, filter);
+    if (left >= 2) {
+      multiply<2>(rows, row.x, filter);
+      filter += 2 * kDepthBytes;
+      row.x = row.y;
+    }
+    if (left % 2 != 0) multiply<1>(rows, row.x, filter);
   }
 
-  // A lane has pairs of filters that lie side by side: f(pixel and first filter from the lane's, its sum, the next
-  // one's).
-  static __device__ __forceinline__ int first_pixel(int lane) { return lane / 4; }
-  static __device__ __forceinline__ int first_filter(int lane) { return lane % 4 * 2; }
+  // A lane has pairs of filters that lie side by side: f(pixel from the lane's first, sums of a pair's two filters).
+  static constexpr int kPairs = kTiles;
+  static __device__ __forceinline__ int first_pixel() { return static_cast<int>(threadIdx.x % 32 / 4); }
+  static __device__ __forceinline__ int filter(int pair) { return pair * 8 + static_cast<int>(threadIdx.x % 4 * 2); }
   template <typename F>
-  __device__ __forceinline__ void for_pairs(F&& f) {
+  __device__ __forceinline__ void for_pixels(int pair, F&& f) {
 #pragma unroll
     for (int m = 0; m < kGroupedBlocks; ++m) {
 #pragma unroll
-      for (int t = 0; t < kTiles; ++t) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          f(m * 16 + half * 8, t * 8, sum[m][t][2 * half], sum[m][t][2 * half + 1]);
-        }
+      for (int half = 0; half < 2; ++half) {
+        f(m * 16 + half * 8, sum[m][pair][2 * half], sum[m][pair][2 * half + 1]);
       }
     }
   }
@@ -71,7 +77,8 @@ struct GroupedTensorSums {
  private:
   // kRows of the reduction; what lanes name beyond is not used.
   template <int kRows>
-  __device__ __forceinline__ void multiply(const GroupedOperandRows& rows, uint32_t row, uint32_t filter) {
+  __device__ __forceinline__ void multiply(const GroupedOperandRows& rows, uint32_t distance, uint32_t filter) {
+    const uint32_t row = rows.group + distance;
     uint32_t b[kTiles][kRows];
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
@@ -99,7 +106,8 @@ struct GroupedFloatSums {
   static constexpr int kFilters = 8, kChunk = 4;
   float sum[kGroupedBlocks][kFilters];
 
-  static __device__ __forceinline__ int pixel(int block) { return block * 32 + static_cast<int>(threadIdx.x) % 32; }
+  static __device__ __forceinline__ int pixel() { return static_cast<int>(threadIdx.x % 32); }
+  static __device__ __forceinline__ int entry(int depth) { return depth; }
 
   __device__ __forceinline__ void multiply(const GroupedOperandRows& rows, int begin, int end) {
 #pragma unroll
@@ -130,15 +138,13 @@ struct GroupedFloatSums {
     }
   }
 
-  static __device__ __forceinline__ int first_pixel(int lane) { return lane; }
-  static __device__ __forceinline__ int first_filter(int) { return 0; }
+  static constexpr int kPairs = kFilters / 2;
+  static __device__ __forceinline__ int first_pixel() { return pixel(); }
+  static __device__ __forceinline__ int filter(int pair) { return 2 * pair; }
   template <typename F>
-  __device__ __forceinline__ void for_pairs(F&& f) {
+  __device__ __forceinline__ void for_pixels(int pair, F&& f) {
 #pragma unroll
-    for (int m = 0; m < kGroupedBlocks; ++m) {
-#pragma unroll
-      for (int k = 0; k < kFilters; k += 2) f(m * 32, k, sum[m][k], sum[m][k + 1]);
-    }
+    for (int m = 0; m < kGroupedBlocks; ++m) f(m * 32, sum[m][2 * pair], sum[m][2 * pair + 1]);
   }
 };
 

@@ -207,21 +207,15 @@ FASTCONV_HOST_DEVICE bool has_largest_bf16(const uint32_t (&pairs)[kPairs]) {
 #endif
 }
 
-// To nearest, ties away from zero. An infinity remains one, and nothing else becomes one.
+// To nearest, ties away from zero. An infinity remains one, and nothing else becomes one. GPUs have no instruction for
+// this: cvt.rna.satfinite, which makes infinities finite, is longer than these lines.
 FASTCONV_HOST_DEVICE uint32_t to_tf32(float value) {
+  constexpr uint32_t kLeftOut = 0x1fff;   // bits
+  constexpr float kNotUp = 0x1.ffep127f;  // the first that would become infinite if it were rounded up
   const auto bits = __builtin_bit_cast(uint32_t, value);
-#if defined(__CUDA_ARCH__)
-  uint32_t nearest;
-  asm("cvt.rna.satfinite.tf32.f32 %0, %1;" : "=r"(nearest) : "f"(value));
-  return is_infinite(value) ? bits : nearest;
-#else
-  constexpr uint32_t kInfinity = 0x7f800000, kMost = 0x7f7fe000;
-  const uint32_t magnitude = bits & 0x7fffffff, sign = bits & 0x80000000;
-  if (magnitude > kInfinity) return 0x7fffffff;
-  if (magnitude == kInfinity) return bits;
-  const uint32_t nearest = (magnitude + 0x1000) & ~0x1fffu;
-  return sign | (nearest < kMost ? nearest : kMost);
-#endif
+  const uint32_t up = bits + (kLeftOut + 1) / 2;
+  const uint32_t nearest = (__builtin_fabsf(value) < kNotUp ? up : bits) & ~kLeftOut;
+  return value == value ? nearest : 0x7fffffff;
 }
 
 // bf16 has float32's exponents and fewer bits, so that of small numbers the last parts would be lost. Where all of a

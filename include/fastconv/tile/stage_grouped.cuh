@@ -7,6 +7,7 @@
 #include "fastconv/ptx/async_copy.cuh"
 #include "fastconv/ptx/shared_memory.cuh"
 #include "fastconv/tile/grouped_walk.cuh"
+#include "fastconv/tile/kept.cuh"
 #include "fastconv/tile/split.h"
 
 namespace fastconv {
@@ -47,10 +48,12 @@ struct GroupedStage {
     if (rows.copy_bytes == 0) return;
     ptx::async_copy_wait<0>();
     if constexpr (kRound) {
-      for_rows([&](int32_t, int32_t, int32_t, uint32_t address) {
-        uint4 v = ptx::load_shared16(address);
-        v.x = round(v.x), v.y = round(v.y), v.z = round(v.z), v.w = round(v.w);
-        ptx::store_shared16(address, v);
+      for_planes([&](int32_t, uint32_t to, uint32_t end) {
+        for (; to < end; to += step_bytes()) {
+          uint4 v = ptx::load_shared16(to);
+          v.x = round(v.x), v.y = round(v.y), v.z = round(v.z), v.w = round(v.w);
+          ptx::store_shared16(to, v);
+        }
       });
     }
   }
@@ -68,35 +71,40 @@ struct GroupedStage {
     return row * static_cast<int32_t>(rows.stride.h) + column * static_cast<int32_t>(rows.stride.w);
   }
 
-  // f(plane, row and column in the image, address), the rows that this thread copies.
+  __device__ __forceinline__ uint32_t step_bytes() const {
+    return (kGroupedThreads >> rows.lanes_log2) * kGroupedRowBytes;
+  }
+  // f(plane, the first of its rows that this thread copies, their end).
   template <typename F>
-  __device__ __forceinline__ void for_rows(F&& f) const {
+  __device__ __forceinline__ void for_planes(F&& f) const {
     const int32_t thread = static_cast<int32_t>(threadIdx.x), lanes = 1 << rows.lanes_log2;
 #pragma unroll 1
     for (int32_t plane = thread & (lanes - 1); plane < planes; plane += lanes) {
-      const uint32_t to = smem + plane * rows.plane_bytes;
-#pragma unroll 1
-      for (int32_t at = thread >> rows.lanes_log2; at < rows.tile_h * rows.tile_w;
-           at += kGroupedThreads >> rows.lanes_log2) {
-        int32_t row, column;
-        rows.by_width.divmod(at, row, column);
-        f(plane, first_row + row, first_column + column, to + at * kGroupedRowBytes);
-      }
+      const uint32_t first = smem + plane * rows.plane_bytes;
+      f(plane, first + (thread >> rows.lanes_log2) * kGroupedRowBytes,
+        first + rows.tile_h * rows.tile_w * kGroupedRowBytes);
     }
   }
 
   template <int kBytes>
   __device__ __forceinline__ void copy() const {
-    constexpr int kValues = kBytes / sizeof(T);
-    for_rows([&](int32_t plane, int32_t row, int32_t column, uint32_t address) {
-      int32_t group, chunk;
+    constexpr int kValues = kBytes / sizeof(T), kPieces = kGroupedRowBytes / kBytes;
+    for_planes([&](int32_t plane, uint32_t to, uint32_t end) {
+      int32_t group, chunk, row, column;
       rows.by_chunks.divmod(plane, group, chunk);
-      const bool exists = in_image(row, column);
-      const Bits* from = source + (exists ? pixel(row, column) + group * rows.channels + chunk * kChunk : 0);
+      const Bits* const channel = kept_global(source + (group * rows.channels + chunk * kChunk));
+      rows.copied.find(static_cast<int32_t>(threadIdx.x) >> rows.lanes_log2, row, column);
+      row += first_row;  // of the image
+      const int32_t pieces = min(kPieces, (rows.channels - chunk * kChunk) / kValues);
+#pragma unroll 1
+      for (; to < end; to += step_bytes()) {
+        const bool exists = in_image(row, first_column + column);
+        const Bits* from = channel + pixel(row, first_column + column);
 #pragma unroll
-      for (int i = 0; i < kGroupedRowBytes / kBytes; ++i) {
-        const bool piece = exists && chunk * kChunk + i * kValues < rows.channels;
-        ptx::async_copy<kBytes>(address + i * kBytes, piece ? from + i * kValues : source, piece);
+        for (int i = 0; i < kPieces; ++i) {
+          ptx::async_copy<kBytes>(to + i * kBytes, from + i * kValues, exists && i < pieces);
+        }
+        rows.copied.advance(row, column);
       }
     });
     ptx::async_copy_commit();
@@ -119,7 +127,7 @@ struct GroupedStage {
           const bool exists = unit.plane < planes && unit.row < rows.tile_h && in_image(row, column);
           const int32_t step = static_cast<int32_t>(rows.stride.c);
           const int32_t channel = unit.group * rows.channels + unit.chunk * kChunk;
-          const Bits* from = source + (exists ? pixel(row, column) + channel * step : 0);
+          const Bits* from = kept_global(source + (exists ? pixel(row, column) + channel * step : 0));
           const int32_t channels = exists ? rows.channels - unit.chunk * kChunk : 0;
 #pragma unroll
           for (int c = 0; c < kChunk; ++c) {
