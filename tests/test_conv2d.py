@@ -180,20 +180,6 @@ def test_depthwise_kernels(
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize(
-    "kernel", [pytest.param(k, id=k.name) for k in KERNELS if re.match("depthwise_diagonal_[fd]", k.name)]
-)
-def test_depthwise_blocks_go_through_several_images(kernel: Kernel) -> None:
-    """More images than there are blocks at once, in several rounds."""
-    taps, step = int(kernel.name.split("_")[3][0]), 2 if kernel.name.endswith("s2") else 1
-    problem = Problem(9000, 8, 5, 20, 8, taps, taps, (step, step), (taps // 2,) * 2, groups=8, bias=True)
-    o = operands(problem, torch.float16, "cuda", views=("channels_last",) * 3)
-    actual = run_forced(kernel, o, problem)
-    assert actual is not None
-    reference.assert_right(actual, expect_pass(kernel.pass_, o, problem), kernel.name)
-
-
-@pytest.mark.cuda
 @pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
 @pytest.mark.parametrize("special", [math.inf, math.nan])
 @pytest.mark.parametrize("where", ["input", "weight"])

@@ -13,12 +13,9 @@ namespace {
 // Cycles of a warp's quarter of a multiprocessor. A product was measured on an H200, the others are instructions.
 constexpr double kProductCycles = 8;
 constexpr double kStartCycles = 400;  // of a warp: taps, addresses
-constexpr double kRunCycles = 100;    // of a warp: where its run lies, targets that see padding alone
-// Where all warps are there that registers permit, and measured where each shift was a stage.
-constexpr double kRowCycles = 150;    // of the source: barrier, copies, and what products wait for
+constexpr double kRowCycles = 150;    // barrier, copies, and what products wait for
 constexpr double kTargetCycles = 50;  // a row of targets: rounded, transposed, stored
 constexpr double kWaits = 1.2;        // times what is counted
-constexpr int64_t kMostRounds = 4;    // of blocks that share the runs equally
 constexpr int64_t kReadTogether = 4;  // chunks: device memory is read 64 bytes at a time
 
 // Padding as a window sees it that slides over the filter: dgrad of stride 1 does so with the last tap first.
@@ -49,48 +46,39 @@ int64_t runs_of(const ConvProblem& a, int64_t run_rows) {
 }
 
 struct Blocks {
-  int64_t of_chunks, of_columns;
-  int64_t runs;  // of all images
+  int64_t of_chunks, of_columns, runs;
   double all;
 };
 Blocks blocks_of(const ConvProblem& a, const DepthwiseDiagonalTiling& tiling) {
   const int64_t chunks = ceil_div(chunks_of(a), tiling.chunks), columns = ceil_div(groups_of(a), tiling.groups);
-  const int64_t runs = a.n * runs_of(a, tiling.run_rows);
-  return {chunks, columns, runs, double(chunks) * double(columns) * double(ceil_div(runs, tiling.runs))};
+  const int64_t runs = runs_of(a, tiling.run_rows);
+  return {chunks, columns, runs, double(a.n) * double(chunks) * double(columns) * double(runs)};
 }
 
 int32_t ring_bytes(const DepthwiseDiagonalConfig& config, const DepthwiseDiagonalTiling& tiling) {
   return (config.ahead + 1) * config.stage_rows() * config.staged(tiling.chunks, tiling.groups).bytes();
 }
 
+int64_t stages_of(const DepthwiseDiagonalConfig& config, const ConvProblem& a, int64_t run_rows) {
+  const Window window = window_of(config, padding_of(config, a).h);
+  return (run_rows - 1 - window.first_output) / config.rows().shift() + 1;
+}
+
 // Rows of the source that a run reads: those that exist.
 int64_t rows_read(const DepthwiseDiagonalConfig& config, const ConvProblem& a, int64_t run_rows) {
-  const DepthwiseConfig rows = config.rows();
-  const Window window = window_of(config, padding_of(config, a).h);
-  const int64_t shifts = (run_rows - 1 - window.first_output) / rows.shift() + 1;
-  return std::min(source_side(a).h, shifts * rows.rows_a_shift());
+  return std::min(source_side(a).h, stages_of(config, a, run_rows) * config.stage_rows());
 }
 
-// That a multiprocessor has at once.
-int64_t resident_blocks(const DepthwiseDiagonalConfig& config, const DepthwiseDiagonalTiling& tiling,
-                        const DeviceSpec& device) {
-  return std::clamp<int64_t>(device.smem_optin_bytes / ring_bytes(config, tiling), 1,
-                             config.warps / (tiling.chunks * tiling.groups));
-}
-
-// Products and other instructions, of all warps. Fewer warps at once wait longer, but share the tensor cores.
+// Products and other instructions, of all warps.
 double compute_us(const DepthwiseDiagonalConfig& config, const ConvProblem& a, const DepthwiseDiagonalTiling& tiling,
                   const DeviceSpec& device) {
-  const int32_t block_warps = tiling.chunks * tiling.groups;
-  const double resident = double(resident_blocks(config, tiling, device)) * block_warps;
-  // A shift has one row of products for each of the filter's.
-  const double products = double(config.products()) * config.taps * config.shifts;
-  const double others =
-      products + kRowCycles * config.stage_rows() + kTargetCycles * config.rows().shift() * config.shifts;
-  const double stages = double(ceil_div(rows_read(config, a, tiling.run_rows), config.stage_rows()));
-  const double run = kRunCycles + std::max(kProductCycles * products, others * config.warps / resident) * stages;
-  const double warps = blocks_of(a, tiling).all * block_warps;
-  return kWaits * warps * (kStartCycles + run * tiling.runs) / (4.0 * device.sm_count * kTensorCyclesPerUs);
+  // A stage has one row of products for each of the filter's.
+  const double products = double(config.products()) * config.taps;
+  const double others = products + kRowCycles * config.stage_rows() + kTargetCycles * config.rows().shift();
+  const double stages = double(rows_read(config, a, tiling.run_rows)) / config.stage_rows();
+  const double warp = kStartCycles + std::max(kProductCycles * products, others) * stages;
+  const double warps = blocks_of(a, tiling).all * tiling.chunks * tiling.groups;
+  return kWaits * warps * warp / (4.0 * device.sm_count * kTensorCyclesPerUs);
 }
 
 // Blocks that are wide read few columns twice, and few of their warps may be idle; long runs read few rows twice; and
@@ -101,10 +89,14 @@ double time_us(const DepthwiseDiagonalConfig& config, const ConvProblem& a, cons
   const Blocks blocks = blocks_of(a, tiling);
   const double columns = double(std::min<int64_t>(from.w, config.staged(1, tiling.groups).columns));
   const double rows = double(blocks.runs) * double(rows_read(config, a, tiling.run_rows));
-  const double read = double(blocks.of_columns) * columns * rows, written = double(a.n) * double(to.h) * double(to.w);
+  const double read = double(blocks.of_columns) * columns * rows;
   const double bytes_read = double(round_up(tiling.chunks, kReadTogether) * kChunkBytes);  // of a pixel
-  const double memory = double(blocks.of_chunks) * bytes_read * (read + written) / (kBytesPerUsPerSm * device.sm_count);
-  const double rounds = std::max(1., blocks.all) / double(resident_blocks(config, tiling, device) * device.sm_count);
+  const double memory = double(a.n) * double(blocks.of_chunks) * bytes_read * (read + double(to.h) * double(to.w)) /
+                        (kBytesPerUsPerSm * device.sm_count);
+  const int32_t warps = tiling.chunks * tiling.groups;
+  const double resident =
+      double(std::clamp<int64_t>(device.smem_optin_bytes / ring_bytes(config, tiling), 1, config.warps / warps));
+  const double rounds = std::max(1., blocks.all) / (resident * device.sm_count);
   const double idle =
       rounds > 1 ? std::ceil(rounds) / rounds : std::max(1., device.sm_count / std::max(1., blocks.all));
   return idle * std::max(memory, compute_us(config, a, tiling, device));
@@ -113,25 +105,17 @@ double time_us(const DepthwiseDiagonalConfig& config, const ConvProblem& a, cons
 DepthwiseDiagonalTiling choose_tiling(const DepthwiseDiagonalConfig& config, const ConvProblem& a,
                                       const DeviceSpec& device) {
   const int64_t rows = std::max<int64_t>(1, target_side(a).h), shift = config.rows().shift();
-  DepthwiseDiagonalTiling best{1, 1, static_cast<int32_t>(round_up(rows, shift)), 1};
+  DepthwiseDiagonalTiling best{1, 1, static_cast<int32_t>(round_up(rows, shift))};
   double least = 0;
   for (int64_t parts = 1; parts <= rows; parts *= 2) {
     const auto run_rows = static_cast<int32_t>(round_up(ceil_div(rows, parts), shift));
     for (int32_t chunks = kMostDiagonalWarps; chunks >= 1; --chunks) {
       if (chunks > chunks_of(a)) continue;
       for (int32_t groups = kMostDiagonalWarps / chunks; groups >= 1; --groups) {
-        DepthwiseDiagonalTiling tiling{chunks, groups, run_rows, 1};
+        const DepthwiseDiagonalTiling tiling{chunks, groups, run_rows};
         if (groups > groups_of(a) || ring_bytes(config, tiling) > device.smem_optin_bytes) continue;
-        const Blocks blocks = blocks_of(a, tiling);
-        for (int64_t rounds = 1; rounds <= kMostRounds; ++rounds) {
-          // Of a chunk's and a column's blocks.
-          const int64_t slices = rounds * resident_blocks(config, tiling, device) * device.sm_count /
-                                 (blocks.of_chunks * blocks.of_columns);
-          tiling.runs = static_cast<int32_t>(
-              std::clamp<int64_t>(ceil_div(blocks.runs, std::max<int64_t>(1, slices)), 1, INT32_MAX));
-          const double time = time_us(config, a, tiling, device);
-          if (least == 0 || time < least) least = time, best = tiling;
-        }
+        const double time = time_us(config, a, tiling, device);
+        if (least == 0 || time < least) least = time, best = tiling;
       }
     }
   }
@@ -158,9 +142,10 @@ const char* depthwise_diagonal_why_not(const KernelEntry& entry, const ConvProbl
       !channel_vectors(target_side(problem), problem, kChunk)) {
     return "reads 8 channels at a time: needs channels_last tensors, aligned";
   }
-  if (ring_bytes(config, {1, 1, 1, 1}) > device.smem_optin_bytes) return "needs more shared memory";
-  const Blocks blocks = blocks_of(problem, choose_tiling(config, problem, device));
-  if (blocks.all > INT32_MAX || blocks.runs > INT32_MAX) return "would need more blocks than a grid has";
+  if (ring_bytes(config, {1, 1, 1}) > device.smem_optin_bytes) return "needs more shared memory";
+  if (blocks_of(problem, choose_tiling(config, problem, device)).all > INT32_MAX) {
+    return "would need more blocks than a grid has";
+  }
   return nullptr;
 }
 
@@ -194,13 +179,12 @@ DepthwiseDiagonalParams depthwise_diagonal_params(const Plan& plan, const ConvPr
   params.first_output = rows.first_output;
   params.chunks = static_cast<int32_t>(chunks_of(problem));
   params.staged = config.staged(tiling.chunks, tiling.groups);
+  params.run_rows = tiling.run_rows;
   const Blocks blocks = blocks_of(problem, tiling);
-  params.run_rows = tiling.run_rows, params.block_runs = tiling.runs;
-  params.runs = static_cast<int32_t>(blocks.runs);
   params.by_staged_chunks = FastDivmod(tiling.chunks);
   params.by_chunk_blocks = FastDivmod(std::max<int64_t>(1, blocks.of_chunks));
   params.by_column_blocks = FastDivmod(blocks.of_columns);
-  params.by_runs = FastDivmod(runs_of(problem, tiling.run_rows));
+  params.by_runs = FastDivmod(blocks.runs);
   return params;
 }
 

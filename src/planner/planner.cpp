@@ -124,8 +124,7 @@ std::ostream& operator<<(std::ostream& out, const Plan& plan) {
     if (plan.kernel->pass == Pass::kWgrad) {
       out << " tiles of " << tiling.columns << " columns";
     } else {
-      out << " runs of " << tiling.run_rows << " rows, " << tiling.runs << " of a block, warps " << tiling.groups << "x"
-          << tiling.chunks;
+      out << " runs of " << tiling.run_rows << " rows, warps " << tiling.groups << "x" << tiling.chunks;
     }
   }
   if (plan.kernel->family == KernelFamily::kGrouped) out << " " << plan.grouped;

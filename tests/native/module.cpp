@@ -398,7 +398,7 @@ Products depthwise_diagonal_products(const ConvProblem& problem, const KernelEnt
   const bool turned = problem.pass == Pass::kDgrad && !config.transposed();
   const int32_t last_h = params.taps_h - 1, last_w = params.taps_w - 1;
   Products products;
-  auto add_row = [&](const DiagonalBlock& block, int32_t image, int32_t h, int32_t to_h, int32_t r) {
+  auto add_row = [&](const DiagonalBlock& block, int32_t h, int32_t to_h, int32_t r) {
     for (int32_t pair = 0; pair < kPairs * plan.depthwise_diagonal.groups; ++pair) {
       for (int32_t i = 0; i < kPairColumns * kProductPositions * config.products(); ++i) {
         const int32_t target = i % kPairColumns, position = i / kPairColumns;
@@ -408,26 +408,24 @@ Products depthwise_diagonal_products(const ConvProblem& problem, const KernelEnt
         const int32_t to_w = block.column + pair * kPairColumns + target;
         if (s < 0 || s > last_w || w < 0 || w >= params.source_w || to_w >= params.target_w) continue;
         products.emplace_back(
-            image * params.source_strides.n + h * params.source_strides.h + w * params.source_strides.w,
+            block.image * params.source_strides.n + h * params.source_strides.h + w * params.source_strides.w,
             (turned ? last_h - r : r) * params.filter_strides.h + (turned ? last_w - s : s) * params.filter_strides.w,
-            image * params.target_strides.n + to_h * params.target_strides.h + to_w * params.target_strides.w);
+            block.image * params.target_strides.n + to_h * params.target_strides.h + to_w * params.target_strides.w);
       }
     }
   };
   for (int32_t index = 0; index < plan.grid; ++index) {
     const DiagonalBlock block = diagonal_block(params, index, plan.depthwise_diagonal.groups);
     if (block.chunk != 0) continue;
-    for (int32_t i = block.run; i < block.runs_end; ++i) {
-      const DiagonalRun run(config, params, i);
-      for (int32_t row = 0; row < run.stages * config.stage_rows(); ++row) {
-        const int32_t h = run.source_row + row;
-        const int32_t first = run.output + row / rows.rows_a_shift() * rows.shift();  // in slot 0
-        for (int32_t slot = 0; slot < rows.slots(); ++slot) {
-          const int32_t output = first + slot, r = rows.row_tap(slot, row % rows.rows_a_shift());
-          if (r > last_h || output < 0 || output >= run.outputs || h < 0 || h >= run.source_end) continue;
-          add_row(block, run.image, h, run.row + output, r);
-        }
-      }
+    const int32_t outputs = std::min(params.run_rows, params.target_h - block.row);
+    const int32_t stages = params.stages(config, outputs), stage_rows = config.stage_rows();
+    for (int32_t i = 0; i < stages * stage_rows * rows.slots(); ++i) {
+      const int32_t slot = i % rows.slots(), row = i / rows.slots(), r = rows.row_tap(slot, row % stage_rows);
+      const int32_t output = params.first_output + row / stage_rows * rows.shift() + slot;
+      const int32_t h = params.first_row(config, block.row) + row;
+      if (r > last_h || output < 0 || output >= outputs || h < 0 || h >= params.source_h) continue;
+      if (row >= params.seen(config, outputs)) throw std::runtime_error("a row that is not staged");
+      add_row(block, h, block.row + output, r);
     }
   }
   return products;

@@ -21,33 +21,21 @@ __device__ __forceinline__ uint32_t load_diagonals(const DepthwiseDiagonalParams
   const auto lane = static_cast<int32_t>(threadIdx.x % 32);
   const int32_t channel = lane / 4, position = lane % 4 / 2;
   const bool mine = channel / 4 == lane % 2;
+  const int shift = channel % 4 == 3 ? 16 : 0;
   const auto* filter = static_cast<const uint16_t*>(params.filter) + (chunk * kChunk + channel) * strides.n;
-  // All are on their way before the first is looked at: what is no tap is loaded as another one, and becomes zero.
-  uint32_t places[kConfig.products()][4];
+  uint32_t not_finite = 0;
 #pragma unroll
   for (int i = 0; i < kConfig.products(); ++i) {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       const int32_t s = diagonal_tap(kConfig, params, kProductPositions * i + position + j / 2 * 2, j % 2);
       const bool exists = mine && s >= 0 && s < params.taps_w;
-      places[i][j] = !exists ? 0 : channel % 4 == 3 ? 1u << 16 : 1;
-      const uint16_t* tap = filter + (exists ? s : 0) * strides.w;
+      const uint16_t* tap = filter + s * strides.w;
 #pragma unroll
-      for (int r = 0; r < kConfig.taps; ++r) diagonals[r][i][j] = tap[min(r, params.taps_h - 1) * strides.h];
-    }
-  }
-  uint32_t not_finite = 0;
-#pragma unroll
-  for (int i = 0; i < kConfig.products(); ++i) {
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      uint32_t of_rows = 0;
-#pragma unroll
-      for (int r = 0; r < kConfig.taps; ++r) {
-        diagonals[r][i][j] *= r < params.taps_h ? places[i][j] : 0;
-        of_rows = add_zeros<T>(diagonals[r][i][j], of_rows);
+      for (int r = 0; r < kConfig.taps; ++r, tap += strides.h) {
+        diagonals[r][i][j] = exists && r < params.taps_h ? uint32_t{*tap} << shift : 0;
+        not_finite = add_zeros<T>(diagonals[r][i][j], not_finite);
       }
-      not_finite = add_zeros<T>(of_rows, not_finite);
     }
   }
   return not_finite;
@@ -59,7 +47,7 @@ __device__ __forceinline__ uint32_t diagonal_metadata() {
   return (min(channel % 4, 2u) | 3u << 2) * 0x11111111u;
 }
 
-// Output and input gradient. A block's warps are chunks of channels, times groups of columns.
+// Output and input gradient. A block's warps are chunks of channels, times runs of columns.
 template <typename T, typename Line>
 __global__ void __launch_bounds__(32 * kMostDiagonalWarps, Line::kConfig.warps / kMostDiagonalWarps)
     depthwise_diagonal(const __grid_constant__ DepthwiseDiagonalParams params) {
@@ -75,31 +63,30 @@ __global__ void __launch_bounds__(32 * kMostDiagonalWarps, Line::kConfig.warps /
   params.by_staged_chunks.divmod(warp, group, chunk);
   const DiagonalBlock block = diagonal_block(params, static_cast<int32_t>(blockIdx.x),
                                              params.by_staged_chunks.div(static_cast<int32_t>(blockDim.x / 32)));
-  const StagedRow staged_row{kAdvance, params.staged.columns, params.staged.chunks};
-  const uint32_t row_bytes = staged_row.bytes(), stage_bytes = kStageRows * row_bytes;
-  const uint32_t ring = kept(ptx::smem_address(diagonal_rows));
+  const int32_t outputs = min(params.run_rows, params.target_h - block.row);
+  const int32_t stages = params.stages(kConfig, outputs);
 
-  // Stages of all runs follow each other.
-  StagePixelRows<kAdvance, kConfig.copies()> source(params.source, params.source_strides, params.source_w,
-                                                    params.chunks, staged_row, params.by_staged_chunks,
-                                                    diagonal_source_column(kConfig, params, block), block.chunk);
-  int32_t next_run = block.run, stages = 0, image = 0, source_row = 0, source_end = 0;
+  // Stages without rows that exist are left out, as if the filter were finite.
+  const int32_t first_row = params.first_row(kConfig, block.row), first_stage = max(0, -first_row / kStageRows);
+  const int32_t row_end = min(params.source_h, first_row + params.seen(kConfig, outputs));
+  const int32_t stage_end = min(stages, (row_end - first_row + kStageRows - 1) / kStageRows);
+
+  const uint32_t row_bytes = params.staged.bytes(), stage_bytes = kStageRows * row_bytes;
+  const uint32_t ring = kept(ptx::smem_address(diagonal_rows));
+  int32_t source_row = first_row + first_stage * kStageRows;
+  StagePixelRows<kAdvance, kConfig.copies()> source(
+      params.source, params.source_strides, params.source_w, params.chunks, params.staged, params.by_staged_chunks,
+      block.image, source_row, diagonal_source_column(kConfig, params, block), block.chunk);
   auto copy_stage = [&](uint32_t at) {
-    while (stages == 0 && next_run < block.runs_end) {
-      const DiagonalRun run(kConfig, params, next_run++);
-      source.move(params.source_strides, run.image - image, run.source_row - source_row);
-      stages = run.stages, image = run.image, source_row = run.source_row, source_end = run.source_end;
-    }
-    if (stages > 0) {
+    if (source_row < row_end) {
 #pragma unroll
-      for (int i = 0; i < kStageRows; ++i, ++source_row) {
-        const bool exists = (kRows.rows_a_shift() == 1 || source_row >= 0) && source_row < source_end;
-        source.copy(ring + at + i * row_bytes, exists);
-        source.move(params.source_strides, 0, 1);
+      for (int a = 0; a < kStageRows; ++a) {
+        const int32_t row = source_row + a;
+        source.next(ring + at + a * row_bytes, kStageRows == 1 || (row >= 0 && row < row_end));
       }
-      --stages;
     }
     ptx::async_copy_commit();
+    source_row += kStageRows;
   };
 #pragma unroll 1
   for (int i = 0; i < kAhead; ++i) copy_stage(i * stage_bytes);
@@ -109,8 +96,8 @@ __global__ void __launch_bounds__(32 * kMostDiagonalWarps, Line::kConfig.warps /
   float none[4] = {}, sums[kSlots][4];
   if (works) {
     not_finite = load_diagonals<T, kConfig>(params, block.chunk + chunk, diagonals);
-    const int32_t at = (block.chunk + chunk) * kChunk + lane / 4;
-    const float bias = params.bias != nullptr ? widen(static_cast<const T*>(params.bias)[at]) : 0.f;
+    const int32_t channel = (block.chunk + chunk) * kChunk + lane / 4;
+    const float bias = params.bias != nullptr ? widen(static_cast<const T*>(params.bias)[channel]) : 0.f;
 #pragma unroll
     for (float& sum : none) sum = kept(bias);
   }
@@ -118,95 +105,88 @@ __global__ void __launch_bounds__(32 * kMostDiagonalWarps, Line::kConfig.warps /
 #pragma unroll
     for (int i = 0; i < 4; ++i) to[i] = from[i];
   };
+#pragma unroll
+  for (auto& slot : sums) copy(none, slot);
   const uint32_t metadata = kept(diagonal_metadata());
   // Lane i names the pixel of pair i % 8 in position i / 8.
-  const uint32_t from = ring + staged_row.at(chunk, lane / 8) + (kPairs * group + lane % 8) * kChunkBytes;
+  const int32_t position = lane / 8;
+  const uint32_t from =
+      ring + chunk * params.staged.chunk_bytes() +
+      (position % kAdvance * params.staged.plane() + position / kAdvance + kPairs * group + lane % 8) * kChunkBytes;
 
   // And stores two channels of both columns of pair i / 4.
   const Strides& to_strides = params.target_strides;
   const int32_t column = block.column + group * kDiagonalColumns + lane / 4 * kPairColumns;
-  const int32_t columns = params.target_w - column;
-  const int32_t channel = (block.chunk + chunk) * kChunk + lane % 4 * 2;
-  uint16_t* target = static_cast<uint16_t*>(params.target) + column * to_strides.w + channel;
-
-  uint32_t at = kAhead * stage_bytes;        // of the stage before
-  int32_t target_image = 0, target_row = 0;  // where `target` points
-#pragma unroll 1
-  for (int32_t index = block.run; index < block.runs_end; ++index) {
-    const DiagonalRun run(kConfig, params, index);
-    int32_t output = params.first_output;
-    target += (run.image - target_image) * to_strides.n + (run.row + output - target_row) * to_strides.h;
-    auto store_first = [&] {
+  int32_t output = params.first_output;
+  char* target =
+      static_cast<char*>(params.target) + 2 * (block.image * to_strides.n + (block.row + output) * to_strides.h +
+                                               column * to_strides.w + (block.chunk + chunk) * kChunk + lane % 4 * 2);
+  const int64_t target_row_bytes = 2 * to_strides.h, target_column_bytes = 2 * to_strides.w;
+  auto store_first = [&] {
 #pragma unroll
-      for (int j = 0; j < kShift; ++j, ++output, target += to_strides.h) {
-        const bool done = output >= 0 && output < run.outputs;
+    for (int j = 0; j < kShift; ++j, ++output, target += target_row_bytes) {
+      if (output < 0 || output >= outputs) continue;
 #pragma unroll
-        for (int k = 0; k < kPairColumns; ++k) {
-          const uint32_t word = pack2<T>(sums[j][2 * k], sums[j][2 * k + 1]);
-          not_finite = add_zeros<T>(done ? word : 0, not_finite);
-          const uint32_t both = ptx::transpose_matrix(word);
-          if (done && k < columns) *reinterpret_cast<uint32_t*>(target + k * to_strides.w) = both;
-        }
+      for (int k = 0; k < kPairColumns; ++k) {
+        const uint32_t word = pack2<T>(sums[j][2 * k], sums[j][2 * k + 1]);
+        not_finite = add_zeros<T>(word, not_finite);
+        const uint32_t channels = ptx::transpose_matrix(word);
+        if (column + k < params.target_w) *reinterpret_cast<uint32_t*>(target + k * target_column_bytes) = channels;
       }
-    };
-#pragma unroll
-    for (auto& slot : sums) copy(none, slot);
-    if (works) {
-#pragma unroll 1
-      while (output < min(run.output, run.outputs)) store_first();
     }
+  };
+
+  auto skip_stage = [&] {
+#pragma unroll
+    for (int slot = 0; slot < kSlots; ++slot) copy(slot + kShift < kSlots ? sums[slot + kShift] : none, sums[slot]);
+    store_first();
+  };
+  int32_t stage = 0;
+  if (works) {
+    for (; stage < min(first_stage, stages); ++stage) skip_stage();
+  }
+  uint32_t at = kAhead * stage_bytes;  // of the stage before
 #pragma unroll 1
-    for (int32_t stage = 0; stage < run.stages; ++stage) {
-      ptx::async_copy_wait<kAhead - 1>();
-      __syncthreads();  // all have copied this stage, and read the one before it
-      copy_stage(at);
-      at = at == kAhead * stage_bytes ? 0 : at + stage_bytes;
-      if (!works) continue;
+  for (stage = first_stage; stage < stage_end; ++stage) {
+    ptx::async_copy_wait<kAhead - 1>();
+    __syncthreads();  // all have copied this stage, and read the one before it
+    copy_stage(at);
+    at = at == kAhead * stage_bytes ? 0 : at + stage_bytes;
+    if (!works) continue;
 #pragma unroll
-      for (int row = 0; row < kStageRows; ++row) {
-        uint32_t pixels[kProducts][4];
+    for (int a = 0; a < kStageRows; ++a) {
+      uint32_t pixels[kProducts][4];
 #pragma unroll
-        for (int i = 0; i < kProducts; ++i) {
-          const uint32_t position = i * (kProductPositions / kAdvance) * kChunkBytes;
-          ptx::ldmatrix4<false>(from + at + row * row_bytes + position, pixels[i]);
-        }
-        // The oldest targets are done, and the others move up, with the first of a shift's products.
-        const int a = row % kRows.rows_a_shift();
+      for (int i = 0; i < kProducts; ++i) {
+        ptx::ldmatrix4<false>(from + at + a * row_bytes + i * (kProductPositions / kAdvance) * kChunkBytes, pixels[i]);
+      }
+      // The oldest targets are done, and the others move up, with the first of a row's products.
 #pragma unroll
-        for (int i = 0; i < kProducts; ++i) {
+      for (int i = 0; i < kProducts; ++i) {
 #pragma unroll
-          for (int slot = 0; slot < kSlots; ++slot) {
-            const int old = slot + (a == 0 && i == 0 ? kShift : 0), r = kRows.row_tap(slot, a);
-            const float (&sum)[4] = old < kSlots ? sums[old] : none;
-            if (r < kConfig.taps) {
-              ptx::mma_sparse(T{}, sums[slot], diagonals[r][i], pixels[i], metadata, sum);
-            } else if (old != slot) {
-              copy(sum, sums[slot]);
-            }
+        for (int slot = 0; slot < kSlots; ++slot) {
+          const int old = slot + (a == 0 && i == 0 ? kShift : 0), r = kRows.row_tap(slot, a);
+          const float (&sum)[4] = old < kSlots ? sums[old] : none;
+          if (r < kConfig.taps) {
+            ptx::mma_sparse(T{}, sums[slot], diagonals[r][i], pixels[i], metadata, sum);
+          } else if (old != slot) {
+            copy(sum, sums[slot]);
           }
         }
-        if (a == kRows.last_row()) store_first();
       }
+      if (a == kRows.last_row()) store_first();
     }
-    if (works) {
-#pragma unroll 1
-      while (output < run.outputs) {
-#pragma unroll
-        for (int slot = 0; slot < kSlots; ++slot) copy(slot + kShift < kSlots ? sums[slot + kShift] : none, sums[slot]);
-        store_first();
-      }
-    }
-    target_image = run.image, target_row = run.row + output;
+  }
+  if (works) {
+    for (; stage < stages; ++stage) skip_stage();
   }
   ptx::async_copy_wait<0>();
   if (!__any_sync(0xffffffffu, not_finite != 0)) return;
   // By definition: a zero beside the diagonals, or a row of padding, has met an infinity or NaN.
-  for (int32_t index = block.run; index < block.runs_end; ++index) {
-    const DiagonalRun run(kConfig, params, index);
-    for (int i = 0; i < 2 * kPairColumns; ++i) {
-      convolve_column_by_definition<T, kConfig.transposed(), kConfig.stride>(
-          params, run.image, channel + i % 2, channel + i % 2, run.row, run.row + run.outputs, column + i / 2);
-    }
+  for (int i = 0; i < 2 * kPairColumns; ++i) {
+    const int32_t channel = (block.chunk + chunk) * kChunk + lane % 4 * 2 + i % 2;
+    convolve_column_by_definition<T, kConfig.transposed(), kConfig.stride>(
+        params, block.image, channel, channel, block.row, block.row + outputs, column + i / 2);
   }
 #endif
 }

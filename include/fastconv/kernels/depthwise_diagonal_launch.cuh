@@ -13,9 +13,9 @@
 namespace fastconv {
 
 // One line of the .def as a type: nvcc knows no kernels whose template arguments are objects.
-template <DepthwiseKind kKind, int kTaps, int kStride, int kShifts, int kAhead, int kWarps>
+template <DepthwiseKind kKind, int kTaps, int kStride, int kAhead, int kWarps>
 struct DepthwiseDiagonalLine {
-  static constexpr DepthwiseDiagonalConfig kConfig{kKind, kTaps, kStride, kShifts, kAhead, kWarps};
+  static constexpr DepthwiseDiagonalConfig kConfig{kKind, kTaps, kStride, kAhead, kWarps};
 };
 
 template <typename T, typename Line>
@@ -45,9 +45,8 @@ constexpr Launcher depthwise_diagonal_launcher_of() {
 template <typename T>
 Launcher depthwise_diagonal_launcher(int line) {
   static constexpr Launcher kLaunchers[] = {
-#define DEPTHWISE_DIAGONAL_KERNEL(name, kind, taps, stride, shifts, ahead, warps, dtypes)                           \
-  depthwise_diagonal_launcher_of<T, DepthwiseDiagonalLine<DepthwiseKind::kind, taps, stride, shifts, ahead, warps>, \
-                                 dtypes>(),
+#define DEPTHWISE_DIAGONAL_KERNEL(name, kind, taps, stride, ahead, warps, dtypes) \
+  depthwise_diagonal_launcher_of<T, DepthwiseDiagonalLine<DepthwiseKind::kind, taps, stride, ahead, warps>, dtypes>(),
 #include "../../../src/launch/configs/depthwise_diagonal.def"
 #undef DEPTHWISE_DIAGONAL_KERNEL
   };

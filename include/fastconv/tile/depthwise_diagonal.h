@@ -5,8 +5,7 @@
 // "mma.sp"). The other operand are pixels as they lie: 16 bytes a pixel, the positions of 8 pairs.
 //
 // A warp has 8 channels, a chunk, of 8 pairs. Rows of the source pass through shared memory, where a block's warps,
-// some chunks times some groups of 16 columns, share them: a stage of rows at a time. The filter's operands take long
-// to make, so a block goes through runs of rows of several images, and stages those of the next while it ends one.
+// some chunks times some runs of 16 columns, share them.
 #pragma once
 
 #include <cstdint>
@@ -44,12 +43,11 @@ struct DepthwiseDiagonalConfig {
   DepthwiseKind kind;
   int32_t taps;    // the most rows and columns of the filter
   int32_t stride;  // in both dimensions
-  int32_t shifts;  // of a stage: so often its products move the sums up; rows of the source follow from it
-  int32_t ahead;   // stages that are on their way while one is multiplied
+  int32_t ahead;   // stages that are on their way while one is multiplied: as many rows of the source as a shift takes
   int32_t warps;   // that a multiprocessor has registers for
 
   // Rows pass one by one, as in the kernels of multiply-adds.
-  constexpr DepthwiseConfig rows() const { return {kind, taps, stride, Lanes::kChannels, kChunk, 1, ahead, shifts}; }
+  constexpr DepthwiseConfig rows() const { return {kind, taps, stride, Lanes::kChannels, kChunk, 1, ahead, 1}; }
   constexpr bool transposed() const { return kind == DepthwiseKind::kTransposed; }
   constexpr bool computes(Pass pass) const { return rows().computes(pass); }
   // Columns of the source from a pair's first position to the next pair's, and the positions of a pair.
@@ -64,68 +62,53 @@ struct DepthwiseDiagonalConfig {
   }
   // Columns that each thread of a block copies, at most.
   constexpr int32_t copies() const { return static_cast<int32_t>(ceil_div(staged(1, 1).columns, 32)); }
-  constexpr int32_t stage_rows() const { return rows().rows_a_shift() * shifts; }
+  constexpr int32_t stage_rows() const { return rows().rows_a_shift(); }
 };
 
 struct DepthwiseDiagonalTiling {
   int32_t chunks, groups;  // of a block: warps of other channels, and of other columns
-  int32_t run_rows;        // of targets
-  int32_t runs;            // that pass through one block
+  int32_t run_rows;        // of targets, that pass through one block
   int32_t columns = 0;     // wgrad: of a tile
 };
 
 struct DepthwiseDiagonalParams : DepthwiseWindows {
   int32_t first_h, first_w;  // of the source: row at the begin of target row 0's window, position 0 of pair 0
   int32_t first_tap;         // transposed: of target 0 at position 0; may be no tap
-  int32_t first_output;      // target row, counted from a run's first, that is done when the first row it sees is
+  int32_t first_output;      // target row, counted from a run's first, that is done when its first stage is
   int32_t chunks;            // of the tensors' channels
   StagedRow staged;
-  int32_t run_rows, runs, block_runs;  // of targets; of all images; of a block
+  int32_t run_rows;
   FastDivmod by_staged_chunks;
-  FastDivmod by_chunk_blocks, by_column_blocks;
-  FastDivmod by_runs;  // of an image
+  FastDivmod by_chunk_blocks, by_column_blocks, by_runs;
+
+  // The first that a run sees.
+  FASTCONV_HOST_DEVICE int32_t first_row(const DepthwiseDiagonalConfig& config, int32_t target_row) const {
+    return first_h + (config.transposed() ? target_row / config.stride : target_row * config.stride);
+  }
+  // Rows that a run sees, where the filter has all rows that it may have.
+  FASTCONV_HOST_DEVICE int32_t seen(const DepthwiseDiagonalConfig& config, int32_t outputs) const {
+    return config.transposed() ? stages(config, outputs) : (outputs - 1) * config.stride + config.taps;
+  }
+  // Stages until the last of a run's targets is done.
+  FASTCONV_HOST_DEVICE int32_t stages(const DepthwiseDiagonalConfig& config, int32_t outputs) const {
+    const int32_t shift = config.transposed() ? config.stride : 1;
+    return (outputs - 1 - first_output) / shift + 1;
+  }
 };
 
-// Where a block begins, and its runs.
+// Where a block begins.
 struct DiagonalBlock {
-  int32_t column, chunk;  // of the target
-  int32_t run, runs_end;
+  int32_t image, row, column, chunk;  // row and column of the target
 };
 FASTCONV_HOST_DEVICE DiagonalBlock diagonal_block(const DepthwiseDiagonalParams& params, int32_t block,
                                                   int32_t groups) {
   DiagonalBlock at{};
   params.by_chunk_blocks.divmod(block, block, at.chunk);
   params.by_column_blocks.divmod(block, block, at.column);
-  at.chunk *= params.staged.chunks, at.column *= kDiagonalColumns * groups, at.run = block * params.block_runs;
-  at.runs_end = params.runs - at.run < params.block_runs ? params.runs : at.run + params.block_runs;
+  params.by_runs.divmod(block, at.image, at.row);
+  at.chunk *= params.staged.chunks, at.column *= kDiagonalColumns * groups, at.row *= params.run_rows;
   return at;
 }
-
-// Rows of targets of one image, and the rows of the source that they see, as far as these exist: rows of padding are
-// left out, as if the filter were finite.
-struct DiagonalRun {
-  int32_t image, row, outputs;     // of the target
-  int32_t source_row, source_end;  // may lie before the image where a stride does not begin at its first row
-  int32_t stages;                  // may be none
-  int32_t output;                  // counted from `row`, that is done with the first shift of the first stage
-
-  FASTCONV_HOST_DEVICE DiagonalRun(const DepthwiseDiagonalConfig& config, const DepthwiseDiagonalParams& params,
-                                   int32_t index) {
-    const DepthwiseConfig rows = config.rows();
-    params.by_runs.divmod(index, image, row);
-    row *= params.run_rows;
-    outputs = params.target_h - row < params.run_rows ? params.target_h - row : params.run_rows;
-    const int32_t first = params.first_h + (config.transposed() ? row / config.stride : row * config.stride);
-    const int32_t shifts = (outputs - 1 - params.first_output) / rows.shift() + 1;  // until the last target is done
-    const int32_t before = first < 0 ? -first / rows.rows_a_shift() : 0;            // of them, without rows that exist
-    source_row = first + before * rows.rows_a_shift();
-    source_end = first + (config.transposed() ? shifts : (outputs - 1) * config.stride + config.taps);
-    if (source_end > params.source_h) source_end = params.source_h;
-    stages = source_end > source_row ? (source_end - source_row - 1) / config.stage_rows() + 1 : 0;
-    output = params.first_output + before * rows.shift();
-  }
-};
-
 // The column of the source that a block has staged first.
 FASTCONV_HOST_DEVICE int32_t diagonal_source_column(const DepthwiseDiagonalConfig& config,
                                                     const DepthwiseDiagonalParams& params, const DiagonalBlock& block) {

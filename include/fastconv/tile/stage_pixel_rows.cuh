@@ -13,17 +13,18 @@ namespace fastconv {
 template <int kAdvance, int kCopies>
 class StagePixelRows {
  public:
-  // `chunk`, `column`: of the tensor, where the block's begin. `chunks`: of the tensor.
+  // `chunk`, `column`: of the tensor, where the block's begin; `row`: the first. `chunks`: of the tensor.
   __device__ StagePixelRows(const void* tensor, const Strides& strides, int32_t extent_w, int32_t chunks,
-                            const StagedRow& staged, const FastDivmod& by_chunks, int32_t column, int32_t chunk)
-      : width_(by_chunks.div(static_cast<int32_t>(blockDim.x))) {
+                            const StagedRow& staged, const FastDivmod& by_chunks, int32_t image, int32_t row,
+                            int32_t column, int32_t chunk)
+      : width_(by_chunks.div(static_cast<int32_t>(blockDim.x))), row_bytes_(2 * strides.h) {
     int32_t first, mine;
     by_chunks.divmod(static_cast<int32_t>(threadIdx.x), first, mine);
-    const int64_t at = (column + first) * strides.w + (chunk + mine) * kChunk;
+    const int64_t at = image * strides.n + row * strides.h + (column + first) * strides.w + (chunk + mine) * kChunk;
     // NOTES: it may lie before the tensor, and is then not read.
     from_ = static_cast<const char*>(tensor) + 2 * at;
     copy_bytes_ = 2 * width_ * strides.w;
-    to_ = staged.at(mine, first);
+    to_ = mine * staged.chunk_bytes() + (first % kAdvance * staged.plane() + first / kAdvance) * kChunkBytes;
 #pragma unroll
     for (int i = 0; i < kCopies; ++i) {
       const int32_t at_column = first + i * width_;
@@ -32,25 +33,21 @@ class StagePixelRows {
     }
   }
 
-  // The tensor's first row is where they begin.
-  __device__ void move(const Strides& strides, int32_t images, int32_t rows) {
-    from_ += 2 * (images * strides.n + rows * strides.h);
-  }
-
-  // A row. Pixels beside the image are zeros, all of them if `exists` is false.
-  __device__ void copy(uint32_t to, bool exists) const {
+  // The next row, to shared memory at `row`. Pixels beside the image are zeros, all of them if `exists` is false.
+  __device__ void next(uint32_t row, bool exists) {
 #pragma unroll
     for (int i = 0; i < kCopies; ++i) {
       if (!staged_[i]) continue;
-      ptx::async_copy<kChunkBytes>(to + to_ + i * (width_ / kAdvance) * kChunkBytes, from_ + i * copy_bytes_,
+      ptx::async_copy<kChunkBytes>(row + to_ + i * (width_ / kAdvance) * kChunkBytes, from_ + i * copy_bytes_,
                                    exists && exists_[i]);
     }
+    from_ += row_bytes_;
   }
 
  private:
   const char* from_;
   int32_t width_;  // columns that the block's threads copy at once
-  int64_t copy_bytes_;
+  int64_t row_bytes_, copy_bytes_;
   uint32_t to_;
   bool staged_[kCopies], exists_[kCopies];
 };
