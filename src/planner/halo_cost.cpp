@@ -124,12 +124,10 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
                       (by_warps ? (half ? .15 : .05) * std::min(mma, staging) : 0) +
                       (work.taps == 1 ? .1 : .14) * std::min(mma, issue) + (half && tiles.raw.whole ? 900 * halos : 0);
   const double tile = tiling.turns ? std::max({body + 100, epilogue, (body + epilogue + 500) / 2}) : body + epilogue;
-  // Sums pass through L2; then a cluster's first block adds them up.
+  // Sums pass through L2, there and back.
   constexpr double kShareClocks = 1500;
-  const double shares = tiling.shares == 1
-                            ? 0
-                            : kShareClocks + 4. * (tiling.shares - 1) * static_cast<double>(tiles.pixels * config.n()) /
-                                                 kLoadBytesPerClock;
+  const double shares =
+      tiling.shares == 1 ? 0 : kShareClocks + 8. * static_cast<double>(tiles.pixels * config.n()) / kLoadBytesPerClock;
   const auto waves = static_cast<double>(config.lines ? 2 * rows_of_busiest(work, tiling.run_rows, sm_count) *
                                                             ceil_div(work.cols, tiling.tile_q)
                                                       : ceil_div(tiles.count, sm_count));
@@ -149,7 +147,8 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
                                                                              : .08) *
                                      (tiling.halo_stages == 2) +
                                  .02 * short_of_filters(tiling, tiles) + .01 * tiling.linear + .5 * waits +
-                                 .9 * narrow + .05 * ((tiling.linear || config.columns > 1) && tiling.turns) +
+                                 .9 * narrow + .05 * ((tiling.linear || config.columns > 1) && tiling.turns) -
+                                 .08 * (promotes && config.m_blocks == 3 && !tiling.linear) +
                                  .03 * (config.staging == HaloStaging::kTransposed && tiling.turns) +
                                  (made ? rough_operands(work, config, tiling, tiles) : 0) +
                                  .01 * (!tiling.linear && tiling.block_w_log2 == 6) + .02 * idle +

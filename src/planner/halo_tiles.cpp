@@ -240,7 +240,7 @@ bool reads_filter_directly(const Work& work, const HaloConfig& config, const Con
 
 Workspace workspace_of(const Work& work, const HaloConfig& config, const ConvProblem& problem, const HaloTiling& tiling,
                        const Tiles& tiles) {
-  const int64_t sums = 4 * (tiling.shares - 1) * tiles.count * tiles.pixels * config.n();
+  const int64_t sums = tiling.shares == 1 ? 0 : 4 * tiling.shares * tiles.count * tiles.pixels * config.n();
   if (config.operands != HaloOperands::kHalf) {
     const Operand operand = operand_of(config.operands);
     const Splitting& split = work.splitting;

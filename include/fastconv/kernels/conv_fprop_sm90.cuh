@@ -310,13 +310,17 @@ __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
         if (turns) arrive_block_barrier(next_turn);
       });
       if (params.phase[tile.phase].taps == 0) clear(acc);
-      if constexpr (kShares) {
-        if (params.shares.divisor > 1 && !add_shares(params, warpgroup, acc)) continue;
-      }
       // NOTES: where a thread's pixels lie in a tile does not change, but to keep it would spill.
       int thread = threadIdx.x % 128;
       if constexpr (kColumns > 1) asm volatile("" : "+r"(thread));
-      const Epilogue<Out, kBlockK, kMBlocks> store(params, tile, thread, buffer, barrier);
+      Epilogue<Out, kBlockK, kMBlocks> store(params, tile, thread, buffer, barrier);
+      if constexpr (kShares) {
+        if (params.shares.divisor > 1) {
+          add_shares(params, warpgroup, acc);
+          const int filters = kBlockK / static_cast<int>(params.shares.divisor);
+          store.take(static_cast<int>(ptx::cluster_rank()) * filters, filters);
+        }
+      }
       if constexpr (kColumns == 1) {
         store(acc, first_block);
       } else {

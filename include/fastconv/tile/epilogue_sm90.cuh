@@ -76,6 +76,12 @@ struct Epilogue {
         k_base(tile.group * params.k + tile.k_tile * kBlockK),
         k_limit(params.k - tile.k_tile * kBlockK) {}
 
+  // Sums are of some of the tile's filters alone, and begin with those.
+  __device__ __forceinline__ void take(int first, int filters) {
+    k_base += first;
+    k_limit = min(k_limit - first, filters);
+  }
+
   __device__ __forceinline__ int64_t offset(int block, int m) const {
     const OutputPixel at = output_pixel(params, tile, block, m);
     const OutputPhase& phase = params.phase[tile.phase];

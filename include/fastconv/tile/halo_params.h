@@ -86,7 +86,7 @@ struct HaloParams {
 
   int32_t tiles;      // shares of them, if blocks share tiles
   FastDivmod shares;  // of a tile: blocks of a cluster, each with some channels of the reduction
-  float* share_sums;  // what all but the first leave for that
+  float* share_sums;  // what they leave for each other
   FastDivmod k_tiles, tiles_q, tiles_pq, tiles_npq, phases;  // tile index = (((group * phases + phase) * n + ..) ..
   int32_t tile_p, tile_q;                                    // rectangular tiles
   int32_t blocks_q_log2;                                     // M-blocks side by side in a tile
