@@ -51,6 +51,7 @@ PROBLEMS = (
     Problem(2, 40, 19, 22, 40, 3, 3, padding=(1, 1), groups=5),
     Problem(1, 48, 9, 150, 33, 3, 3, stride=(2, 2), padding=(1, 1), groups=3, bias=True),
     Problem(600, 32, 6, 6, 32, 3, 3, padding=(1, 1), groups=4),
+    Problem(2, 32, 1, 1, 32, 3, 3, padding=(1, 1), groups=4),
     # Images of few channels: more tiles than blocks.
     Problem(300, 3, 14, 18, 40, 3, 3, padding=(1, 1), bias=True),
     # Patches: rows and columns left over, and vectors.

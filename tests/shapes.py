@@ -99,6 +99,7 @@ CASES = {
     "wide_groups": Problem(1, 128, 9, 9, 128, 3, 3, padding=(1, 1), groups=2),
     "narrow_groups": Problem(2, 32, 9, 9, 32, 3, 3, padding=(1, 1), groups=8),
     "groups_of_8": Problem(2, 48, 17, 30, 48, 3, 3, padding=(1, 1), groups=6),
+    "groups_of_one_pixel": Problem(2, 32, 1, 1, 32, 3, 3, padding=(1, 1), groups=4),
     "groups_of_16": Problem(2, 64, 13, 14, 48, 3, 3, padding=(1, 1), groups=4, bias=True),
     "groups_of_8_strided": Problem(2, 32, 15, 29, 64, 3, 3, stride=(2, 2), padding=(1, 1), groups=4),
     "groups_of_wide_rows": Problem(1, 24, 40, 250, 18, 5, 3, padding=(2, 2), dilation=(1, 2), groups=3, bias=True),

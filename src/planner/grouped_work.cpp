@@ -84,6 +84,9 @@ const char* why_not(const KernelEntry& entry, const ConvProblem& problem, const 
       std::max(channels, filters) > kMostChannels) {
     return "is for groups of 2 to 16 channels and filters";
   }
+  // Lanes name up to 128 rows of a tile, which may have fewer: so many rows further fit 32 bits.
+  constexpr int64_t kMaxStride = 64;
+  if (std::max(problem.stride.h, problem.stride.w) > kMaxStride) return "takes strides up to 64";
   if (!images_fit_int32(problem)) return "counts with 32 bits: extents, and elements of an image or a group's filters";
   return nullptr;
 }

@@ -17,7 +17,7 @@ namespace {
 
 using namespace halo;
 
-constexpr int8_t kMaxShares = 8;         // that every Hopper GPU puts into a cluster
+constexpr int8_t kMaxShares = 4;         // larger clusters leave much of some groups of multiprocessors idle
 constexpr int64_t kMaxStride = 1 << 12;  // a tile that begins inside and ends outside has 32-bit coordinates
 
 // Input pixels between neighbouring columns of a filter; the same for all runs.

@@ -99,7 +99,8 @@ struct GroupedStage {
 #pragma unroll 1
       for (; to < end; to += step_bytes()) {
         const bool exists = in_image(row, first_column + column);
-        const Bits* from = channel + pixel(row, first_column + column);
+        // What lies beyond the image may lie at no multiple of kBytes.
+        const Bits* from = exists ? channel + pixel(row, first_column + column) : channel;
 #pragma unroll
         for (int i = 0; i < kPieces; ++i) {
           ptx::async_copy<kBytes>(to + i * kBytes, from + i * kValues, exists && i < pieces);
