@@ -150,9 +150,8 @@ Plan direct_plan(const KernelEntry& entry, const ConvProblem& problem, const Dev
   plan.split = split;
   plan.workspace_bytes = split > 1 ? partial_bytes * split : 0;
   const double partial_traffic = split > 1 ? 2.0 * static_cast<double>(plan.workspace_bytes) : 0;
-  // A block that has a multiprocessor to itself waits for its own loads (measured on an H200).
-  constexpr double kAlone = 1.4;
-  const double alone = plan.grid <= device.sm_count ? kAlone : 1;
+  // One block on a multiprocessor waits for its own loads, and a few still do (measured on an H200).
+  const double alone = plan.grid <= device.sm_count ? 1.4 : plan.grid <= 4 * device.sm_count ? 1.25 : 1;
   plan.cost_us =
       alone * tiled_cost_us(entry, problem, device,
                             {plan.grid, slice_depth / kTileDepth, compulsory_bytes(problem) + partial_traffic}) +

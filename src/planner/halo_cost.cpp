@@ -125,7 +125,7 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
                       (work.taps == 1 ? .1 : .14) * std::min(mma, issue) + (half && tiles.raw.whole ? 900 * halos : 0);
   const double tile = tiling.turns ? std::max({body + 100, epilogue, (body + epilogue + 500) / 2}) : body + epilogue;
   // Sums pass through L2, there and back.
-  constexpr double kShareClocks = 3500;
+  constexpr double kShareClocks = 5000;
   const double shares =
       tiling.shares == 1 ? 0 : kShareClocks + 8. * static_cast<double>(tiles.pixels * config.n()) / kLoadBytesPerClock;
   const auto waves = static_cast<double>(config.lines ? 2 * rows_of_busiest(work, tiling.run_rows, sm_count) *
