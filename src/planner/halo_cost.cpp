@@ -11,13 +11,17 @@
 namespace fastconv::halo {
 namespace {
 
+bool stores_strided_pixels(const Work& work, const Store& store) {
+  return work.out_step.w > 1 && store.mode == StoreMode::kPixels;
+}
+
 // Bytes a clock of a multiprocessor. Rows of pixels: what matters is how many bytes a warpgroup writes to a row at
 // once, and that pieces of a sector are written together, or at least while L2 still has the rest.
 double store_rate(const Work& work, const HaloConfig& config, const HaloTiling& tiling) {
   const Store store = store_mode(work, config, tiling.linear);
   if (config.lines) return 12;
   if (store.mode == StoreMode::kElements) return 5;
-  if (work.out_step.w > 1 && store.mode == StoreMode::kPixels) return tiling.turns ? 2.5 : 3;
+  if (stores_strided_pixels(work, store)) return 3;
   if (store.mode == StoreMode::kChannels) return 40;
   const bool narrow = tiling.block_w_log2 == 3;
   const int across = tiling.linear ? config.m_blocks : std::min(config.m_blocks, 1 << tiling.across_log2);
@@ -116,7 +120,9 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
   const double issue = floats ? fragments * fragment_clocks(config, tiling.turns) : 0;
   const double staging = halos * staging_clocks(work, config, tiling, tiles);
   const double load = std::max((halo_load + filter_load + raw_load) / kLoadBytesPerClock, staging);
-  const double epilogue = out_bytes / store_rate(work, config, tiling) + 300;
+  // Measured: tiles of twice the size take less than twice as long.
+  const bool strided = stores_strided_pixels(work, store_mode(work, config, tiling.linear));
+  const double epilogue = out_bytes / store_rate(work, config, tiling) + (strided ? 1000. * work.element_bytes : 300);
   // Warps that stage and products compete for shared memory.
   const bool by_warps = staged_by_warps(config.staging);
   const bool half = config.operands == HaloOperands::kHalf;
