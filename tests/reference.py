@@ -65,11 +65,7 @@ def f64(t: Tensor) -> Tensor:
 
 def output(input: Tensor, weight: Tensor, bias: Tensor | None = None, *geometry: Any) -> Expected:
     x, w, b = f64(input), f64(weight), None if bias is None else f64(bias)
-    return Expected(
-        F.conv2d(x, w, b, *geometry),
-        F.conv2d(x.abs(), w.abs(), None if b is None else b.abs(), *geometry),
-        _repeated_taps(weight, input),
-    )
+    return Expected(F.conv2d(x, w, b, *geometry), F.conv2d(x.abs(), w.abs(), None if b is None else b.abs(), *geometry))
 
 
 def _backward(x: Tensor, w: Tensor, dy: Tensor, geometry: tuple[Any, ...]) -> tuple[Tensor, Tensor, Tensor]:
@@ -90,14 +86,8 @@ def gradients(input: Tensor, weight: Tensor, grad_output: Tensor, *geometry: Any
     x, w, dy = f64(input), f64(weight), f64(grad_output)
     values, magnitudes = _backward(x, w, dy, geometry), _backward(x.abs(), w.abs(), dy.abs(), geometry)
     groups = geometry[3] if len(geometry) > 3 else 1
-    of_input = _repeated_filters(weight, grad_output, groups) * _repeated_taps(weight, grad_output)
-    repeats = (of_input, _repeats(input, grad_output), 1)
+    repeats = (_repeated_filters(weight, grad_output, groups), _repeats(input, grad_output), 1)
     return Gradients(*map(Expected, values, magnitudes, repeats))
-
-
-def _repeated_taps(weight: Tensor, image: Tensor) -> int:
-    """How many rows, or columns, of taps are the same, and so are those of the image that they meet."""
-    return math.prod(weight.shape[i] for i in (-2, -1) if weight.stride(i) == 0 and image.stride(i) == 0)
 
 
 def _repeated_filters(weight: Tensor, grad_output: Tensor, groups: int) -> int:

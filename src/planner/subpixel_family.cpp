@@ -129,9 +129,6 @@ PatchGrid grid_of(const Geometry& geometry, const ConvProblem& p, const ConvProb
           inner.y_strides};
 }
 
-// Whether float32's own rounding is all that a result's error may come of.
-bool has_chains(const ConvProblem& p) { return p.dtype == DType::kFloat32 && p.precision == Precision::kIeee; }
-
 int64_t filter_elements(const ConvProblem& inner) { return inner.k * inner.r * inner.s * inner.c; }
 
 SubpixelFilter make_filter(const Geometry& geometry, const ConvProblem& p, const ConvProblem& inner) {
@@ -212,10 +209,12 @@ Plan subpixel_plan(const KernelEntry& entry, const ConvProblem& problem, const D
   plan.workspace_bytes = launch.inner_offset + plan.inner->plan.workspace_bytes;
   plan.cost_us = plan.inner->plan.cost_us + move_us(launch.blocks, element_size(problem.dtype), device) + kLaunchUs +
                  launch.filter.elements * kWriteInstructions / (kLanes * kCyclesPerUs * device.sm_count);
-  // Multiply-adds of a forward pass have longer chains than an input gradient's, zeros among them: 1.9e-7 where cuDNN
-  // has 1.6e-7 was measured, so that nothing chooses them.
-  const bool multiply_adds = plan.inner->plan.kernel->family == KernelFamily::kDirect && has_chains(problem);
-  if (problem.pass == Pass::kDgrad && multiply_adds) plan.cost_us = std::numeric_limits<double>::infinity();
+  // Measured: input gradients by multiply-adds with errors of up to 1.25 times cuDNN's in strict float32, where 1.2 is
+  // the contract. They run where they are asked for, but nothing chooses them.
+  const bool strict = problem.dtype == DType::kFloat32 && problem.precision == Precision::kIeee;
+  if (strict && problem.pass == Pass::kDgrad && plan.inner->plan.kernel->family == KernelFamily::kDirect) {
+    plan.cost_us = std::numeric_limits<double>::infinity();
+  }
   return plan;
 }
 

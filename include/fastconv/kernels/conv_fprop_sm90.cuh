@@ -50,7 +50,8 @@ constexpr int producer_registers(HaloOperands operands, bool lines, int sums) {
 }
 template <HaloStaging kStaging>
 constexpr int consumer_registers(int producer_registers) {
-  return staged_by_warps(kStaging) ? 256 - producer_registers : (504 - producer_registers) / 16 * 8;
+  // In eights. Of four warpgroups two are consumers, of three as well.
+  return (staged_by_warps(kStaging) ? 4 * 128 - 2 * producer_registers : 3 * 168 - producer_registers) / 2 / 8 * 8;
 }
 
 struct ReorderedMaps {
