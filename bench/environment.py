@@ -91,9 +91,13 @@ def write_table(out: Path, name: str, device: torch.device, title: str, table: s
     import fastconv
 
     stem = out / f"{name}-{slug(device)}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
+    out.mkdir(parents=True, exist_ok=True)
+    built = build()
     run = {"command": sys.argv, "fastconv": fastconv.__version__, "machine": machine(device)}
+    run |= {"versions": versions(device), "build": built}
     stem.with_suffix(".json").write_text(json.dumps({**run, **data}, indent=1) + "\n")
-    stem.with_suffix(".md").write_text(f"{title}\n\n{table}\n")
+    facts = ", ".join(f"{key} {value}" for key, value in built.items() if value)
+    stem.with_suffix(".md").write_text(f"{title}\n\n- Build: {facts}\n\n{table}\n")
     return stem
 
 
