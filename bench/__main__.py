@@ -14,7 +14,7 @@ import torch
 from tqdm import tqdm
 
 from bench import environment, opponents, report, timing
-from bench.modes import DTYPES, PRECISIONS, SHORT, modes_of
+from bench.modes import DTYPES, LONG, PRECISIONS, modes_of
 from bench.runner import Plan, measure
 from bench.suites import LAYOUTS, PASSES, Problem, Suite, load_suite, select, suite_names
 
@@ -130,12 +130,11 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         description="Time and error of fastconv against PyTorch's convolutions. Lists are separated by commas.",
     )
     cuda = torch.cuda.is_available()
-    short = {value: key for key, value in SHORT.items()}
     add = parser.add_argument
     add("--suite", type=choices(suite_names()), help=f"of {', '.join(suite_names())}; default: public")
     add("--problem", type=choices(), default=[], help="names or shell patterns; default: all of the suite")
     add("--pass", dest="pass_", type=choices(PASSES, {"fwd": "fprop"}), default=list(PASSES), help="fwd,dgrad,wgrad")
-    add("--dtype", type=choices(list(DTYPES), short), help="default: fp32,fp16 on CUDA, fp32 on the CPU")
+    add("--dtype", type=choices(list(DTYPES), LONG), help="default: fp32,fp16 on CUDA, fp32 on the CPU")
     add("--precision", type=choices(PRECISIONS), default=["ieee"], help="of fp32: ieee,bf16x3,tf32; default: ieee")
     add("--layout", type=choices(LAYOUTS), default=list(LAYOUTS), help="default: nchw,nhwc")
     add("--device", choices=("cpu", "cuda"), default="cuda" if cuda else "cpu")

@@ -1,13 +1,16 @@
 """What the planner knows and what is: each kernel that it expects to come near its choice, timed beside it and torch.
 
     python -m bench.alternatives --problem 'rn50_*' --layout nchw --pass wgrad --within 1.4
+    python -m bench.alternatives --pass fprop --kernel 'halo_fprop_*384x64*' --dtype fp32 --precision tf32,bf16x3
 
-The first kernel of a row is the planner's. Its cost models are fitted to such tables (docs/perf-log.md).
+`--kernel` names those to be timed instead, where they take the problem. The first kernel of a row is always the
+planner's. Its cost models are fitted to such tables (docs/perf-log.md).
 """
 
 from __future__ import annotations
 
 import argparse
+import fnmatch
 import functools
 import re
 import sys
@@ -20,7 +23,7 @@ import torch
 from bench import environment, opponents, report, timing
 from bench.__main__ import choices
 from bench.errors import Tensors
-from bench.modes import DTYPES, Mode
+from bench.modes import DTYPES, LONG, PRECISIONS, Mode, modes_of
 from bench.runner import MEMORY_FORMATS, input_sets
 from bench.suites import LAYOUTS, PASSES, Problem, load_suite, select
 
@@ -35,11 +38,36 @@ def expected_us(explanation: Sequence[str]) -> dict[str, float]:
     return {plan[1]: float(plan[2]), **{name: cost for cost, name in others if name != plan[1]}}
 
 
+def named(text: str) -> list[str]:
+    """The kernels that a comma-separated list of names or shell patterns means."""
+    names, found = opponents.kernel_names(), []
+    for pattern in choices()(text):
+        matches = fnmatch.filter(names, pattern)
+        if not matches:
+            raise argparse.ArgumentTypeError(f"no kernel matches {pattern!r}; python -m fastconv info lists them")
+        found += matches
+    return found
+
+
+def compared(expected: dict[str, float], kernels: Sequence[str], within: float) -> list[str]:
+    """The planner's kernel, then those of `kernels` that take the problem; if none are named, those not far behind."""
+    least = min(expected.values(), default=0)
+    beside = kernels or [name for name, us in expected.items() if us <= within * least]
+    return [name for place, name in enumerate(expected) if place == 0 or name in beside]
+
+
 def measure(
-    problem: Problem, pass_: str, mode: Mode, layout: str, within: float, device: torch.device, seconds: float
+    problem: Problem,
+    pass_: str,
+    mode: Mode,
+    layout: str,
+    kernels: Sequence[str],
+    within: float,
+    device: torch.device,
+    seconds: float,
 ) -> dict[str, Any]:
     expected = expected_us(opponents.explain_all(problem, pass_, mode, layout, device))
-    near = [name for name, us in expected.items() if us <= within * min(expected.values())]
+    names = compared(expected, kernels, within)
     sets = [data.to(MEMORY_FORMATS[layout]) for data in input_sets(problem, mode.torch_dtype, device)]
 
     def run(contender: str, kernel: str | None, data: Tensors) -> torch.Tensor:
@@ -49,27 +77,29 @@ def measure(
     def prepared(contender: str, kernel: str | None) -> timing.Timed:
         return timing.prepare([functools.partial(run, contender, kernel, data) for data in sets], device)
 
-    contenders = {name: prepared("fastconv", name) for name in near} | {"torch": prepared("torch", None)}
-    times = timing.time_in_turns(contenders, device, seconds)
+    with timing.tf32_allowed(mode.opponent_tf32):
+        contenders = {name: prepared("fastconv", name) for name in names} | {"torch": prepared("torch", None)}
+        times = timing.time_in_turns(contenders, device, seconds)
     opponents.force_kernel(None)
     return {
         "problem": problem.name,
+        "mode": mode.label,
         "layout": layout,
         "pass": pass_,
         "torch_us": 1e3 * times["torch"].ms,
-        "kernels": [{"name": name, "expected_us": expected[name], "us": 1e3 * times[name].ms} for name in near],
+        "kernels": [{"name": name, "expected_us": expected[name], "us": 1e3 * times[name].ms} for name in names],
     }
 
 
 def markdown(rows: Sequence[dict[str, Any]], opponent: str) -> str:
     lines = []
     for row in rows:
-        what = [row["problem"], row["layout"], row["pass"]]
-        for kernel in row["kernels"]:
-            lines.append([*what, kernel["name"], f"{kernel['expected_us']:.1f}", f"{kernel['us']:.1f}"])
-            what = ["", "", ""]
-        lines.append(["", "", "", opponent, "", f"{row['torch_us']:.1f}"])
-    return report.table(["problem", "layout", "pass", "kernel", "expected us", "us"], lines, left=4)
+        what = [row["problem"], row["mode"], row["layout"], row["pass"]]
+        timed = [(kernel["name"], f"{kernel['expected_us']:.1f}", kernel["us"]) for kernel in row["kernels"]]
+        for name, expected, us in [*timed, (opponent, "", row["torch_us"])]:
+            lines.append([*what, name, expected, f"{us:.1f}"])
+            what = [""] * len(what)
+    return report.table(["problem", "mode", "layout", "pass", "kernel", "expected us", "us"], lines, left=5)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -80,23 +110,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--problem", type=choices(), default=[], help="names or shell patterns; default: all of the suite")
     add("--pass", dest="pass_", type=choices(PASSES), default=list(PASSES), help="fprop,dgrad,wgrad")
     add("--layout", type=choices(LAYOUTS), default=list(LAYOUTS), help="default: nchw,nhwc")
-    add("--dtype", default="float16" if cuda else "float32", choices=list(DTYPES))
+    add("--dtype", type=choices(list(DTYPES), LONG), default=["float16" if cuda else "float32"], help="fp32,fp16,bf16")
+    add("--precision", type=choices(PRECISIONS), default=["ieee"], help="of fp32: ieee,bf16x3,tf32; default: ieee")
     add("--device", choices=("cpu", "cuda"), default="cuda" if cuda else "cpu")
-    add("--within", type=float, default=1.4, help="times the planner's least: which kernels are timed")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--within", type=float, default=1.4, help="times the planner's least: which kernels are timed")
+    which.add_argument("--kernel", type=named, default=[], help="names or shell patterns: which, instead of --within")
     add("--seconds", type=float, default=0.02, help="a kernel, after warm-up")
     add("--out", type=Path, default=Path(__file__).parent / "results")
     options = parser.parse_args(arguments)
-    device, mode = torch.device(options.device), Mode(options.dtype, "ieee" if options.dtype == "float32" else None)
+    device = torch.device(options.device)
     timing.use_device(device)
     rows = [
-        measure(problem, pass_, mode, layout, options.within, device, options.seconds)
+        measure(problem, pass_, mode, layout, options.kernel, options.within, device, options.seconds)
         for problem in select(load_suite(options.suite).problems, options.problem)
         for layout in options.layout
+        for mode in modes_of(options.dtype, options.precision)
         for pass_ in options.pass_
     ]
-    title = f"Kernels near the planner's choice, {mode.label}, {environment.device_name(device)}"
+    title = f"Kernels beside the planner's choice, {environment.device_name(device)}"
     table = markdown(rows, opponents.display_name("torch", device))
-    path = environment.write_table(options.out, "alternatives", device, title, table, dtype=mode.label, rows=rows)
+    path = environment.write_table(options.out, "alternatives", device, title, table, rows=rows)
     print(f"{table}\n\nwrote {path}.json, {path}.md")
     return 0
 

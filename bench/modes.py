@@ -14,6 +14,7 @@ DTYPES = {
     "float64": torch.float64,
 }
 SHORT = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
+LONG = {short: dtype for dtype, short in SHORT.items()}
 PRECISIONS = ("ieee", "bf16x3", "tf32")
 
 

@@ -58,6 +58,13 @@ def display_name(contender: str, device: torch.device) -> str:
     return "torch.compile" if contender == "compile" else contender
 
 
+def kernel_names() -> list[str]:
+    """Of every kernel in fastconv's table, whatever it runs on."""
+    import fastconv  # noqa: F401  (registers the ops)
+
+    return [line.split("\t")[0] for line in torch.ops.fastconv._kernels().splitlines()]
+
+
 def force_kernel(names: str | None) -> None:
     """Restricts fastconv to kernels, by name; read at every call. None: no longer."""
     if names:

@@ -308,16 +308,56 @@ def test_expected_times_begin_with_the_planners_kernel() -> None:
     assert [expected[name] for name in others] == sorted(expected[name] for name in others)
 
 
+def run_alternatives(out: Path, problem: str, *options: str) -> tuple[dict[str, Any], str]:
+    """The forward pass of a problem of the suite `host`, in NCHW on the CPU: what the JSON holds, and the table."""
+    command = ["--suite", "host", "--problem", problem, "--device", "cpu", "--layout", "nchw", "--pass", "fprop"]
+    assert alternatives.main([*command, "--seconds", "0.001", "--out", str(out), *options]) == 0
+    return json.loads(next(out.glob("*.json")).read_text()), next(out.glob("*.md")).read_text()
+
+
 def test_alternatives_are_timed_beside_the_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FASTCONV_KERNEL", raising=False)
-    options = ["--problem", "b1_l3", "--device", "cpu", "--dtype", "float32", "--layout", "nchw", "--pass", "fprop"]
-    assert alternatives.main([*options, "--seconds", "0.001", "--within", "1000", "--out", str(tmp_path)]) == 0
-    (row,) = json.loads(next(tmp_path.glob("*.json")).read_text())["rows"]
+    monkeypatch.setenv("FASTCONV_COMMIT", "0123abcd")
+    found, table = run_alternatives(tmp_path / "new", "tiny_dw3x3", "--dtype", "fp32", "--within", "1000")
+    (row,) = found["rows"]
     assert row["torch_us"] > 0
-    names = [kernel["name"] for kernel in row["kernels"]]
-    assert "cpu_gemm_fprop" in names and all(kernel["us"] > 0 for kernel in row["kernels"])
-    assert all(name in next(tmp_path.glob("*.md")).read_text() for name in names)
+    assert [kernel["name"] for kernel in row["kernels"]] == ["cpu_depthwise_fprop", "cpu_gemm_fprop"]
+    assert all(kernel["us"] > 0 and f" {kernel['name']} " in table for kernel in row["kernels"])
+    assert found["build"]["commit"] == "0123abcd" and "commit 0123abcd" in table
     assert "FASTCONV_KERNEL" not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("names", "beside"),
+    # A depthwise kernel is the planner's; the other is expected to take 1.15 times as long. None on the CPU is direct.
+    [("cpu_depthwise_fprop", []), ("direct_fprop_*,cpu_gemm_?prop", ["cpu_gemm_fprop"]), ("direct_*", [])],
+)
+def test_named_kernels_are_timed_where_they_take_the_problem(tmp_path: Path, names: str, beside: list[str]) -> None:
+    found, _ = run_alternatives(tmp_path, "tiny_dw3x3", "--kernel", names)
+    (row,) = found["rows"]
+    assert [kernel["name"] for kernel in row["kernels"]] == ["cpu_depthwise_fprop", *beside]
+
+
+def test_names_of_no_kernel_are_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        run_alternatives(tmp_path, "tiny_dw3x3", "--kernel", "cpu_gemm_fprop,cpu_gem_*")
+    assert "no kernel matches 'cpu_gem_*'" in capsys.readouterr().err
+
+
+def test_alternatives_meet_the_opponent_of_their_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    met: dict[str, set[bool]] = {}
+
+    def opponent(problem: Problem, pass_: str, mode: Mode, layout: str) -> opponents.Run:
+        met.setdefault(mode.label, set()).add(torch.backends.cudnn.allow_tf32)
+        return opponents.torch_run(problem, pass_, mode, layout)
+
+    monkeypatch.setitem(opponents.CONTENDERS, "torch", opponent)
+    before = torch.backends.cudnn.allow_tf32
+    modes = ["--dtype", "fp32,float64", "--precision", "ieee,tf32,bf16x3"]
+    found, table = run_alternatives(tmp_path, "tiny_1x1", *modes)
+    assert met == {"fp32 ieee": {False}, "fp32 tf32": {True}, "fp32 bf16x3": {False}, "fp64": {False}}
+    assert [row["mode"] for row in found["rows"]] == list(met) and all(f" {mode} " in table for mode in met)
+    assert torch.backends.cudnn.allow_tf32 == before
 
 
 def test_limits_are_of_kernels_for_tensor_cores() -> None:
