@@ -12,12 +12,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import _fastconv_native as native
-from test_index_maths import HOPPER
+from test_index_maths import HOPPER, parts_of_operands
 
 SMALLEST = 2.0**-133  # bf16, denormal
-OPERANDS = [("bf16", 2), ("bf16", 3), ("tf32", 1)]
-CHUNK = {"bf16": 8, "tf32": 4}
-SECTOR = {"bf16": 16, "tf32": 8}  # channels
+OPERANDS = [("bf16", 2), ("bf16", 3), ("tf32", 1), ("fp16", 1), ("fp16", 2)]
+CHUNK = {"bf16": 8, "tf32": 4, "fp16": 8}
+SECTOR = {"bf16": 16, "tf32": 8, "fp16": 16}  # channels
 
 
 def float32(bits: np.ndarray) -> np.ndarray:
@@ -97,6 +97,55 @@ def test_tf32_is_the_nearest(kind: str) -> None:
     assert native.to_tf32(bits.tolist()) == expected.tolist()
 
 
+def half_parts_of(values: np.ndarray, scale: float, parts: int) -> np.ndarray:
+    """[part][value], float64."""
+    bits = np.array(native.half_parts(values.tolist(), scale, parts), np.uint16)
+    return bits.view(np.float16).astype(np.float64)
+
+
+@pytest.mark.parametrize("exponent", [-120, -3, 0, 60])
+def test_scaled_parts_are_the_nearest(exponent: int) -> None:
+    """Of numbers that one scale fits: of eleven bits, then of eleven more of what is left."""
+    values = np.ldexp(numbers("wide"), exponent).astype(np.float32)
+    most = np.abs(values).max()
+    bits = int(most.view(np.uint32))
+    fits, (scale, _), _ = native.operand_range((bits, bits), (0, 0x7FFFFFFF))
+    assert fits and 2.0**14 <= scale * float(most) < 2.0**15
+    exact = scale * values.astype(np.float64)
+    (one,) = half_parts_of(values, scale, 1)
+    assert (one == exact.astype(np.float16)).all()
+    first, second = half_parts_of(values, scale, 2)
+    assert (first == one).all() and (second == ((exact - first) * 2048).astype(np.float16)).all()
+    assert (np.abs(first + second / 2048 - exact) <= np.maximum(np.abs(exact) * 2.0**-23, 2.0**-36)).all()
+
+
+def magnitude(value: float) -> int:
+    return int(np.abs(np.float32(value)).view(np.uint32))
+
+
+def test_numbers_too_far_apart_do_not_fit() -> None:
+    def fits(first: tuple[float, float], second: tuple[float, float] = (1, 1)) -> bool:
+        ranges = [(magnitude(most), magnitude(least)) for most, least in (first, second)]
+        assert native.operand_range(*ranges)[0] == native.operand_range(*ranges[::-1])[0]
+        return native.operand_range(*ranges)[0]
+
+    assert fits((1, 1)) and fits((3.4e38, 3.4e38)) and fits((2.0**-112, 2.0**-112)) and fits((1, 2.0**-26))
+    assert not fits((1, 2.0**-27)) and not fits((2.0**-113, 2.0**-113)) and not fits((2.0**-101, 2.0**-127))
+    assert not fits((np.inf, 1)) and not fits((np.nan, 1)) and not fits((1e-40, 1e-40))
+    assert native.operand_range((0, 0x7FFFFFFF), (0, 0x7FFFFFFF)) == (True, [1, 1], [1, 1])  # zeros
+
+
+@given(st.tuples(st.integers(-112, 127), st.integers(-112, 127)))
+def test_scales_are_undone(exponents: tuple[int, int]) -> None:
+    ranges = [(magnitude(2.0**e), magnitude(2.0**e)) for e in exponents]
+    fits, scales, back = native.operand_range(*ranges)
+    assert fits
+    for factor in (*scales, *back):
+        assert factor == np.float32(factor) and np.isfinite(factor) and np.frexp(factor)[0] == 0.5
+    assert scales[0] * scales[1] * (back[0] * back[1]) == 1
+    assert [np.log2(scale) + e for scale, e in zip(scales, exponents, strict=True)] == [14, 14]
+
+
 def test_tf32_keeps_infinities_and_nan() -> None:
     special = [0x7F800000, 0xFF800000, 0x7F800001, 0xFFFFFFFF, 0x7FFFFFFF, 0x3F801000, 0xBF801000, 0x3F800FFF]
     nan = 0x7FFFFFFF
@@ -170,7 +219,6 @@ def test_filters_become_rows_of_operands(data: st.DataObject, how: tuple, groups
 
 
 SM90_KERNELS = [k for k in native.kernel_table() if k.name.startswith(("halo_", "sm90_wgrad_"))]
-PARTS = {"tf32": 2, "bf16x3": 2, "ieee": 3}  # of a value, unless a kernel rounds it to TF32
 ZERO, NOTHING = -(1 << 62), -(1 << 61)  # no elements of a tensor
 
 
@@ -226,7 +274,7 @@ def mapped_elements(p: native.ConvProblem, pass_: str, name: str, sizes: list[in
     return np.where(exists, elements, ZERO), part
 
 
-@pytest.mark.parametrize("precision", PARTS)
+@pytest.mark.parametrize("precision", ["tf32", "bf16x3", "ieee"])
 @pytest.mark.parametrize("pass_", ["fprop", "dgrad", "wgrad"])
 @given(data=st.data())
 @settings(max_examples=40)
@@ -236,7 +284,7 @@ def test_tensor_maps_hold_every_part_of_every_value(pass_: str, precision: str, 
     assume(kernels)
     kernel = data.draw(st.sampled_from(kernels))
     native.check_copies(problem, kernel, HOPPER)
-    parts = 1 if "tf32" in kernel.name else PARTS[precision]  # of what passes through the workspace
+    parts = parts_of_operands(kernel.name, precision)
     maps = native.operand_maps(problem, kernel, HOPPER)
     assert set(maps) == {"fprop": {"x", "w"}, "dgrad": {"y", "w"}, "wgrad": {"x", "y"}}[pass_]
     for name, (sizes, strides, written) in maps.items():
@@ -272,7 +320,7 @@ def test_tensor_maps_hold_every_part_of_every_value(pass_: str, precision: str, 
         assert (held[at, 0] == expected).all() and (held[at, 1] == part).all()
 
 
-@pytest.mark.parametrize("precision", PARTS)
+@pytest.mark.parametrize("precision", ["tf32", "bf16x3", "ieee"])
 @pytest.mark.parametrize(
     ("pass_", "x", "w", "padding"),
     [

@@ -2,7 +2,7 @@
 
 fastconv::Launcher fastconv::stem_launcher(int line) {
   static constexpr Launcher kLaunchers[] = {
-#define STEM_KERNEL(name, parts, filters) launch_stem<parts, filters>,
+#define STEM_KERNEL(name, parts, filters, operand) launch_stem<parts, filters, Operand::operand>,
 #include "../launch/configs/stem.def"
 #undef STEM_KERNEL
   };

@@ -1,3 +1,4 @@
 #include "fastconv/kernels/wgrad_launch.cuh"
 
-template fastconv::Launcher fastconv::wgrad_launcher<fastconv::WgradStaging::kTmaRows, __half>(int);
+template fastconv::Launcher
+fastconv::wgrad_launcher<fastconv::WgradStaging::kTmaRows, fastconv::HaloOperands::kHalf, __half>(int);

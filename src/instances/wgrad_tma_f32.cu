@@ -1,3 +1,4 @@
 #include "fastconv/kernels/wgrad_launch.cuh"
 
-template fastconv::Launcher fastconv::wgrad_launcher<fastconv::WgradStaging::kTma, float>(int);
+template fastconv::Launcher
+fastconv::wgrad_launcher<fastconv::WgradStaging::kTma, fastconv::HaloOperands::kPromotedParts, float>(int);

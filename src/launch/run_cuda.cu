@@ -9,6 +9,8 @@
 #include "fastconv/launch/launch.cuh"
 #include "fastconv/launch/launch.h"
 #include "fastconv/launch/launchers.h"
+#include "fastconv/planner/patch_moves.h"
+#include "fastconv/planner/scaled.h"
 
 namespace fastconv {
 namespace {
@@ -66,7 +68,40 @@ Launcher float_halo_launcher(const KernelEntry& kernel) {
     case HaloOperands::kParts: return halo_launcher<kStaging, kKMajor, HaloOperands::kParts, float>(kernel.line);
     case HaloOperands::kPromotedParts:
       return halo_launcher<kStaging, kKMajor, HaloOperands::kPromotedParts, float>(kernel.line);
+    case HaloOperands::kScaled: return halo_launcher<kStaging, kKMajor, HaloOperands::kScaled, float>(kernel.line);
+    case HaloOperands::kPromotedScaled:
+      return halo_launcher<kStaging, kKMajor, HaloOperands::kPromotedScaled, float>(kernel.line);
     case HaloOperands::kHalf: break;
+  }
+  return nullptr;
+}
+
+Launcher float_wgrad_launcher(const KernelEntry& kernel) {
+  constexpr WgradStaging kTma = WgradStaging::kTma, kFloats = WgradStaging::kFloats;
+  constexpr HaloOperands kParts = HaloOperands::kPromotedParts, kScaled = HaloOperands::kScaled,
+                         kPromotedScaled = HaloOperands::kPromotedScaled;
+  const int line = kernel.line;
+  if (kernel.wgrad.staging == kFloats) {
+    return is_scaled(kernel) ? wgrad_launcher<kFloats, kPromotedScaled, float>(line)
+                             : wgrad_launcher<kFloats, kParts, float>(line);
+  }
+  switch (kernel.wgrad.operands) {
+    case kScaled: return wgrad_launcher<kTma, kScaled, float>(line);
+    case kPromotedScaled: return wgrad_launcher<kTma, kPromotedScaled, float>(line);
+    default: return wgrad_launcher<kTma, kParts, float>(line);
+  }
+}
+
+template <typename T>
+Launcher half_wgrad_launcher(const KernelEntry& kernel) {
+  constexpr HaloOperands kHalf = HaloOperands::kHalf;
+  const int line = kernel.line;
+  switch (kernel.wgrad.staging) {
+    case WgradStaging::kTma: return wgrad_launcher<WgradStaging::kTma, kHalf, T>(line);
+    case WgradStaging::kTmaPixels: return wgrad_launcher<WgradStaging::kTmaPixels, kHalf, T>(line);
+    case WgradStaging::kTmaRows: return wgrad_launcher<WgradStaging::kTmaRows, kHalf, T>(line);
+    case WgradStaging::kWarps: return wgrad_launcher<WgradStaging::kWarps, kHalf, T>(line);
+    case WgradStaging::kFloats: break;
   }
   return nullptr;
 }
@@ -79,15 +114,7 @@ Launcher half_launcher(const KernelEntry& kernel) {
     case KernelFamily::kDepthwiseBanded: return depthwise_banded_launcher<T>(kernel.line);
     case KernelFamily::kDepthwiseDiagonal: return depthwise_diagonal_launcher<T>(kernel.line);
     case KernelFamily::kHalo: return half_halo_launcher<T>(kernel);
-    case KernelFamily::kWgrad:
-      switch (kernel.wgrad.staging) {
-        case WgradStaging::kTma: return wgrad_launcher<WgradStaging::kTma, T>(kernel.line);
-        case WgradStaging::kTmaPixels: return wgrad_launcher<WgradStaging::kTmaPixels, T>(kernel.line);
-        case WgradStaging::kTmaRows: return wgrad_launcher<WgradStaging::kTmaRows, T>(kernel.line);
-        case WgradStaging::kWarps: return wgrad_launcher<WgradStaging::kWarps, T>(kernel.line);
-        case WgradStaging::kFloats: break;
-      }
-      return nullptr;
+    case KernelFamily::kWgrad: return half_wgrad_launcher<T>(kernel);
     case KernelFamily::kGrouped: return grouped_launcher<T>(kernel.line);
     default: return simt_launcher<T>(kernel);
   }
@@ -104,9 +131,7 @@ Launcher float_launcher(const KernelEntry& kernel) {
         case HaloStaging::kFloats: return float_halo_launcher<HaloStaging::kFloats>(kernel);
         default: return nullptr;
       }
-    case KernelFamily::kWgrad:
-      return kernel.wgrad.staging == WgradStaging::kFloats ? wgrad_launcher<WgradStaging::kFloats, float>(kernel.line)
-                                                           : wgrad_launcher<WgradStaging::kTma, float>(kernel.line);
+    case KernelFamily::kWgrad: return float_wgrad_launcher(kernel);
     case KernelFamily::kGrouped: return grouped_launcher<float>(kernel.line);
     case KernelFamily::kStem: return stem_launcher(kernel.line);
     default: return simt_launcher<float>(kernel);
@@ -148,7 +173,15 @@ void run_cuda(const Plan& plan, const ConvProblem& problem, const ConvBuffers& b
     throw std::runtime_error(std::string("fastconv: ") + plan.kernel->name + " is no CUDA kernel for " +
                              to_string(problem.dtype));
   }
-  launcher(plan, problem, buffers, static_cast<cudaStream_t>(stream));
+  auto* const cuda_stream = static_cast<cudaStream_t>(stream);
+  if (!is_scaled(*plan.kernel)) return launcher(plan, problem, buffers, cuda_stream);
+  // One of the two kernels finds its gate closed.
+  ConvBuffers gated = buffers;
+  gated.gate = {measure_operands(plan, problem, buffers, cuda_stream), true};
+  gated.workspace = static_cast<char*>(buffers.workspace) + kRangeBytes;
+  launcher(plan, problem, gated, cuda_stream);
+  gated.gate.fits = false;
+  launcher_of(*plan.inner->plan.kernel, problem.dtype)(plan.inner->plan, problem, gated, cuda_stream);
 }
 
 int current_cuda_device() {

@@ -141,9 +141,9 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
   // filters that do not exist as well; staging warps lose more where they cannot run ahead.
   const double idle = 1 - static_cast<double>(work.out.c) / static_cast<double>(tiles.filters * config.block_k);
   // Sums are promoted while the other warpgroup multiplies, unless it waits for its turn.
-  const bool promotes = config.operands == HaloOperands::kPromotedParts, waits = promotes && tiling.turns;
+  const bool promoted = promotes(config.operands), waits = promoted && tiling.turns;
   const bool narrow =
-      promotes && config.staging == HaloStaging::kTma && config.channels < 32;  // six times the copies of short rows
+      promoted && config.staging == HaloStaging::kTma && config.channels < 32;  // six times the copies of short rows
   const bool made = by_warps && !half;
   const bool by_threads = config.staging == HaloStaging::kPairs || config.staging == HaloStaging::kPixels;
   const double rough = !by_threads
@@ -154,7 +154,7 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
                                      (tiling.halo_stages == 2) +
                                  .02 * short_of_filters(tiling, tiles) + .01 * tiling.linear + .5 * waits +
                                  .9 * narrow + .05 * ((tiling.linear || config.columns > 1) && tiling.turns) -
-                                 .08 * (promotes && config.m_blocks == 3 && !tiling.linear) +
+                                 .08 * (promoted && config.m_blocks == 3 && !tiling.linear) +
                                  .03 * (config.staging == HaloStaging::kTransposed && tiling.turns) +
                                  (made ? rough_operands(work, config, tiling, tiles) : 0) +
                                  .01 * (!tiling.linear && tiling.block_w_log2 == 6) + .02 * idle +

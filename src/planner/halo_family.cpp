@@ -10,6 +10,7 @@
 #include "fastconv/planner/fold.h"
 #include "fastconv/planner/halo_cost.h"
 #include "fastconv/planner/reorder.h"
+#include "fastconv/planner/scaled.h"
 #include "fastconv/planner/split.h"
 
 namespace fastconv {
@@ -227,7 +228,7 @@ TensorMapSpec raw_planes_map(const Work& work, const HaloConfig& config, const R
           {1, 1, 1, 1, 1},
           0,
           phase * in.stride.c - shift,
-          /*exact=*/has_parts(config.operands)};
+          /*exact=*/config.operands != HaloOperands::kTf32};
 }
 
 TensorMapSpec filter_map(const ConvProblem& problem, const HaloConfig& config) {
@@ -339,6 +340,8 @@ const char* operands_why_not(const HaloConfig& config, const ConvProblem& proble
   const int64_t most = makes_parts(config.staging) ? kMaxUnpromotedSideBySide : kMaxUnpromoted;
   switch (config.operands) {
     case HaloOperands::kHalf: return nullptr;
+    case HaloOperands::kScaled:
+    case HaloOperands::kPromotedScaled: return scaled_why_not(1 + promotes(config.operands), problem);
     case HaloOperands::kPromotedParts:
       if (makes_parts(config.staging) && problem.precision != Precision::kIeee) {
         return "makes three parts of a value, which ieee alone needs";
@@ -479,7 +482,7 @@ Plan halo_plan(const KernelEntry& entry, const ConvProblem& problem, const Devic
     plan.smem_bytes = std::max(plan.smem_bytes, kHaloAlignment + reorder_bytes + pack_bytes + kHaloBarrierBytes);
   }
   plan.cost_us = best.cost_us;
-  return plan;
+  return measured(plan, problem, device);
 }
 
 HaloLaunch halo_launch(const Plan& plan, const ConvProblem& problem) {
@@ -540,7 +543,8 @@ HaloLaunch halo_launch(const Plan& plan, const ConvProblem& problem) {
   params.part_blocks = FastDivmod(params.c_blocks / split_products(params.parts));
   params.promote_from = params.c_blocks - static_cast<int32_t>(params.part_blocks.divisor);
   params.promote_steps = promote_steps(config, problem);
-  params.shrink = 1 / split_scale(params.parts), params.shrink_at[0] = params.shrink_at[1] = -1;
+  params.shrink = 1 / split_scale(params.parts, operand_of(config.operands)),
+  params.shrink_at[0] = params.shrink_at[1] = -1;
   for (int product = 1, i = 0; product < split_products(params.parts); ++product) {
     const int32_t block = product * static_cast<int32_t>(params.part_blocks.divisor);
     if (params.shrink < 1 && SplitProduct(params.parts, product).is_first()) params.shrink_at[i++] = block;
@@ -570,7 +574,7 @@ HaloLaunch halo_launch(const Plan& plan, const ConvProblem& problem) {
     case HaloStaging::kTma: launch.in_map[launch.in_maps++] = in_map(work, config, params); break;
     case HaloStaging::kFloats:
       launch.in_map[launch.in_maps++] =
-          floats_map(work.in, work.groups, tiles.raw.box_w, config.channels, has_parts(config.operands));
+          floats_map(work.in, work.groups, tiles.raw.box_w, config.channels, config.operands != HaloOperands::kTf32);
       break;
     case HaloStaging::kPlanes:
       params.loads = params.tile_q / kBlock;
@@ -583,11 +587,12 @@ HaloLaunch halo_launch(const Plan& plan, const ConvProblem& problem) {
       break;
     default: break;
   }
+  const Operand operand = operand_of(config.operands);
   launch.operand = config.operands == HaloOperands::kHalf ? problem.dtype
-                   : has_parts(config.operands)           ? DType::kBFloat16
+                   : operand == Operand::kFp16            ? DType::kFloat16
+                   : operand == Operand::kBf16            ? DType::kBFloat16
                                                           : DType::kFloat32;
   launch.in_values = makes_parts(config.staging) ? problem.dtype : launch.operand;
-  const Operand operand = operand_of(config.operands);
   if (work.splitting.in) params.in_split = make_split(work.in_planes, work.groups, operand, work.splitting.parts);
   if (work.splitting.filter) params.filter_split = make_filter_split(problem, operand, work.splitting.parts);
   params.prepares = !params.filter_direct || tiling.reorder_in || work.splitting.in || work.splitting.filter;

@@ -39,7 +39,7 @@ RawPlanes raw_planes(const Work& work, const HaloConfig& config, const HaloTilin
   // from lie in different banks.
   constexpr int64_t kWholeBytes = 26624;
   const int64_t whole_bytes = in.h * in.w * each_bytes;
-  const bool spread = bytes == 2 ? in.stride.c * phases / unit % 2 != 0 : has_parts(config.operands);
+  const bool spread = bytes == 2 ? in.stride.c * phases / unit % 2 != 0 : config.operands != HaloOperands::kTf32;
   if (raw.shared && in.c % config.channels == 0 && whole_bytes <= kWholeBytes && spread && in.stride.c == in.h * in.w) {
     raw.whole = true;
     raw.box_w = raw.advance = static_cast<int32_t>(round_up(in.h * in.w + unit - 1, unit));
@@ -72,7 +72,8 @@ RawPlanes raw_planes(const Work& work, const HaloConfig& config, const HaloTilin
 // Lanes of a warp load from 4 channels that follow each other, or from every other one of 8, as many pixels of each:
 // the distance of channels puts those into different banks.
 RawPlanes float_planes(const Work& work, const HaloConfig& config, const Tiles& tiles, bool even) {
-  const int64_t off = has_parts(config.operands) ? 4 : 8, lead = even && work.in.w % 2 == 0 ? 2 : kMaxFloatLead;
+  const int64_t off = config.operands != HaloOperands::kTf32 ? 4 : 8,
+                lead = even && work.in.w % 2 == 0 ? 2 : kMaxFloatLead;
   RawPlanes raw{};
   raw.box_w = static_cast<int32_t>(round_up(std::max(tiles.halo_pitch + lead - off, int64_t{0}), 16) + off);
   return raw;

@@ -149,6 +149,8 @@ Splitting splitting_of(const HaloConfig& config, const ConvProblem& problem) {
     case HaloOperands::kTf32:
       return {1, !makes && !tma_can_stage(in, problem.groups, in_step_of(problem), 4),
               problem.pass != Pass::kFprop || !tma_can_load_filter(problem)};
+    case HaloOperands::kScaled: return {1, !makes, true};
+    case HaloOperands::kPromotedScaled: return {2, !makes, true};
     default: return {split_parts(problem.precision), !makes, true};
   }
 }

@@ -5,6 +5,7 @@
 
 #include "fastconv/planner/patches_family.h"
 #include "fastconv/planner/registry.h"
+#include "fastconv/planner/scaled.h"
 
 namespace fastconv {
 namespace {
@@ -131,7 +132,9 @@ std::ostream& operator<<(std::ostream& out, const Plan& plan) {
   if (plan.kernel->family == KernelFamily::kStem) out << " " << plan.stem;
   if (plan.split > 1) out << " split " << plan.split;
   if (plan.chunk > 0) out << " chunk " << plan.chunk;
-  if (plan.inner) out << ", product [" << plan.inner->problem << ": " << plan.inner->plan << "]";
+  if (plan.inner)
+    out << (is_scaled(*plan.kernel) ? ", of others [" : ", product [") << plan.inner->problem << ": "
+        << plan.inner->plan << "]";
   return out << " workspace_bytes " << plan.workspace_bytes << " cost_us " << plan.cost_us;
 }
 
@@ -142,17 +145,23 @@ Choice make_plan(const ConvProblem& problem, const DeviceSpec& device, std::stri
     if (!choice.reason.empty()) return choice;
   }
   const bool forced = is_forced(problem, device, force);
+  Plan scaled;
   for (const KernelEntry& entry : kernel_table()) {
     if (!considers(entry, problem, device) || refusal(entry, problem, device, force, forced) != nullptr) continue;
     const Plan plan = entry.plan(entry, problem, device);
-    if (choice.plan.kernel == nullptr || plan.cost_us < choice.plan.cost_us) choice.plan = plan;
+    Plan& best = is_scaled(entry) ? scaled : choice.plan;
+    if (best.kernel == nullptr || plan.cost_us < best.cost_us) best = plan;
+  }
+  if (scaled.kernel != nullptr && (choice.plan.kernel == nullptr || scaled.cost_us < choice.plan.cost_us)) {
+    if (const auto others = plan_for_others(problem, device)) choice.plan = paired(scaled, problem, *others);
   }
   if (choice.plan.kernel != nullptr) return choice;
   std::ostringstream reason;
   reason << "no kernel for " << problem << ":";
   for (const KernelEntry& entry : kernel_table()) {
     if (!considers(entry, problem, device) || (forced && !names_kernel(force, entry.name))) continue;
-    reason << "\n  " << entry.name << " " << entry.why_not(entry, problem, device);
+    const char* why = entry.why_not(entry, problem, device);
+    reason << "\n  " << entry.name << " " << (why != nullptr ? why : "has no partner for numbers of all ranges");
   }
   choice.reason = reason.str();
   return choice;

@@ -160,13 +160,14 @@ std::vector<KernelEntry> build_table() {
 #include "../launch/configs/halo.def"
 #undef HALO_KERNEL
   line = 0;
-  auto add_wgrad = [&](const char* name, WgradConfig config, unsigned dtypes) {
+  auto add_wgrad = [&](const char* name, WgradConfig config) {
     KernelEntry entry{name, Pass::kWgrad, true, {64 * config.slots(), config.n(), 16}, wgrad_why_not, wgrad_plan};
-    entry.dtypes = dtypes, entry.family = KernelFamily::kWgrad, entry.line = line++, entry.wgrad = config;
+    entry.dtypes = config.operands == HaloOperands::kHalf ? kHalf : kF32, entry.family = KernelFamily::kWgrad,
+    entry.line = line++, entry.wgrad = config;
     table.push_back(entry);
   };
-#define WGRAD_KERNEL(name, channels, blocks, units, warpgroups, staging, dtypes) \
-  add_wgrad("sm90_wgrad_" #name, {channels, blocks, units, warpgroups, WgradStaging::staging}, dtypes);
+#define WGRAD_KERNEL(name, channels, blocks, units, warpgroups, staging, operands) \
+  add_wgrad("sm90_wgrad_" #name, {channels, blocks, units, warpgroups, WgradStaging::staging, HaloOperands::operands});
 #include "../launch/configs/wgrad.def"
 #undef WGRAD_KERNEL
   line = 0;
@@ -197,9 +198,9 @@ std::vector<KernelEntry> build_table() {
     entry.dtypes = kF32, entry.family = KernelFamily::kStem, entry.line = line, entry.stem = config;
     table.push_back(entry);
   };
-#define STEM_KERNEL(name, parts, filters)                        \
-  add_stem("stem_fprop_" #name, Pass::kFprop, {parts, filters}); \
-  add_stem("stem_wgrad_" #name, Pass::kWgrad, {parts, filters}), ++line;
+#define STEM_KERNEL(name, parts, filters, operand)                                 \
+  add_stem("stem_fprop_" #name, Pass::kFprop, {parts, filters, Operand::operand}); \
+  add_stem("stem_wgrad_" #name, Pass::kWgrad, {parts, filters, Operand::operand}), ++line;
 #include "../launch/configs/stem.def"
 #undef STEM_KERNEL
   auto add_patches = [&](const char* name, Pass pass, PatchesConfig config) {

@@ -6,6 +6,7 @@
 
 #include "fastconv/core/integers.h"
 #include "fastconv/planner/cost_model.h"
+#include "fastconv/planner/scaled.h"
 #include "fastconv/planner/sides.h"
 #include "fastconv/tile/split.h"
 
@@ -25,7 +26,7 @@ constexpr double kAlone = 1.5;  // times as long if nothing hides a warp's laten
 
 // Of a warp, for a step: what it gathers and splits, and the products by its set of filters.
 double step_clocks(const StemConfig& config, double gathers) {
-  const double full = config.parts == 3 ? 640 : 330;  // forward, with 64 filters
+  const double full = config.parts == 3 ? 640 : config.parts == 2 ? 330 : 180;  // forward, with 64 filters
   return full * (gathers + config.filters / 80.);
 }
 
@@ -248,7 +249,9 @@ const char* why_not(const KernelEntry& entry, const ConvProblem& problem, const 
   if (problem.groups != 1 || problem.c < 1 || problem.c > kMostChannels || problem.k < 1) {
     return "is for images of 1 to 4 channels, in one group";
   }
-  if (problem.precision == Precision::kIeee && entry.stem.parts < kMaxSplitParts) {
+  if (is_scaled(entry)) {
+    if (const char* reason = scaled_why_not(entry.stem.parts, problem)) return reason;
+  } else if (problem.precision == Precision::kIeee && entry.stem.parts < kMaxSplitParts) {
     return "has fewer parts of a value than all of its bits take";
   }
   const Side to = output_side(problem);
@@ -308,7 +311,7 @@ const char* stem_why_not(const KernelEntry& entry, const ConvProblem& problem, c
   return cheapest(entry, problem, device).kernel == nullptr ? kNoTile : nullptr;
 }
 Plan stem_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
-  return cheapest(entry, problem, device);
+  return measured(cheapest(entry, problem, device), problem, device);
 }
 
 const char* stem_wgrad_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
@@ -316,7 +319,7 @@ const char* stem_wgrad_why_not(const KernelEntry& entry, const ConvProblem& prob
   return cheapest_wgrad(entry, problem, device).kernel == nullptr ? kNoTile : nullptr;
 }
 Plan stem_wgrad_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
-  return cheapest_wgrad(entry, problem, device);
+  return measured(cheapest_wgrad(entry, problem, device), problem, device);
 }
 
 }  // namespace fastconv

@@ -40,9 +40,10 @@ double tile_clocks(const Work& work, const WgradConfig& config, const Reach& rea
   if (work.floats) {
     // A from registers: B alone is read from shared memory. A scheduler issues for a warp of each warpgroup.
     // Products of each size split dy anew, and wait for the accumulators in between.
-    const bool by_size = work.parts == 3;
+    const bool by_size = split_scale(work.parts, work.operand) > 1;
     const double products = static_cast<double>(work.products() * tile.steps * config.slots()) * (config.n() / 2.);
-    const double splits = kSplitIssue * static_cast<double>((by_size ? 3 : 1) * tile.steps * config.warpgroups);
+    const double splits =
+        kSplitIssue * static_cast<double>((by_size ? work.parts : 1) * tile.steps * config.warpgroups);
     const double shows = by_size ? .7 : config.warpgroups > 2 || config.n() <= 64 ? .4 : .1;
     mma = (std::max(products, splits) + shows * std::min(products, splits)) / kMmaEfficiency;
   }

@@ -11,6 +11,7 @@
 #include "fastconv/planner/cost_model.h"
 #include "fastconv/planner/fold.h"
 #include "fastconv/planner/reorder.h"
+#include "fastconv/planner/scaled.h"
 #include "fastconv/planner/split.h"
 #include "fastconv/planner/wgrad_cost.h"
 
@@ -236,8 +237,8 @@ Plan plan_as(const KernelEntry& entry, const ConvProblem& problem, const DeviceS
       }
       if (work.reorder_y) cost_us += reorder_us(work.y_planes, work.groups, share);
       if (work.parts > 0) {
-        cost_us += split_us(work.x_planes, work.groups, Operand::kBf16, work.parts, share);
-        if (!work.floats) cost_us += split_us(work.y_planes, work.groups, Operand::kBf16, work.parts, share);
+        cost_us += split_us(work.x_planes, work.groups, work.operand, work.parts, share);
+        if (!work.floats) cost_us += split_us(work.y_planes, work.groups, work.operand, work.parts, share);
       }
       if (fold) cost_us += reorder_us(work.x, work.groups, share);
       if (cost_us >= plan.cost_us) continue;
@@ -288,6 +289,8 @@ const char* why_not_as_it_is(const KernelEntry& entry, const ConvProblem& a, con
   if (a.stride.h > kMaxStride || a.stride.w > kMaxStride) return "takes strides up to 8";
   if (a.r * a.s > kMaxTaps) return "takes filters of up to 64 taps";
   if (a.dtype == DType::kFloat32) {
+    const char* why = is_scaled(entry) ? scaled_why_not(1 + promotes(config.operands), a) : nullptr;
+    if (why != nullptr) return why;
     const bool floats = config.staging == WgradStaging::kFloats;
     if (floats && !floats_copyable(output_side(a), a.groups)) {
       return "copies dy as it lies: needs NCHW planes without gaps, of whole units of 16 bytes";
@@ -357,7 +360,7 @@ Plan wgrad_plan(const KernelEntry& entry, const ConvProblem& problem, const Devi
     for (const bool streams : {false, true}) consider(/*fold=*/false, streams);
   }
   if (folds(entry, problem, device)) consider(/*fold=*/true, /*streams=*/false);
-  return best;
+  return measured(best, problem, device);
 }
 
 WgradLaunch wgrad_launch(const Plan& plan, const ConvProblem& problem) {
@@ -385,8 +388,8 @@ WgradLaunch wgrad_launch(const Plan& plan, const ConvProblem& problem) {
     launch.y_planes = reorder_boxes(work.y_planes, work.groups);
   }
   if (work.parts > 0) {
-    out.x_split = make_split(work.x_planes, work.groups, Operand::kBf16, work.parts);
-    if (!work.floats) out.y_split = make_split(work.y_planes, work.groups, Operand::kBf16, work.parts);
+    out.x_split = make_split(work.x_planes, work.groups, work.operand, work.parts);
+    if (!work.floats) out.y_split = make_split(work.y_planes, work.groups, work.operand, work.parts);
   }
   out.parts = std::max(work.parts, 1), out.products = work.passes(), out.groups = i32(work.groups);
   out.stage_parts = work.stage_parts(), out.stage_part_bytes = i32(tile.stage_part_bytes);
@@ -401,7 +404,7 @@ WgradLaunch wgrad_launch(const Plan& plan, const ConvProblem& problem) {
   const int64_t lead = lead_of(work, config.staging);
   const int64_t groups = work.groups * out.parts;  // of the maps: the parts of channels are like more groups
   Side x = work.x, y = work.y;
-  if (work.parts > 0) x.c = split_channels(x.c, Operand::kBf16), y.c = split_channels(y.c, Operand::kBf16);
+  if (work.parts > 0) x.c = split_channels(x.c, work.operand), y.c = split_channels(y.c, work.operand);
   if (work.floats) {
     out.floats.pitch = i32(tile.y_pitch), out.floats.width = i32(work.y.w);
     const bool whole_rows = copies_whole_rows(work, tiling);

@@ -48,10 +48,11 @@ Work make_work(const ConvProblem& p, const WgradConfig& config, bool fold) {
   };
   if (p.dtype == DType::kFloat32) {
     // There is no TF32: wgmma takes it with pixels side by side alone, as nothing is staged here.
-    work.parts = split_parts(p.precision);
-    work.x = split_side(work.x, p.groups, Operand::kBf16, work.parts);
+    work.operand = operand_of(config.operands);
+    work.parts = is_scaled(config.operands) ? 1 + promotes(config.operands) : split_parts(p.precision);
+    work.x = split_side(work.x, p.groups, work.operand, work.parts);
     work.floats = config.staging == WgradStaging::kFloats;
-    if (!work.floats) work.y = split_side(work.y, p.groups, Operand::kBf16, work.parts);
+    if (!work.floats) work.y = split_side(work.y, p.groups, work.operand, work.parts);
   } else {
     work.reorder_x = !fold && reorders(x_has_pixel_rows(config.staging), work.x);
     work.reorder_y = reorders(y_has_pixel_rows(config.staging), work.y);
@@ -113,7 +114,7 @@ Copied copied_operands(const Work& work, WgradStaging staging) {
 
 Workspace workspace_of(const Work& work) {
   if (work.parts > 0) {
-    auto bytes = [&](const Side& side) { return split_bytes(side, work.groups, Operand::kBf16, work.parts); };
+    auto bytes = [&](const Side& side) { return split_bytes(side, work.groups, work.operand, work.parts); };
     return {bytes(work.x_planes), work.floats ? 0 : bytes(work.y_planes), 0};
   }
   const int64_t folded = round_up(int64_t{work.fold.pixels} * work.fold.row * 2, 128);

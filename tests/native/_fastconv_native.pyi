@@ -249,6 +249,13 @@ def operand_maps(
 def split_parts(values: list[int], parts: int) -> list[list[int]]:
     """Bits of each bf16 part of float32 values, given as bits; as many as a multiple of 8."""
 
+def half_parts(values: list[float], scale: float, parts: int) -> list[list[int]]:
+    """The same of fp16, of values that are first multiplied by `scale`."""
+
+def operand_range(first: tuple[int, int], second: tuple[int, int]) -> tuple[bool, list[float], list[float]]:
+    """Whether tensors fit fp16, their scales, and what undoes both, from the bits of magnitudes: the largest number and
+    the least of groups' largest."""
+
 def to_tf32(values: list[int]) -> list[int]:
     """Bits of float32 values rounded to TF32, given as bits."""
 

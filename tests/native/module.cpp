@@ -1499,7 +1499,7 @@ Products halo_products(const ConvProblem& problem, const KernelEntry& kernel, co
         const int32_t phases_log2 = kernel.halo.operands == HaloOperands::kHalf ? params.raw.phases_log2 : 0;
         const int32_t c = at - at % channels + staged_channel(phases_log2, channels_log2, at % channels);
         if (c >= params.c) continue;
-        products.emplace_back(in_tensor(problem, params, halo::operand_of(kernel.halo.operands), source, c),
+        products.emplace_back(in_tensor(problem, params, operand_of(kernel.halo.operands), source, c),
                               filter + c * filter_c, in_planes(params.out_order, target));
       }
     }
@@ -1511,8 +1511,9 @@ Products halo_products(const ConvProblem& problem, const KernelEntry& kernel, co
       for_each_halo(params, tile, [&](const TapGroup& taps, int c_block) {
         if (c_block != 0) return;
         if (kernel.halo.staging == HaloStaging::kFloats) {
-          return has_parts(kernel.halo.operands) ? float_products<16>(problem, kernel, params, tile, taps, products)
-                                                 : float_products<8>(problem, kernel, params, tile, taps, products);
+          return kernel.halo.operands != HaloOperands::kTf32
+                     ? float_products<16>(problem, kernel, params, tile, taps, products)
+                     : float_products<8>(problem, kernel, params, tile, taps, products);
         }
         const HaloParams staged = folds ? counting_pixels(params) : params;
         const std::vector<int64_t> halo = staged_halo(staged, kernel.halo, tile, taps);
@@ -1953,6 +1954,7 @@ Products wgrad_products(const ConvProblem& problem, const KernelEntry& kernel, c
   if (product >= split_products(params.parts)) throw py::index_error("no such product");
   const bool splits = params.x_split.parts > 0;
   const SplitProduct parts(params.parts, product);
+  const Operand operand = operand_of(kernel.wgrad.operands);
   std::vector<int64_t> copied;
   std::array<int64_t, 16> fragment{};
   Products products;
@@ -1972,7 +1974,7 @@ Products wgrad_products(const ConvProblem& problem, const KernelEntry& kernel, c
     if (n >= y.n || h >= y.h || w >= y.w) return kZero;
     if (splits) {
       const int64_t offset = mapped(launch.y_map[0], {0, parts.second * params.groups, w, h, n});
-      return split_element(output_side(problem), problem.groups, Operand::kBf16, params.parts, parts.second, offset);
+      return split_element(output_side(problem), problem.groups, operand, params.parts, parts.second, offset);
     }
     return in_planes(params.y_order, n * y.n_stride + h * y.h_stride + w * y.w_stride);
   };
@@ -2011,8 +2013,8 @@ Products wgrad_products(const ConvProblem& problem, const KernelEntry& kernel, c
         for (int64_t c = begin; c < end; ++c) {
           const int64_t filter = weight_element(params, 0, unit.r[b], unit.s[b], static_cast<int32_t>(c));
           const std::array<int64_t, 5> at{c, parts.first * params.groups, w, h, n + x_image};
-          products.emplace_back(splits ? split_element(input_side(problem), problem.groups, Operand::kBf16,
-                                                       params.parts, parts.first, mapped(launch.x_map, at))
+          products.emplace_back(splits ? split_element(input_side(problem), problem.groups, operand, params.parts,
+                                                       parts.first, mapped(launch.x_map, at))
                                        : in_planes(params.x_order, source + c * x.c_stride),
                                 filter, target);
         }
@@ -2101,13 +2103,16 @@ auto simulate_split(Split split, int64_t bytes, Operand operand, int32_t unit_ro
     split.units *= (split.row_count + unit_rows - 1) / unit_rows;
     split.unit_rows = unit_rows;
   }
-  return operand == Operand::kBf16 ? simulate_split<Operand::kBf16>(split, bytes)
-                                   : simulate_split<Operand::kTf32>(split, bytes);
+  switch (operand) {
+    case Operand::kBf16: return simulate_split<Operand::kBf16>(split, bytes);
+    case Operand::kFp16: return simulate_split<Operand::kFp16>(split, bytes);
+    default: return simulate_split<Operand::kTf32>(split, bytes);
+  }
 }
 
 Operand parse_operand(const std::string& name) {
-  if (name != "tf32" && name != "bf16") throw py::value_error("unknown operand: " + name);
-  return name == "tf32" ? Operand::kTf32 : Operand::kBf16;
+  if (name != "tf32" && name != "bf16" && name != "fp16") throw py::value_error("unknown operand: " + name);
+  return name == "tf32" ? Operand::kTf32 : name == "bf16" ? Operand::kBf16 : Operand::kFp16;
 }
 
 // Bits of the parts of floats, which are given as theirs; eight at a time.
@@ -2120,6 +2125,22 @@ std::vector<std::vector<uint32_t>> split_parts(const std::vector<uint32_t>& valu
     for (int part = 0; part < parts; ++part) {
       uint32_t words[4];
       part == parts - 1 ? split.last(words) : split.next(part == 0, split_scale(parts), words);
+      for (const uint32_t word : words) out[part].push_back(word & 0xffff), out[part].push_back(word >> 16);
+    }
+  }
+  return out;
+}
+
+// The same of fp16, of values that are first multiplied by `scale`.
+std::vector<std::vector<uint32_t>> half_parts(const std::vector<float>& values, float scale, int parts) {
+  std::vector<std::vector<uint32_t>> out(parts);
+  for (size_t first = 0; first + 8 <= values.size(); first += 8) {
+    float chunk[8];
+    std::copy_n(values.begin() + first, 8, chunk);
+    HalfParts split(chunk, scale);
+    for (int part = 0; part < parts; ++part) {
+      uint32_t words[4];
+      part == parts - 1 ? split.last(words) : split.next(split_scale(parts, Operand::kFp16), words);
       for (const uint32_t word : words) out[part].push_back(word & 0xffff), out[part].push_back(word >> 16);
     }
   }
@@ -2147,7 +2168,7 @@ std::map<std::string, OperandMap> operand_maps(const ConvProblem& problem, const
   std::map<std::string, OperandMap> maps;
   if (kernel.family == KernelFamily::kHalo) {
     const HaloLaunch launch = halo_launch(plan, problem);
-    const Operand operand = halo::operand_of(kernel.halo.operands);
+    const Operand operand = operand_of(kernel.halo.operands);
     if (launch.in_offset > launch.out_offset || launch.out_offset > plan.workspace_bytes) {
       throw py::index_error("beyond the workspace");
     }
@@ -2156,12 +2177,13 @@ std::map<std::string, OperandMap> operand_maps(const ConvProblem& problem, const
         operand_map(launch.in_map[0], launch.params.in_split, operand, launch.out_offset - launch.in_offset);
   } else {
     const WgradLaunch launch = wgrad_launch(plan, problem);
+    const Operand operand = operand_of(kernel.wgrad.operands);
     const int64_t y_offset = launch.y_offset, end = launch.done_offset;
     if (y_offset > end || end > launch.partial_offset || launch.partial_offset > plan.workspace_bytes) {
       throw py::index_error("beyond the workspace");
     }
-    maps["x"] = operand_map(launch.x_map, launch.params.x_split, Operand::kBf16, y_offset);
-    maps["y"] = operand_map(launch.y_map[0], launch.params.y_split, Operand::kBf16, end - y_offset);
+    maps["x"] = operand_map(launch.x_map, launch.params.x_split, operand, y_offset);
+    maps["y"] = operand_map(launch.y_map[0], launch.params.y_split, operand, end - y_offset);
   }
   return maps;
 }
@@ -2303,6 +2325,15 @@ void bind_split(py::module_& m) {
       "problem"_a, "operand"_a, "parts"_a, "unit_rows"_a = 0);
   m.def("operand_maps", unless_refused(operand_maps), "problem"_a, "kernel"_a, "device"_a);
   m.def("split_parts", &split_parts, "values"_a, "parts"_a);
+  m.def("half_parts", &half_parts, "values"_a, "scale"_a, "parts"_a);
+  m.def(
+      "operand_range",
+      [](std::pair<uint32_t, uint32_t> first, std::pair<uint32_t, uint32_t> second) {
+        const OperandRange range = operand_range({first.first, first.second}, {second.first, second.second});
+        return std::tuple{range.fits != 0, std::array{range.scale[0], range.scale[1]},
+                          std::array{range.unscale[0], range.unscale[1]}};
+      },
+      "first"_a, "second"_a);
   m.def(
       "to_tf32",
       [](const std::vector<uint32_t>& values) {

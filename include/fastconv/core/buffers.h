@@ -2,6 +2,13 @@
 
 namespace fastconv {
 
+// A kernel of a pair: `fits` says for which numbers it computes, see tile/operand_range.h.
+struct OperandRange;
+struct RangeGate {
+  const OperandRange* range;  // null: for any
+  bool fits;
+};
+
 // Addresses that go with a ConvProblem. The pass says which of x, w, y is written; the other two are only read.
 struct ConvBuffers {
   void* x;
@@ -9,6 +16,7 @@ struct ConvBuffers {
   void* y;
   const void* bias;  // null if there is none
   void* workspace;   // Plan::workspace_bytes, 256-byte aligned; contents undefined
+  RangeGate gate;
 };
 
 }  // namespace fastconv

@@ -149,7 +149,7 @@ __device__ __forceinline__ void produce_halos(const HaloParams& params, TileWalk
 }
 
 // One consumer warpgroup, where lines are stored.
-template <typename T, typename Out, int kBlockK, int kMBlocks, int kChannels, bool kPromoted, int kParts>
+template <typename T, typename Out, int kBlockK, int kMBlocks, int kChannels, HaloOperands kOperands, int kParts>
 __device__ __forceinline__ void consume_runs(const HaloParams& params, TileWalk<true> walk, Ring halo,
                                              const Ring& filter, uint32_t buffer, int barrier) {
   const int thread = threadIdx.x % 128;
@@ -157,8 +157,9 @@ __device__ __forceinline__ void consume_runs(const HaloParams& params, TileWalk<
   for (; walk.more(); walk.next()) {
     const Tile tile(params, walk.index);
     float acc[kMBlocks][kBlockK / 2];
-    OneHaloMainloop<T, kBlockK, kMBlocks, kChannels, kPromoted, kParts>::run(params, tile, halo, filter,
-                                                                             thread % 32 == 0, acc);
+    OneHaloMainloop<T, kBlockK, kMBlocks, kChannels, promotes(kOperands), kParts>::run(params, tile, halo, filter,
+                                                                                       thread % 32 == 0, acc);
+    if constexpr (is_scaled(kOperands)) unscale(acc, *params.gate.range);
     LineEpilogue<Out, kBlockK, kMBlocks>(params, tile, thread, buffer, barrier)
         .store(acc, StreamPart(params, tile, walk, sizeof(Out)));
   }
@@ -175,7 +176,7 @@ __device__ __forceinline__ void prepare_operands(const HaloParams& params, const
     pack_folded_filter(params, maps, static_cast<int>(blockIdx.x * kThreads + threadIdx.x),
                        static_cast<int>(gridDim.x * kThreads));
   } else if constexpr (kOperands != HaloOperands::kHalf) {
-    constexpr Operand kOperand = kOperands == HaloOperands::kTf32 ? Operand::kTf32 : Operand::kBf16;
+    constexpr Operand kOperand = operand_of(kOperands);
     const uint32_t buffer = smem + warp * kReorderBytes;
     split_to_rows<kOperand>(params.filter_split, buffer, warp, kWarps, lane);
     split_to_rows<kOperand>(params.in_split, buffer, warp, kWarps, lane);
@@ -213,6 +214,10 @@ __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
                          Mainloop<T, kBlockK, kMBlocks, kChannels, kMMajor, kNMajor, kColumns, kOperands, kParts>>;
 
   constexpr bool kShares = shares_tiles(kStaging, kMBlocks, kColumns, kLines);
+
+  if constexpr (kOperands != HaloOperands::kHalf) {
+    if (is_closed(params.gate)) return;
+  }
 
   auto walk_of = [&](int pipeline) {
     return TileWalk<kLines>(params, blockIdx.x * kPipelines + pipeline, gridDim.x * kPipelines);
@@ -282,7 +287,7 @@ __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
     const int barrier = kEpilogueBarrier + warpgroup;
     const uint32_t buffer = epilogue + warpgroup * kEpilogue;
     if constexpr (kLines) {
-      consume_runs<T, Out, kBlockK, kMBlocks, kChannels, kOperands == HaloOperands::kPromotedParts, kParts>(
+      consume_runs<T, Out, kBlockK, kMBlocks, kChannels, kOperands, kParts>(
           params, walk_of(warpgroup), halo.part(warpgroup, 2), filter, buffer, barrier);
       return;
     }
@@ -311,6 +316,7 @@ __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
         if (turns) arrive_block_barrier(next_turn);
       });
       if (params.phase[tile.phase].taps == 0) clear(acc);
+      if constexpr (is_scaled(kOperands)) unscale(acc, *params.gate.range);
       // NOTES: where a thread's pixels lie in a tile does not change, but to keep it would spill.
       int thread = threadIdx.x % 128;
       if constexpr (kColumns > 1) asm volatile("" : "+r"(thread));

@@ -53,17 +53,24 @@ struct WgradMapsOf<WgradStaging::kTmaRows> {
 template <WgradStaging kStaging>
 using WgradMaps = typename WgradMapsOf<kStaging>::Type;
 
-template <typename T, int kChannels, int kBlocks, int kUnits, int kWarpgroups, WgradStaging kStaging>
-__global__ __launch_bounds__((WgradConfig{kChannels, kBlocks, kUnits, kWarpgroups, kStaging}.threads()),
+// T: what is multiplied; Out: of the tensors' elements.
+template <typename T, typename Out, int kChannels, int kBlocks, int kUnits, int kWarpgroups, WgradStaging kStaging,
+          HaloOperands kOperands>
+__global__ __launch_bounds__((WgradConfig{kChannels, kBlocks, kUnits, kWarpgroups, kStaging, kOperands}.threads()),
                              1) void conv_wgrad_sm90(const __grid_constant__ WgradParams params,
                                                      const __grid_constant__ WgradInMaps in_maps,
                                                      const __grid_constant__ WgradMaps<kStaging> y_maps) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Threads = WgradThreads<kWarpgroups, kStaging>;
   using Loop = std::conditional_t<kStaging == WgradStaging::kFloats,
-                                  WgradFloatsMainloop<kChannels, kBlocks, kUnits, kWarpgroups>,
-                                  WgradMainloop<T, kChannels, kBlocks, kUnits, kStaging>>;
-  using Store = WgradJobStore<T, kChannels, kBlocks, kUnits * kWarpgroups>;
+                                  WgradFloatsMainloop<T, kChannels, kBlocks, kUnits, kWarpgroups>,
+                                  WgradMainloop<T, kChannels, kBlocks, kUnits, kStaging, kOperands>>;
+  using Store = WgradJobStore<Out, kChannels, kBlocks, kUnits * kWarpgroups>;
+  constexpr bool kFloats = kOperands != HaloOperands::kHalf;
+  if constexpr (kFloats) {
+    if (params.gate.range != nullptr) ptx::wait_for_previous_kernel();
+    if (is_closed(params.gate)) return;
+  }
 
   extern __shared__ uint8_t smem_raw[];
   const uint32_t smem = (ptx::smem_address(smem_raw) + 1023) & ~1023u;  // swizzling goes by absolute address
@@ -93,11 +100,12 @@ __global__ __launch_bounds__((WgradConfig{kChannels, kBlocks, kUnits, kWarpgroup
     const int x_turns = (x_units + static_cast<int>(gridDim.x) - 1) / static_cast<int>(gridDim.x);
     return (warp + Threads::kWarps - x_turns % Threads::kWarps) % Threads::kWarps;
   };
-  if constexpr (Loop::kSplit) {
+  if constexpr (kFloats) {
     if (params.x_split.parts > 0) {
       ptx::wait_for_previous_kernel();
-      split_to_rows<Operand::kBf16>(params.x_split, buffer, warp, Threads::kWarps, lane);
-      split_to_rows<Operand::kBf16>(params.y_split, buffer, y_turn(params.x_split.units), Threads::kWarps, lane);
+      constexpr Operand kOperand = operand_of(kOperands);
+      split_to_rows<kOperand>(params.x_split, buffer, warp, Threads::kWarps, lane);
+      split_to_rows<kOperand>(params.y_split, buffer, y_turn(params.x_split.units), Threads::kWarps, lane);
       sync_grid();
     }
   } else if constexpr (kStaging == WgradStaging::kTma || kStaging == WgradStaging::kTmaRows) {
@@ -138,6 +146,7 @@ __global__ __launch_bounds__((WgradConfig{kChannels, kBlocks, kUnits, kWarpgroup
     const int first_slot = (warp - Threads::kProducers / 32) / 4 * kUnits;
     float acc[kUnits][Loop::kAccumulators];
     Loop::run(params, share, first_slot, ring, lane == 0, acc);
+    if constexpr (is_scaled(kOperands)) unscale(acc, *params.gate.range);
     auto sync = [] { ptx::barrier_sync<Threads::kConsumers>(1); };
     sync();  // all stages have been read
     Store::put_sums(smem, first_slot, threadIdx.x % 128, acc);

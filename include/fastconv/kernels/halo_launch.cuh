@@ -20,6 +20,10 @@ void launch_halo(const Plan& plan, const ConvProblem& problem, const ConvBuffers
   params.out = dgrad ? buffers.x : buffers.y;
   params.bias = dgrad ? nullptr : buffers.bias;
   params.packed_filter = buffers.workspace;
+  params.gate = buffers.gate;
+  if constexpr (is_scaled(kOperands)) {
+    params.in_split.scale = &buffers.gate.range->scale[0], params.filter_split.scale = &buffers.gate.range->scale[1];
+  }
   const void* filter = buffers.w;
   auto* workspace = static_cast<uint8_t*>(buffers.workspace);
   if (params.in_split.parts > 0) {
@@ -70,10 +74,6 @@ void launch_halo(const Plan& plan, const ConvProblem& problem, const ConvBuffers
     launch(plan.kernel->name, kernel, shape, stream, params, in_maps.map[0], filter_map);
   }
 }
-
-// What tensors of T are multiplied as.
-template <typename T, HaloOperands kOperands>
-using OperandOf = std::conditional_t<has_parts(kOperands), __nv_bfloat16, T>;
 
 // One line of the .def, compiled where staging, filter tile and operands are those of the file.
 template <HaloStaging kStaging, FilterTile kFilter, HaloOperands kOperands, typename T, int kBlockK, int kMBlocks,

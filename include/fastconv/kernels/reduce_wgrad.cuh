@@ -26,6 +26,7 @@ __global__ __launch_bounds__(kReduceRowsThreads) void reduce_wgrad_rows(const __
 
   ptx::allow_next_kernel();
   ptx::wait_for_previous_kernel();
+  if (is_closed(params.gate)) return;
   Store::template put_rows<kReduceRowsThreads / 32>(params, job, rows, slice, threadIdx.x, [&](int quad) {
     float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
 #pragma unroll 4
@@ -48,6 +49,7 @@ __global__ __launch_bounds__(kReduceThreads) void reduce_wgrad(const __grid_cons
   const int64_t quads = int64_t{params.jobs.divisor} * kSlots * kQuads;
   ptx::allow_next_kernel();
   ptx::wait_for_previous_kernel();
+  if (is_closed(params.gate)) return;
   add_partials(reinterpret_cast<const float4*>(params.partial), quads, params.partials, strands,
                [&](int64_t at, const float4& sum) {
                  const int32_t unit = static_cast<int32_t>(at / kQuads);

@@ -12,13 +12,14 @@ struct StemBuffers {
   const float* w;
   const float* bias;
   float* y;
+  RangeGate gate;
 };
 
 // A block's filters, in parts, as products read them.
-template <int kParts, int kFilters>
-__device__ __forceinline__ void pack_stem_filter(const StemParams& params, const float* w, int32_t first_set,
-                                                 uint32_t smem) {
-  constexpr int kTiles = StemConfig{kParts, kFilters}.set_tiles();
+template <int kParts, int kFilters, Operand kOperand>
+__device__ __forceinline__ void pack_stem_filter(const StemParams& params, const float* w, float scale,
+                                                 int32_t first_set, uint32_t smem) {
+  constexpr int kTiles = StemConfig{kParts, kFilters, kOperand}.set_tiles();
   const auto thread = static_cast<int32_t>(threadIdx.x), lane = thread % 32;
   const int32_t all = static_cast<int32_t>(params.by_sets.divisor) * params.steps * kTiles;
 #pragma unroll 2
@@ -33,8 +34,8 @@ __device__ __forceinline__ void pack_stem_filter(const StemParams& params, const
       const bool exists = filter < params.filters && depth < params.depth;
       values.at(j, 0) = exists ? w[filter * params.filter.n + StemTap(params, depth).filter] : 0.f;
     }
-    StemFragment<kParts, 1> fragment;
-    fragment.split(values);
+    StemFragment<kParts, 1, kOperand> fragment;
+    fragment.split(values, scale);
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
       ptx::store_shared8(smem + (i * kParts + part) * 256 + lane * 8,
@@ -44,9 +45,9 @@ __device__ __forceinline__ void pack_stem_filter(const StemParams& params, const
 }
 
 // Sums of a unit, [block of pixels][tile of filters].
-template <int kParts, int kFilters>
+template <int kParts, int kFilters, Operand kOperand>
 struct StemUnit {
-  static constexpr StemConfig kConfig{kParts, kFilters};
+  static constexpr StemConfig kConfig{kParts, kFilters, kOperand};
   static constexpr int kBlocks = kConfig.pixel_blocks(), kTiles = kConfig.set_tiles();
   static constexpr int kTogether = 2;  // tiles, so that products that follow each other do not wait
   float sum[kBlocks][kTiles][4];
@@ -54,7 +55,7 @@ struct StemUnit {
   // `filter`, `table`: a lane's. kFinite: see add_stem_products().
   template <bool kFinite>
   __device__ __forceinline__ void multiply(const uint32_t (&rows)[kBlocks][2], uint32_t filter, uint32_t table,
-                                           int32_t depth) {
+                                           int32_t depth, float scale) {
 #pragma unroll
     for (auto& tiles : sum) {
 #pragma unroll
@@ -70,12 +71,12 @@ struct StemUnit {
 #pragma unroll
         for (int m = 0; m < kBlocks; ++m) values[m].cut(left);
       }
-      StemFragment<kParts, 2> pixels[kBlocks];
+      StemFragment<kParts, 2, kOperand> pixels[kBlocks];
 #pragma unroll
-      for (int m = 0; m < kBlocks; ++m) pixels[m].split(values[m]);
+      for (int m = 0; m < kBlocks; ++m) pixels[m].split(values[m], scale);
 #pragma unroll
       for (int t = 0; t < kTiles; t += kTogether) {
-        StemFragment<kParts, 1> filters[kTogether];
+        StemFragment<kParts, 1, kOperand> filters[kTogether];
 #pragma unroll
         for (int i = 0; i < kTogether; ++i) {
 #pragma unroll
@@ -162,11 +163,13 @@ struct StemUnit {
   }
 };
 
-template <int kParts, int kFilters>
+template <int kParts, int kFilters, Operand kOperand>
 __global__ void __launch_bounds__(kStemThreads, 1)
     stem_fprop(const __grid_constant__ StemParams params, const StemBuffers buffers) {
 #if __CUDA_ARCH__ >= 800
-  using Unit = StemUnit<kParts, kFilters>;
+  using Unit = StemUnit<kParts, kFilters, kOperand>;
+  constexpr bool kScaled = kOperand == Operand::kFp16;
+  if (is_closed(buffers.gate)) return;
   constexpr StemConfig kConfig = Unit::kConfig;
   extern __shared__ uint4 stem_smem[];
   const uint32_t smem = ptx::smem_address(stem_smem), table = smem + params.table_at;
@@ -182,7 +185,8 @@ __global__ void __launch_bounds__(kStemThreads, 1)
         copy_stem_box(params.x, buffers.x, tile.image, 0, tile.source_h, tile.source_w, stage);
       },
       [&] {
-        pack_stem_filter<kParts, kFilters>(params, buffers.w, first_set, smem + params.filter_at);
+        pack_stem_filter<kParts, kFilters, kOperand>(params, buffers.w, kScaled ? buffers.gate.range->scale[1] : 1,
+                                                     first_set, smem + params.filter_at);
 #pragma unroll 1
         for (int32_t i = thread; i < params.steps * kStemStep; i += kStemThreads) {
           const int32_t depth = stem_depth(i / kStemStep, i / 4, i % 4);
@@ -210,10 +214,15 @@ __global__ void __launch_bounds__(kStemThreads, 1)
           const uint32_t lane_filter = smem + params.filter_at + set * params.steps * kConfig.step_bytes() + lane * 8;
           const uint32_t lane_table = table + lane % 4 * 16;
           Unit unit;
-          unit.template multiply<false>(rows, lane_filter, lane_table, params.depth);
+          const float scale = kScaled ? buffers.gate.range->scale[0] : 1;
+          unit.template multiply<false>(rows, lane_filter, lane_table, params.depth, scale);
           // Overflow is seldom, so that each step need not look for it.
           if (kParts == 3 && !unit.is_finite()) {
-            unit.template multiply<true>(rows, lane_filter, lane_table, params.depth);
+            unit.template multiply<true>(rows, lane_filter, lane_table, params.depth, scale);
+          }
+          if constexpr (kScaled) {
+#pragma unroll
+            for (auto& tiles : unit.sum) unscale(tiles, *buffers.gate.range);
           }
           const int32_t filter = (first_set + set) * kFilters;
           if (buffers.bias != nullptr) unit.add_bias(buffers.bias, filter, params.filters);

@@ -9,31 +9,30 @@
 
 namespace fastconv {
 
-template <int kParts, int kFilters>
+template <int kParts, int kFilters, Operand kOperand>
 void launch_stem_wgrad(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, cudaStream_t stream) {
   const StemWgradParams params = stem_wgrad_params(plan.kernel->stem, problem, plan.stem);
-  auto* w = static_cast<float*>(buffers.w);
-  auto* partial = static_cast<float4*>(buffers.workspace);
-  const StemWgradBuffers tensors{static_cast<const float*>(buffers.x), static_cast<const float*>(buffers.y), w,
-                                 partial};
-  launch(plan.kernel->name, stem_wgrad<kParts, kFilters>, LaunchShape{plan.grid, plan.block_threads, plan.smem_bytes},
-         stream, params, tensors);
+  const StemWgradBuffers tensors{static_cast<const float*>(buffers.x), static_cast<const float*>(buffers.y),
+                                 static_cast<float*>(buffers.w), static_cast<float4*>(buffers.workspace), buffers.gate};
+  launch(plan.kernel->name, stem_wgrad<kParts, kFilters, kOperand>,
+         LaunchShape{plan.grid, plan.block_threads, plan.smem_bytes}, stream, params, tensors);
   if (params.walkers == 1) return;
   const int strands = reduce_strands(params.walkers);
   const int64_t quads = int64_t{params.by_jobs.divisor} * params.job_quads;
-  launch(plan.kernel->name, reduce_stem_wgrad<kParts, kFilters>,
-         LaunchShape{reduce_blocks(quads, strands), kReduceThreads}, stream, params, w,
-         static_cast<const float4*>(partial), strands);
+  launch(plan.kernel->name, reduce_stem_wgrad<kParts, kFilters, kOperand>,
+         LaunchShape{reduce_blocks(quads, strands), kReduceThreads}, stream, params, tensors, strands);
 }
 
-template <int kParts, int kFilters>
+template <int kParts, int kFilters, Operand kOperand>
 void launch_stem(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, cudaStream_t stream) {
-  if (problem.pass == Pass::kWgrad) return launch_stem_wgrad<kParts, kFilters>(plan, problem, buffers, stream);
+  if (problem.pass == Pass::kWgrad)
+    return launch_stem_wgrad<kParts, kFilters, kOperand>(plan, problem, buffers, stream);
   if (plan.grid == 0) return;
   const StemBuffers tensors{static_cast<const float*>(buffers.x), static_cast<const float*>(buffers.w),
-                            static_cast<const float*>(buffers.bias), static_cast<float*>(buffers.y)};
-  launch(plan.kernel->name, stem_fprop<kParts, kFilters>, LaunchShape{plan.grid, plan.block_threads, plan.smem_bytes},
-         stream, stem_params(plan.kernel->stem, problem, plan.stem), tensors);
+                            static_cast<const float*>(buffers.bias), static_cast<float*>(buffers.y), buffers.gate};
+  launch(plan.kernel->name, stem_fprop<kParts, kFilters, kOperand>,
+         LaunchShape{plan.grid, plan.block_threads, plan.smem_bytes}, stream,
+         stem_params(plan.kernel->stem, problem, plan.stem), tensors);
 }
 
 }  // namespace fastconv

@@ -13,6 +13,7 @@ struct StemWgradBuffers {
   const float* y;
   float* w;
   float4* partial;  // [walker][job][quad], if there are several walkers
+  RangeGate gate;
 };
 
 // Quad number `index` of a job: [quad of a lane][unit][lane].
@@ -28,12 +29,16 @@ __device__ __forceinline__ void store_stem_quad(const StemConfig& config, const 
   }
 }
 
-template <int kParts, int kFilters>
+template <int kParts, int kFilters, Operand kOperand>
 __global__ void __launch_bounds__(kStemThreads, 1)
     stem_wgrad(const __grid_constant__ StemWgradParams params, const StemWgradBuffers buffers) {
 #if __CUDA_ARCH__ >= 800
-  constexpr StemConfig kConfig{kParts, kFilters};
+  constexpr StemConfig kConfig{kParts, kFilters, kOperand};
   constexpr int kBlocks = kConfig.filter_blocks(), kTiles = kConfig.tap_tiles();
+  constexpr bool kScaled = kOperand == Operand::kFp16;
+  if (is_closed(buffers.gate)) return;
+  const float x_scale = kScaled ? buffers.gate.range->scale[0] : 1;
+  const float y_scale = kScaled ? buffers.gate.range->scale[1] : 1;
   extern __shared__ uint4 stem_smem[];
   const uint32_t smem = ptx::smem_address(stem_smem);
   const auto thread = static_cast<int32_t>(threadIdx.x), lane = thread % 32;
@@ -85,26 +90,30 @@ __global__ void __launch_bounds__(kStemThreads, 1)
           const uint4 x_offsets = ptx::load_shared16(smem + params.table_at + table);
           const uint4 y_offsets = ptx::load_shared16(smem + params.y_table_at + table);
           table += params.slices * 64;
-          StemFragment<kParts, 1> input[kTiles];
+          StemFragment<kParts, 1, kOperand> input[kTiles];
 #pragma unroll
           for (int t = 0; t < kTiles; ++t) {
             StemValues<1> values;
             values.load({x + taps[t]}, x_offsets);
             if (left < kStemStep) values.cut(left);
-            input[t].split(values);
+            input[t].split(values, x_scale);
           }
 #pragma unroll
           for (int m = 0; m < kBlocks; ++m) {
             StemValues<2> values;
             values.load({y + filters[m][0], y + filters[m][1]}, y_offsets);
             if (left < kStemStep) values.cut(left);
-            StemFragment<kParts, 2> gradients[1];
-            gradients[0].split(values);
-            multiply_stem<true>(gradients, input, [&](int, int t) -> float (&)[4] { return sum[m][t]; });
+            StemFragment<kParts, 2, kOperand> gradients[1];
+            gradients[0].split(values, y_scale);
+            multiply_stem<!kScaled>(gradients, input, [&](int, int t) -> float (&)[4] { return sum[m][t]; });
           }
         }
       });
 
+  if constexpr (kScaled) {
+#pragma unroll
+    for (auto& tiles : sum) unscale(tiles, *buffers.gate.range);
+  }
   // The slices' sums are added in order.
   __syncthreads();
 #pragma unroll
@@ -135,15 +144,16 @@ __global__ void __launch_bounds__(kStemThreads, 1)
 #endif
 }
 
-template <int kParts, int kFilters>
-__global__ void __launch_bounds__(kReduceThreads) reduce_stem_wgrad(const __grid_constant__ StemWgradParams params,
-                                                                    float* w, const float4* partial, int32_t strands) {
-  constexpr StemConfig kConfig{kParts, kFilters};
+template <int kParts, int kFilters, Operand kOperand>
+__global__ void __launch_bounds__(kReduceThreads)
+    reduce_stem_wgrad(const __grid_constant__ StemWgradParams params, StemWgradBuffers buffers, int32_t strands) {
+  if (is_closed(buffers.gate)) return;
+  constexpr StemConfig kConfig{kParts, kFilters, kOperand};
   const int64_t quads = int64_t{params.by_jobs.divisor} * params.job_quads;
-  add_partials(partial, quads, params.walkers, strands, [&](int64_t at, const float4& sum) {
+  add_partials(buffers.partial, quads, params.walkers, strands, [&](int64_t at, const float4& sum) {
     int32_t index, quad;
     params.by_job_quads.divmod(static_cast<int32_t>(at), index, quad);
-    store_stem_quad(kConfig, params, w, StemJob(kConfig, params, index), quad, sum);
+    store_stem_quad(kConfig, params, buffers.w, StemJob(kConfig, params, index), quad, sum);
   });
 }
 

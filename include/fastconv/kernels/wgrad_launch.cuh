@@ -11,7 +11,8 @@
 
 namespace fastconv {
 
-template <typename T, int kChannels, int kBlocks, int kUnits, int kWarpgroups, WgradStaging kStaging>
+template <typename T, typename Out, int kChannels, int kBlocks, int kUnits, int kWarpgroups, WgradStaging kStaging,
+          HaloOperands kOperands>
 void launch_wgrad(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, cudaStream_t stream) {
   WgradLaunch wgrad = wgrad_launch(plan, problem);
   WgradParams& params = wgrad.params;
@@ -39,7 +40,11 @@ void launch_wgrad(const Plan& plan, const ConvProblem& problem, const ConvBuffer
     params.y.data = params.y_split.rows = workspace + wgrad.y_offset;
   }
   params.x_order.done = reinterpret_cast<uint32_t*>(workspace + wgrad.done_offset);
-  const DType operand = std::is_same_v<T, float> ? DType::kBFloat16 : problem.dtype;
+  params.gate = buffers.gate;
+  if constexpr (is_scaled(kOperands)) {
+    params.x_split.scale = &buffers.gate.range->scale[0], params.y_split.scale = &buffers.gate.range->scale[1];
+  }
+  constexpr DType operand = kDTypeOf<T>;
   WgradInMaps in_maps{};
   if (params.x_copied) in_maps.x = encode_tensor_map(wgrad.x_map, operand, params.x.data);
   if (wgrad.x_planes.size[0] > 0) {
@@ -56,7 +61,7 @@ void launch_wgrad(const Plan& plan, const ConvProblem& problem, const ConvBuffer
   shape.early = true;
   shape.cluster = params.cluster.divisor;
   auto start = [&] {
-    const auto kernel = conv_wgrad_sm90<T, kChannels, kBlocks, kUnits, kWarpgroups, kStaging>;
+    const auto kernel = conv_wgrad_sm90<T, Out, kChannels, kBlocks, kUnits, kWarpgroups, kStaging, kOperands>;
     if constexpr (kStaging == WgradStaging::kTmaRows) {
       launch(plan.kernel->name, kernel, shape, stream, params, in_maps, y_maps);
     } else {
@@ -80,28 +85,30 @@ void launch_wgrad(const Plan& plan, const ConvProblem& problem, const ConvBuffer
     LaunchShape reduce{int64_t{params.jobs.divisor} * 4 * params.m_blocks, kReduceRowsThreads,
                        kWgradStoreRows * params.store_pitch};
     reduce.early = true;
-    return launch(plan.kernel->name, reduce_wgrad_rows<T, kChannels, kBlocks, kSlots>, reduce, stream, params);
+    return launch(plan.kernel->name, reduce_wgrad_rows<Out, kChannels, kBlocks, kSlots>, reduce, stream, params);
   }
   const int64_t quads = int64_t{params.jobs.divisor} * kSlots * 16 * kChannels * kBlocks;
   const int strands = reduce_strands(params.partials);
   LaunchShape reduce{reduce_blocks(quads, strands), kReduceThreads};
   reduce.early = true;
-  launch(plan.kernel->name, reduce_wgrad<T, kChannels, kBlocks, kSlots>, reduce, stream, params, strands);
+  launch(plan.kernel->name, reduce_wgrad<Out, kChannels, kBlocks, kSlots>, reduce, stream, params, strands);
 }
 
-template <WgradStaging kStaging, typename T, int kChannels, int kBlocks, int kUnits, int kWarpgroups,
-          WgradStaging kLineStaging, unsigned kDTypes>
+template <WgradStaging kStaging, HaloOperands kOperands, typename T, int kChannels, int kBlocks, int kUnits,
+          int kWarpgroups, WgradStaging kLineStaging, HaloOperands kLineOperands>
 constexpr Launcher wgrad_launcher_of() {
-  if constexpr (kLineStaging == kStaging && (kDTypes & dtype_bit(kDTypeOf<T>)) != 0)
-    return launch_wgrad<T, kChannels, kBlocks, kUnits, kWarpgroups, kStaging>;
+  if constexpr (kLineStaging == kStaging && kLineOperands == kOperands) {
+    return launch_wgrad<OperandOf<T, kOperands>, T, kChannels, kBlocks, kUnits, kWarpgroups, kStaging, kOperands>;
+  }
   return nullptr;
 }
 
-template <WgradStaging kStaging, typename T>
+template <WgradStaging kStaging, HaloOperands kOperands, typename T>
 Launcher wgrad_launcher(int line) {
   static constexpr Launcher kLaunchers[] = {
-#define WGRAD_KERNEL(name, channels, blocks, units, warpgroups, staging, dtypes) \
-  wgrad_launcher_of<kStaging, T, channels, blocks, units, warpgroups, WgradStaging::staging, dtypes>(),
+#define WGRAD_KERNEL(name, channels, blocks, units, warpgroups, staging, operands)                      \
+  wgrad_launcher_of<kStaging, kOperands, T, channels, blocks, units, warpgroups, WgradStaging::staging, \
+                    HaloOperands::operands>(),
 #include "../../../src/launch/configs/wgrad.def"
 #undef WGRAD_KERNEL
   };

@@ -28,7 +28,7 @@ template <typename T>
 Launcher depthwise_diagonal_launcher(int line);
 template <HaloStaging kStaging, FilterTile kFilter, HaloOperands kOperands, typename T>
 Launcher halo_launcher(int line);
-template <WgradStaging kStaging, typename T>
+template <WgradStaging kStaging, HaloOperands kOperands, typename T>
 Launcher wgrad_launcher(int line);
 template <typename T>
 Launcher grouped_launcher(int line);
@@ -37,6 +37,10 @@ Launcher stem_launcher(int line);
 // Whatever the line and the element type.
 void launch_patches(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, cudaStream_t stream);
 void launch_subpixel(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, cudaStream_t stream);
+
+// Of what a scaled kernel multiplies, in the first kRangeBytes of the workspace; see planner/scaled.h.
+const OperandRange* measure_operands(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers,
+                                     cudaStream_t stream);
 
 enum class PatchMove : int8_t { kGatherRows, kGatherPlanes, kScatterRows };
 // The part of either that moves patches, to the workspace or from there.

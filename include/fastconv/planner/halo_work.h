@@ -38,11 +38,6 @@ struct Splitting {
   bool in = false, filter = false;
 };
 
-// Of what is multiplied.
-inline Operand operand_of(HaloOperands operands) {
-  return operands == HaloOperands::kTf32 ? Operand::kTf32 : Operand::kBf16;
-}
-
 // What is computed, freed of its pass.
 struct Work {
   Side in, out;  // as the products meet them

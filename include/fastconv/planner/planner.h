@@ -42,7 +42,7 @@ struct Plan {
   DepthwiseDiagonalTiling depthwise_diagonal{};
   GroupedTiling grouped{};                 // kernels for narrow groups
   StemTiling stem{};                       // kernels for images of few channels
-  std::shared_ptr<const InnerPlan> inner;  // patches, subpixel: what computes with them
+  std::shared_ptr<const InnerPlan> inner;  // patches, subpixel: what computes with them; see also scaled.h
   double cost_us = 0;                      // model's estimate; compared between kernels only
 };
 std::ostream& operator<<(std::ostream& out, const Plan& plan);

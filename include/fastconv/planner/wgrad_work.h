@@ -25,6 +25,7 @@ struct Axis {
 struct Work {
   Side x, y;            // as the products meet them
   int parts = 0;        // of float32 tensors, which pass through the workspace as such, see split.h
+  Operand operand{};    // then
   bool floats = false;  // but for dy: WgradStaging::kFloats
   bool reorder_x = false, reorder_y = false;
   FoldedRows fold{};        // of x, if it has pixels

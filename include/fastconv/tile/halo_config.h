@@ -35,13 +35,22 @@ enum class FilterTile : int8_t { kKMajor, kNMajor };
 
 // What is multiplied.
 enum class HaloOperands : int8_t {
-  kHalf,          // 16-bit tensors
-  kTf32,          // float32, rounded
-  kParts,         // float32 as parts of 16 bits, see split.h
-  kPromotedParts  // the same, with sums that move to a second set of registers on their way, see mainloop_sm90.cuh
+  kHalf,           // 16-bit tensors
+  kTf32,           // float32, rounded
+  kParts,          // float32 as parts of 16 bits, see split.h
+  kPromotedParts,  // the same, with sums that move to a second set of registers on their way, see mainloop_sm90.cuh
+  kScaled,         // float32, scaled and rounded to fp16, see operand_range.h
+  kPromotedScaled  // in two parts, with such sums
 };
 FASTCONV_HOST_DEVICE constexpr bool has_parts(HaloOperands operands) {
-  return operands == HaloOperands::kParts || operands == HaloOperands::kPromotedParts;
+  return operands == HaloOperands::kParts || operands == HaloOperands::kPromotedParts ||
+         operands == HaloOperands::kPromotedScaled;
+}
+FASTCONV_HOST_DEVICE constexpr bool is_scaled(HaloOperands operands) {
+  return operands == HaloOperands::kScaled || operands == HaloOperands::kPromotedScaled;
+}
+FASTCONV_HOST_DEVICE constexpr bool promotes(HaloOperands operands) {
+  return operands == HaloOperands::kPromotedParts || operands == HaloOperands::kPromotedScaled;
 }
 FASTCONV_HOST_DEVICE constexpr int operand_bytes(HaloOperands operands) {
   return operands == HaloOperands::kTf32 ? 4 : 2;

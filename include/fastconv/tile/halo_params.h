@@ -6,6 +6,7 @@
 
 #include "fastconv/core/fast_divmod.h"
 #include "fastconv/tile/halo_config.h"
+#include "fastconv/tile/operand_range.h"
 #include "fastconv/tile/packed_filter.h"
 #include "fastconv/tile/raw_planes.h"
 #include "fastconv/tile/reorder.h"
@@ -77,6 +78,7 @@ struct HaloParams {
   void* packed_filter;
   void* out;
   const void* bias;  // null if there is none
+  RangeGate gate;    // float32
 
   int64_t in_n, in_c, in_h, in_w;      // strides, elements
   int64_t out_n, out_k, out_h, out_w;  // out_h and out_w include the phase step

@@ -7,7 +7,7 @@
 #include "fastconv/tile/halo_walk.cuh"
 #include "fastconv/tile/mainloop_sm90.cuh"
 #include "fastconv/tile/ring.cuh"
-#include "fastconv/tile/split.h"
+#include "fastconv/tile/split.cuh"
 
 namespace fastconv {
 
@@ -48,21 +48,22 @@ struct FloatLoader {
   }
 };
 
-// Two fragments in kParts.
-template <int kParts>
+// Two fragments in kParts of T.
+template <typename T, int kParts>
 struct FloatOperands {
   uint32_t part[kParts][2][4];
 
+  // `scale`: of fp16.
   template <int kValues>
-  __device__ __forceinline__ void make(const float (&v)[2][kValues]) {
-    if constexpr (kParts == 1) {
+  __device__ __forceinline__ void make(const float (&v)[2][kValues], float scale) {
+    if constexpr (std::is_same_v<T, float>) {
 #pragma unroll
       for (int i = 0; i < 8; ++i) part[0][i / 4][i % 4] = __float_as_uint(v[i / 4][i % 4]);  // rounded as it was copied
     } else {
       float all[16];
 #pragma unroll
       for (int i = 0; i < 16; ++i) all[i] = v[i / 8][i % 8];
-      SplitParts parts(all);
+      auto parts = parts_of<kOperandOf<T>>(all, scale);
 #pragma unroll
       for (int p = 0; p < kParts; ++p) {
         uint32_t words[8];
@@ -79,7 +80,7 @@ struct FloatOperands {
 template <typename T, int kBlockK, int kMBlocks, int kChannels, int kColumns, HaloOperands kOperands>
 struct FloatsMainloop {
   static constexpr int kParts = parts_a_stage(HaloStaging::kFloats, kOperands);
-  static constexpr bool kPromoted = kOperands == HaloOperands::kPromotedParts;
+  static constexpr bool kPromoted = promotes(kOperands);
   static constexpr int kPixelBytes = kChannels * sizeof(T);                     // of the filter
   static constexpr int kDepth = 32 / sizeof(T), kSteps = kChannels / kDepth;    // channels of an instruction
   static constexpr int kAccumulators = kBlockK * kColumns / 2;                  // of one M-block, per thread
@@ -89,7 +90,7 @@ struct FloatsMainloop {
   static constexpr int kHaloRows = kRows + kTapRows - 1;
   using Loader = FloatLoader<kDepth, kChannels>;
   using Values = typename Loader::Values;
-  using Operands = FloatOperands<kParts>;
+  using Operands = FloatOperands<T, kParts>;
   using Sums = float[kMBlocks][kAccumulators];
 
   // `issued` is called when no stage is left to wait for, with wgmmas still in flight.
@@ -99,6 +100,7 @@ struct FloatsMainloop {
     const OutputPhase& phase = params.phase[tile.phase];
     const Loader loader(params);
     if constexpr (kPromoted) clear(sums);
+    const float scale = is_scaled(kOperands) ? params.gate.range->scale[0] : 1;
     int accumulate = 0;
     uint32_t done[kTapRows];  // barriers of filter stages that products under way read
     bool releases = false;
@@ -127,9 +129,9 @@ struct FloatsMainloop {
                                                    block.column + j * group.col_step, k, v);
             };
             if constexpr (kPromoted) {
-              multiply_promoted(b, sums, load);
+              multiply_promoted(b, sums, scale, load);
             } else {
-              multiply(b, sums, accumulate, load, release);
+              multiply(b, sums, scale, accumulate, load, release);
               accumulate = 1;
             }
             releases = elected && release_filter;
@@ -164,8 +166,8 @@ struct FloatsMainloop {
   // While a pair of fragments is multiplied, the next one is made and the one after that is on its way. `release` is
   // called when all earlier products are done.
   template <typename Load, typename Release>
-  static __device__ __forceinline__ void multiply(const uint32_t (&b)[kTapRows], Sums& sums, int accumulate, Load load,
-                                                  Release release) {
+  static __device__ __forceinline__ void multiply(const uint32_t (&b)[kTapRows], Sums& sums, float scale,
+                                                  int accumulate, Load load, Release release) {
     constexpr int kPairs = kSteps * kHaloRows * kAcross / 2;
     static_assert(kPairs % 2 == 0 &&
                   kSteps * kHaloRows * kAcross % 2 == 0);  // the last pair is in the second registers
@@ -184,7 +186,7 @@ struct FloatsMainloop {
       if (pair == 1) release();
       if (pair + 1 < kPairs) load_pair(pair + 1);
       Operands& a = operands[pair % 2];
-      a.make(v[pair % 2]);
+      a.make(v[pair % 2], scale);
       ptx::wgmma_fence();
 #pragma unroll
       for (int f = 2 * pair; f < 2 * pair + 2; ++f) {
@@ -205,7 +207,8 @@ struct FloatsMainloop {
 
   // Sums of products of one size move to those of the ordinary kind, with their weight: see split_scale().
   template <typename Load>
-  static __device__ __forceinline__ void multiply_promoted(const uint32_t (&b)[kTapRows], Sums& sums, Load load) {
+  static __device__ __forceinline__ void multiply_promoted(const uint32_t (&b)[kTapRows], Sums& sums, float scale,
+                                                           Load load) {
     constexpr int kTogether = kTapRows > 1 ? kRows : kMBlocks;  // M-blocks whose operands there is room for
     constexpr int kGroups = kTogether * kParts, kBuffers = kAccumulators <= 32 ? 2 : 1;
 #pragma unroll
@@ -221,12 +224,12 @@ struct FloatsMainloop {
           const int row = i / kSteps;
           load(i % kSteps, kTapRows > 1 ? row : 0, kTapRows > 1 ? first : row, v[i % 2]);
         }
-        operands[f / 2].make(v);
+        operands[f / 2].make(v, scale);
       }
       float acc[kBuffers][kAccumulators];
       auto add = [&](int group) {
         float weight = 1;
-        for (int size = group % kParts + 1; size < kParts; ++size) weight /= split_scale(kParts);
+        for (int size = group % kParts + 1; size < kParts; ++size) weight /= split_scale(kParts, kOperandOf<T>);
         float (&sum)[kAccumulators] = sums[kTapRows > 1 ? group / kParts * kAcross + first : group / kParts];
 #pragma unroll
         for (int e = 0; e < kAccumulators; ++e) {

@@ -5,7 +5,7 @@
 #include "fastconv/tile/halo_walk.cuh"
 #include "fastconv/tile/ring.cuh"
 #include "fastconv/tile/scheduler.cuh"
-#include "fastconv/tile/split.h"
+#include "fastconv/tile/split.cuh"
 
 namespace fastconv {
 
@@ -27,6 +27,7 @@ struct TapProducts {
   // An N-major filter tile is blocks of [channels][64 filters] under the 128-byte swizzle.
   static constexpr uint32_t kFilterStep = (kNMajor ? 16 * 128 : 32) >> 4;
   static constexpr uint32_t kFilterPart = kN * kPixelBytes >> 4;
+  static constexpr float kScale = split_scale(kParts, kOperandOf<T>);
   using Sums = float[kMBlocks][kAccumulators];
 
   uint32_t a_high, b_high, part_step;
@@ -70,7 +71,7 @@ struct TapProducts {
   __device__ __forceinline__ void multiply_promoted(uint32_t tap, uint32_t b_low, Sums& acc, Sums& sums, F done) const {
 #pragma unroll
     for (int size = kParts - 1; size >= 0; --size) {
-      if (size < kParts - 1) shrink(acc, 1 / split_scale(kParts));
+      if (size < kParts - 1) shrink(acc, 1 / kScale);
       ptx::wgmma_fence();
       multiply(size, tap, b_low, acc, size == kParts - 1 ? 0 : 1);
       ptx::wgmma_commit();
@@ -94,7 +95,7 @@ struct TapProducts {
   static __device__ __forceinline__ void add(Sums& products, int size, Sums& sums) {
     float weight = 1;
 #pragma unroll
-    for (int i = 0; i < size; ++i) weight /= split_scale(kParts);
+    for (int i = 0; i < size; ++i) weight /= kScale;
 #pragma unroll
     for (int m = 0; m < kMBlocks; ++m) {
 #pragma unroll
@@ -108,12 +109,12 @@ struct TapProducts {
 
 // kMMajor: the input lies as blocks of [64 channels][64 pixels], one an M-block.
 // kColumns filter columns are multiplied at once, side by side on N.
-// kPromotedParts: the tensor cores truncate their sums, so that these shrink with every product; every few steps they
-// move to sums of the ordinary kind and begin anew.
+// Promoted operands: the tensor cores truncate their sums, so that these shrink with every product; every few steps
+// they move to sums of the ordinary kind and begin anew.
 template <typename T, int kBlockK, int kMBlocks, int kChannels, bool kMMajor, bool kNMajor, int kColumns,
           HaloOperands kOperands, int kParts>
 struct Mainloop {
-  static constexpr bool kPromoted = kOperands == HaloOperands::kPromotedParts;
+  static constexpr bool kPromoted = promotes(kOperands);
   static_assert(!kMMajor || kChannels == 64);
   static_assert(kColumns == 1 || !kNMajor);
   static constexpr int kPixelBytes = kChannels * sizeof(T);

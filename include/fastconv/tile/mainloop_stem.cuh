@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "fastconv/ptx/mma.cuh"
 #include "fastconv/ptx/shared_memory.cuh"
 #include "fastconv/ptx/warpgroup.cuh"
+#include "fastconv/tile/operand_range.h"
 #include "fastconv/tile/split.h"
 #include "fastconv/tile/stem_walk.cuh"
 
@@ -41,12 +43,13 @@ struct StemValues {
 };
 
 // The same as operands: of the product's left factor with two rows, of the right one with one.
-template <int kParts, int kRows>
+template <int kParts, int kRows, Operand kOperand>
 struct StemFragment {
   uint32_t part[kParts][2 * kRows];
 
-  __device__ __forceinline__ void split(const StemValues<kRows>& values) {
-    SplitParts<4 * kRows> parts(values.value);
+  // `scale`: of fp16.
+  __device__ __forceinline__ void split(const StemValues<kRows>& values, float scale) {
+    auto parts = parts_of<kOperand>(values.value, scale);
 #pragma unroll
     for (int i = 0; i < kParts; ++i) parts.take(i, kParts, part[i]);
   }
@@ -54,13 +57,13 @@ struct StemFragment {
 
 // Adds products number kIndex and later, of some left factors and some right ones, to sum[left][right]. Unless kFinite,
 // a sum of small products that overflowed leaves an infinity or NaN.
-template <bool kFinite, int kIndex, int kParts, int kLeft, int kRight>
-__device__ __forceinline__ void add_stem_products(const StemFragment<kParts, 2> (&left)[kLeft],
-                                                  const StemFragment<kParts, 1> (&right)[kRight],
+template <bool kFinite, int kIndex, int kParts, int kLeft, int kRight, Operand kOperand>
+__device__ __forceinline__ void add_stem_products(const StemFragment<kParts, 2, kOperand> (&left)[kLeft],
+                                                  const StemFragment<kParts, 1, kOperand> (&right)[kRight],
                                                   float (&sum)[kLeft][kRight][4]) {
   if constexpr (kIndex < split_products(kParts)) {
     constexpr SplitProduct kProduct(kParts, kIndex);
-    constexpr float kShrink = kIndex > 0 && kProduct.is_first() ? 1 / split_scale(kParts) : 1;
+    constexpr float kShrink = kIndex > 0 && kProduct.is_first() ? 1 / split_scale(kParts, kOperand) : 1;
     // What is not finite remains so while smaller products are added; the largest must not meet it.
     constexpr bool kLargest = kIndex + 1 == split_products(kParts);
 #pragma unroll
@@ -76,7 +79,8 @@ __device__ __forceinline__ void add_stem_products(const StemFragment<kParts, 2> 
           }
         }
         const uint32_t (&b)[2] = right[j].part[kProduct.second];
-        ptx::mma(__nv_bfloat16{}, s, left[i].part[kProduct.first], b[0], b[1]);
+        using Value = std::conditional_t<kOperand == Operand::kFp16, __half, __nv_bfloat16>;
+        ptx::mma(Value{}, s, left[i].part[kProduct.first], b[0], b[1]);
       }
     }
     add_stem_products<kFinite, kIndex + 1>(left, right, sum);
@@ -85,9 +89,9 @@ __device__ __forceinline__ void add_stem_products(const StemFragment<kParts, 2> 
 
 // The products of one step, added to sum(left, right). Tensor cores truncate what they add to, so that they add up no
 // more than a step; the rest is done by ordinary additions.
-template <bool kFinite, int kParts, int kLeft, int kRight, typename Sum>
-__device__ __forceinline__ void multiply_stem(const StemFragment<kParts, 2> (&left)[kLeft],
-                                              const StemFragment<kParts, 1> (&right)[kRight], Sum&& sum) {
+template <bool kFinite, int kParts, int kLeft, int kRight, Operand kOperand, typename Sum>
+__device__ __forceinline__ void multiply_stem(const StemFragment<kParts, 2, kOperand> (&left)[kLeft],
+                                              const StemFragment<kParts, 1, kOperand> (&right)[kRight], Sum&& sum) {
   float step[kLeft][kRight][4] = {};
   add_stem_products<kFinite, 0>(left, right, step);
 #pragma unroll

@@ -5,6 +5,7 @@
 #include "fastconv/ptx/shared_memory.cuh"
 #include "fastconv/ptx/warpgroup.cuh"
 #include "fastconv/tile/mainloop_wgrad_sm90.cuh"
+#include "fastconv/tile/split.cuh"
 
 namespace fastconv {
 
@@ -41,18 +42,17 @@ struct WgradFragments {
   }
 };
 
-template <int kChannels, int kBlocks, int kUnits, int kWarpgroups>
+template <typename T, int kChannels, int kBlocks, int kUnits, int kWarpgroups>
 struct WgradFloatsMainloop {
-  static constexpr bool kSplit = true;
-  using Operand = __nv_bfloat16;
+  static constexpr Operand kOperand = kOperandOf<T>;
   static constexpr int kAccumulators = kChannels * kBlocks / 2;  // of one unit, per thread
   using Sums = float[kUnits][kAccumulators];
 
   static __device__ __forceinline__ void run(const WgradParams& params, const WgradShare& share, int first_slot,
                                              Ring& ring, bool elected, Sums& acc) {
-    if (params.parts == 2) {
+    if (params.parts == 2) {  // always of fp16
       Multiplier<2>(params, share, first_slot, ring, elected, acc).run(share);
-    } else {
+    } else if constexpr (kOperand == Operand::kBf16) {
       Multiplier<3>(params, share, first_slot, ring, elected, acc).run(share);
     }
   }
@@ -69,7 +69,8 @@ struct WgradFloatsMainloop {
     const bool elected;
     Sums& acc;
     const WgradFragments fragments;
-    Promotion<true, kUnits, kAccumulators> promotion;
+    const float scale;  // of fp16
+    Promotion<true, kOperand, kUnits, kAccumulators> promotion;
     uint32_t x_low[kUnits];
     uint32_t part[kBuffers][kParts][4];  // of dy
     int accumulate = 0;
@@ -82,6 +83,7 @@ struct WgradFloatsMainloop {
           elected(elected),
           acc(acc),
           fragments(params, first_slot / params.units_per_m_block, threadIdx.x % 128),
+          scale(kOperand == Operand::kFp16 ? params.gate.range->scale[1] : 1),
           promotion(params) {
       const WgradTapGroup& group = params.tap_group[share.job.tap_group];
 #pragma unroll
@@ -97,7 +99,7 @@ struct WgradFloatsMainloop {
       for (int t = share.split; t < params.tiles; t += params.splits) {
         const WgradFloatsTile tile(params, WgradTile(params, t));
         ring.wait_full();
-        if constexpr (kParts == 2) {
+        if constexpr (split_scale(kParts, kOperand) == 1) {
           multiply_at_once(tile);
         } else {
           multiply_by_size(tile);
@@ -126,10 +128,10 @@ struct WgradFloatsMainloop {
           ptx::wgmma_wait<0>();
           promotion.shrink(acc);
         };
-        step_pairs<2>(tile, begin, end, [&] {
+        step_pairs<kParts - 1>(tile, begin, end, [&] {
           if (accumulate != 0) promote();
         });
-        step_pairs<1>(tile, begin, end, shrink);
+        if constexpr (kParts == 3) step_pairs<1>(tile, begin, end, shrink);
         step_pairs<0>(tile, begin, end, shrink);
       }
     }
@@ -175,9 +177,9 @@ struct WgradFloatsMainloop {
           for (int i = 0; i <= size; ++i) {
 #pragma unroll
             for (int u = 0; u < kUnits; ++u) {
-              ptx::wgmma<Operand, ptx::Major::kMn>(
-                  acc[u], y[size - i], ptx::descriptor(x_low[u] + x + i * (params.stage_part_bytes >> 4), x_high),
-                  k == 0 && size == kMost && i == 0 ? accumulate : 1);
+              ptx::wgmma<T, ptx::Major::kMn>(acc[u], y[size - i],
+                                             ptx::descriptor(x_low[u] + x + i * (params.stage_part_bytes >> 4), x_high),
+                                             k == 0 && size == kMost && i == 0 ? accumulate : 1);
             }
           }
         }
@@ -188,8 +190,8 @@ struct WgradFloatsMainloop {
 
     // The first so many parts.
     template <int kCount>
-    static __device__ __forceinline__ void split(const float (&v)[8], uint32_t (&y)[kParts][4]) {
-      SplitParts parts(v);
+    __device__ __forceinline__ void split(const float (&v)[8], uint32_t (&y)[kParts][4]) const {
+      auto parts = parts_of<kOperand>(v, scale);
 #pragma unroll
       for (int i = 0; i < kCount; ++i) parts.take(i, kParts, y[i]);
     }

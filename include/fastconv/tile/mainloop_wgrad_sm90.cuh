@@ -1,8 +1,6 @@
 // Consumer of the weight gradient: one warpgroup multiplies its units by 64 filters each over all pixels of its tiles.
 #pragma once
 
-#include <type_traits>
-
 #include "fastconv/ptx/wgmma.cuh"
 #include "fastconv/tile/ring.cuh"
 #include "fastconv/tile/split.h"
@@ -13,7 +11,7 @@ namespace fastconv {
 // Sums of float32 tensors. NOTES: the tensor cores truncate what they add to, by about 2.2e-8 of it an instruction, so
 // that now and then it moves into registers that ordinary additions add up. The smallest products, which come first,
 // have no need of it, the next ones less.
-template <bool kPromotes, int kUnits, int kAccumulators>
+template <bool kPromotes, Operand kOperand, int kUnits, int kAccumulators>
 struct Promotion {
   static constexpr int kNever = 0x7fffffff, kSmallProducts = 8;
   int period, left = kNever;  // step pairs to the next one
@@ -21,13 +19,14 @@ struct Promotion {
   float sums[kUnits][kAccumulators] = {};
 
   __device__ __forceinline__ explicit Promotion(const WgradParams& params) {
-    weight = 1 / (split_scale(params.parts) * split_scale(params.parts));
+    weight = 1;
+    for (int part = 1; part < params.parts; ++part) weight /= split_scale(params.parts, kOperand);
   }
   // The accumulators are done with the products of one size.
   __device__ __forceinline__ void begin(const WgradParams& params, bool largest, float (&acc)[kUnits][kAccumulators]) {
     add(acc);
     if (weight != 1) make_all_finite(sums);
-    weight *= split_scale(params.parts);
+    weight *= split_scale(params.parts, kOperand);
     left = period = (largest ? 1 : kSmallProducts) * params.promotion;
   }
   // Those of all sizes are, to begin with, and sums of them have the scale of the largest.
@@ -52,7 +51,9 @@ struct Promotion {
 #pragma unroll
     for (int u = 0; u < kUnits; ++u) {
 #pragma unroll
-      for (int i = 0; i < kAccumulators; ++i) acc[u][i] *= 1 / split_scale(kMaxSplitParts);
+      for (int i = 0; i < kAccumulators; ++i) {
+        acc[u][i] *= 1 / split_scale(kOperand == Operand::kFp16 ? 2 : kMaxSplitParts, kOperand);
+      }
     }
   }
   __device__ __forceinline__ void end(float (&acc)[kUnits][kAccumulators]) {
@@ -73,8 +74,8 @@ struct Promotion {
     }
   }
 };
-template <int kUnits, int kAccumulators>
-struct Promotion<false, kUnits, kAccumulators> {
+template <Operand kOperand, int kUnits, int kAccumulators>
+struct Promotion<false, kOperand, kUnits, kAccumulators> {
   __device__ __forceinline__ explicit Promotion(const WgradParams&) {}
   __device__ __forceinline__ void begin(const WgradParams&, bool, float (&)[kUnits][kAccumulators]) {}
   __device__ __forceinline__ bool is_due() { return false; }
@@ -82,10 +83,9 @@ struct Promotion<false, kUnits, kAccumulators> {
   __device__ __forceinline__ void end(float (&)[kUnits][kAccumulators]) {}
 };
 
-template <typename T, int kChannels, int kBlocks, int kUnits, WgradStaging kStaging>
+template <typename T, int kChannels, int kBlocks, int kUnits, WgradStaging kStaging, HaloOperands kOperands>
 struct WgradMainloop {
-  static constexpr bool kSplit = std::is_same_v<T, float>;
-  using Operand = std::conditional_t<kSplit, __nv_bfloat16, T>;
+  static constexpr bool kSplit = has_parts(kOperands);
   static constexpr int kN = kChannels * kBlocks;
   static constexpr int kAccumulators = kN / 2;  // of one unit, per thread
   static constexpr bool kXPixelRows = x_has_pixel_rows(kStaging), kYPixelRows = y_has_pixel_rows(kStaging);
@@ -118,7 +118,7 @@ struct WgradMainloop {
 
     int accumulate = 0;
     uint32_t done = 0;  // barrier to arrive on after the next wait
-    Promotion<kSplit, kUnits, kAccumulators> promotion(params);
+    Promotion<promotes(kOperands), operand_of(kOperands), kUnits, kAccumulators> promotion(params);
     const int products = kSplit ? params.products : 1;
     for (int product = 0; product < products; ++product) {
       if (kSplit && product > 0 && SplitProduct(params.parts, product).is_first()) {
@@ -142,8 +142,8 @@ struct WgradMainloop {
             const uint32_t x = stage + step.x, y = stage + step.y;
 #pragma unroll
             for (int u = 0; u < kUnits; ++u) {
-              ptx::wgmma<Operand, kYMajor, kXMajor>(acc[u], ptx::descriptor(y_low[u] + y, y_high),
-                                                    ptx::descriptor(x_low[u] + x, x_high), k == 0 ? accumulate : 1);
+              ptx::wgmma<T, kYMajor, kXMajor>(acc[u], ptx::descriptor(y_low[u] + y, y_high),
+                                              ptx::descriptor(x_low[u] + x, x_high), k == 0 ? accumulate : 1);
             }
           }
           ptx::wgmma_commit();

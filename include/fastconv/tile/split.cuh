@@ -2,15 +2,30 @@
 // products.
 #pragma once
 
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <type_traits>
+
 #include "fastconv/ptx/async_copy.cuh"
 #include "fastconv/ptx/global_memory.cuh"
 #include "fastconv/ptx/shared_memory.cuh"
+#include "fastconv/tile/halo_config.h"
 #include "fastconv/tile/reorder.h"
 #include "fastconv/tile/split.h"
 
 namespace fastconv {
 
 static_assert(kSplitBytes <= kReorderBytes);
+
+// What tensors of T are multiplied as, and of float32 the name of that.
+template <typename T>
+inline constexpr Operand kOperandOf = std::is_same_v<T, __half>  ? Operand::kFp16
+                                      : std::is_same_v<T, float> ? Operand::kTf32
+                                                                 : Operand::kBf16;
+template <typename T, HaloOperands kOperands>
+using OperandOf =
+    std::conditional_t<is_scaled(kOperands), __half, std::conditional_t<has_parts(kOperands), __nv_bfloat16, T>>;
 
 // One warp and its buffer.
 template <Operand kOperand>
@@ -19,6 +34,7 @@ struct Splitter {
   const Split& split;
   uint32_t buffer;
   int lane;
+  float scale;  // of fp16
 
   // A unit's values on their way to shared memory.
   template <SplitRead kRead, int kVector>
@@ -59,6 +75,14 @@ struct Splitter {
       uint32_t words[4];
       if constexpr (kOperand == Operand::kTf32) {
         for (int i = 0; i < 4; ++i) words[i] = to_tf32(v[i]);
+      } else if constexpr (kOperand == Operand::kFp16) {
+        HalfParts parts(v, scale);
+        if (split.parts > 1) {
+          parts.next(split_scale(2, kOperand), words);
+          ptx::store_global16(chunk, words);
+          chunk += split.part_pitch;
+        }
+        parts.last(words);
       } else {
         SplitParts parts(v);
 #pragma unroll 1
@@ -95,7 +119,8 @@ struct Splitter {
 // multiple of 1024.
 template <Operand kOperand>
 __device__ __forceinline__ void split_to_rows(const Split& split, uint32_t buffer, int warp, int warps, int lane) {
-  const Splitter<kOperand> splitter{split, buffer, lane};
+  const float scale = kOperand == Operand::kFp16 && split.units > 0 ? *split.scale : 1;
+  const Splitter<kOperand> splitter{split, buffer, lane, scale};
   const int blocks = static_cast<int>(gridDim.x);
 #pragma unroll 1
   for (int i = warp * blocks + static_cast<int>(blockIdx.x); i < split.units; i += blocks * warps) {

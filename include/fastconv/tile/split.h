@@ -7,6 +7,7 @@
 
 #include "fastconv/core/fast_divmod.h"
 #include "fastconv/core/problem.h"
+#include "fastconv/tile/halo_config.h"
 #include "fastconv/tile/host_device_caller.h"
 
 namespace fastconv {
@@ -14,12 +15,15 @@ namespace fastconv {
 inline constexpr int kSplitChunkBytes = 16;  // 8 channels of 16-bit parts, 4 of TF32
 inline constexpr int kMaxSplitParts = 3;
 
-// What the tensor cores multiply.
-enum class Operand : int8_t { kTf32, kBf16 };
+// What the tensor cores multiply of float32. fp16 has too few exponents for float32: values are scaled, see
+// operand_range.h.
+enum class Operand : int8_t { kTf32, kBf16, kFp16 };
 
-FASTCONV_HOST_DEVICE constexpr int split_chunk(Operand operand) {
-  return kSplitChunkBytes / (operand == Operand::kBf16 ? 2 : 4);
+FASTCONV_HOST_DEVICE constexpr Operand operand_of(HaloOperands operands) {
+  return is_scaled(operands) ? Operand::kFp16 : operands == HaloOperands::kTf32 ? Operand::kTf32 : Operand::kBf16;
 }
+FASTCONV_HOST_DEVICE constexpr int operand_bytes(Operand operand) { return operand == Operand::kTf32 ? 4 : 2; }
+FASTCONV_HOST_DEVICE constexpr int split_chunk(Operand operand) { return kSplitChunkBytes / operand_bytes(operand); }
 
 // A warp moves so many values at a time through shared memory: up to 32 channels of 64 rows, 16 of 128 or 8 of 256.
 inline constexpr int kSplitValuesLog2 = 11;
@@ -40,6 +44,7 @@ struct SplitLevel {
 struct Split {
   const float* values;
   void* rows;
+  const float* scale;              // of fp16: what values are multiplied by, a power of two
   SplitLevel image, line, column;  // of images, their lines and what those consist of; in the order of reading
   SplitLevel group;
   int64_t stride_c;    // of `values`, elements
@@ -222,7 +227,10 @@ FASTCONV_HOST_DEVICE uint32_t to_tf32(float value) {
 // number's bits are wanted, each part is therefore so many times what it stands for, after the one before it: no more,
 // so that the small products of two numbers add up to less than the product. Sums shrink by as much whenever
 // first + second below falls.
-FASTCONV_HOST_DEVICE constexpr float split_scale(int32_t parts) { return parts == 3 ? 128.f : 1.f; }
+// Of fp16, so many times that the second part has the first one's exponents.
+FASTCONV_HOST_DEVICE constexpr float split_scale(int32_t parts, Operand operand = Operand::kBf16) {
+  return operand == Operand::kFp16 ? (parts == 2 ? 2048.f : 1.f) : parts == 3 ? 128.f : 1.f;
+}
 
 // Sums of small products overflow only where the large products' magnitudes add up to more than float32 holds, but
 // maybe with the other sign. Before they shrink they are therefore made finite, and so is what became of infinities and
@@ -276,6 +284,77 @@ struct SplitParts {
     }
   }
 };
+
+// Two values as fp16, the first in the lower half, to nearest even. They are no larger than 2^15.
+FASTCONV_HOST_DEVICE uint32_t to_fp16_pair(float low, float high) {
+#if defined(__CUDA_ARCH__)
+  uint32_t pair;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+#else
+  auto rounded = [](float value) -> uint32_t {
+    constexpr uint32_t kExponents = 127 - 15;
+    constexpr float kNormal = 0x1p-14f, kUnit = 0x1p-24f;  // the least
+    const auto bits = __builtin_bit_cast(uint32_t, value), magnitude = bits & 0x7fffffff;
+    const uint32_t nearest = __builtin_fabsf(value) < kNormal
+                                 ? static_cast<uint32_t>(__builtin_rintf(__builtin_fabsf(value) / kUnit))
+                                 : ((magnitude + 0xfff + (magnitude >> 13 & 1)) >> 13) - (kExponents << 10);
+    return (bits >> 16 & 0x8000) | nearest;
+  };
+  return rounded(low) | rounded(high) << 16;
+#endif
+}
+FASTCONV_HOST_DEVICE float from_fp16(uint32_t half) {
+#if defined(__CUDA_ARCH__)
+  float value;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(static_cast<uint16_t>(half)));
+  return value;
+#else
+  const uint32_t magnitude = half & 0x7fff;
+  const float value = magnitude < 0x400 ? static_cast<float>(magnitude) * 0x1p-24f
+                                        : __builtin_bit_cast(float, (magnitude << 13) + ((127 - 15) << 23));
+  return (half & 0x8000) != 0 ? -value : value;
+#endif
+}
+
+// The same as SplitParts of values whose operand is fp16: finite ones, scaled.
+template <int kValues>
+struct HalfParts {
+  static constexpr int kPairs = kValues / 2;
+  float rest[kValues];
+
+  FASTCONV_HOST_DEVICE HalfParts(const float (&values)[kValues], float by) {
+    for (int i = 0; i < kValues; ++i) rest[i] = by * values[i];
+  }
+  FASTCONV_HOST_DEVICE void next(float scale, uint32_t (&part)[kPairs]) {
+    last(part);
+    for (int i = 0; i < kPairs; ++i) {
+      rest[2 * i] = (rest[2 * i] - from_fp16(part[i] & 0xffff)) * scale;
+      rest[2 * i + 1] = (rest[2 * i + 1] - from_fp16(part[i] >> 16)) * scale;
+    }
+  }
+  FASTCONV_HOST_DEVICE void last(uint32_t (&part)[kPairs]) const {
+    for (int i = 0; i < kPairs; ++i) part[i] = to_fp16_pair(rest[2 * i], rest[2 * i + 1]);
+  }
+  // Number `index` of `parts`, in their order.
+  FASTCONV_HOST_DEVICE void take(int32_t index, int32_t parts, uint32_t (&part)[kPairs]) {
+    if (index < parts - 1) {
+      next(split_scale(parts, Operand::kFp16), part);
+    } else {
+      last(part);
+    }
+  }
+};
+
+// Of what is multiplied as kOperand; `scale` is that of fp16.
+template <Operand kOperand, int kValues>
+FASTCONV_HOST_DEVICE auto parts_of(const float (&values)[kValues], float scale) {
+  if constexpr (kOperand == Operand::kFp16) {
+    return HalfParts<kValues>(values, scale);
+  } else {
+    return SplitParts<kValues>(values);
+  }
+}
 
 // Product number `index` of the parts of two operands: those of parts too small to matter are left out, and the small
 // ones come first.

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "fastconv/core/problem.h"
+#include "fastconv/tile/split.h"
 
 namespace fastconv {
 
@@ -14,6 +15,7 @@ inline constexpr int kStemStep = 16;  // of the depth, which a product has
 struct StemConfig {
   int32_t parts;    // of a float32 value, 16 bits each: see split.h
   int32_t filters;  // that a warp multiplies by at once: a set
+  Operand operand;  // kBf16, or kFp16 for scaled values
 
   // Forward: pixels that a warp multiplies at once, a unit, in blocks of 16.
   FASTCONV_HOST_DEVICE static constexpr int32_t pixel_blocks() { return 2; }

@@ -4,7 +4,7 @@
 
 #include "fastconv/ptx/shared_memory.cuh"
 #include "fastconv/tile/halo_walk.cuh"
-#include "fastconv/tile/split.h"
+#include "fastconv/tile/split.cuh"
 
 namespace fastconv {
 
@@ -18,6 +18,7 @@ struct FloatTransposition {
 
   const HaloParams& params;
   int lane;
+  float scale = kOperandOf<T> == Operand::kFp16 ? params.gate.range->scale[0] : 1;
 
   __device__ __forceinline__ void clear(uint32_t halo, int pixel, int pixels) const {
 #pragma unroll
@@ -87,14 +88,14 @@ struct FloatTransposition {
                             {words[4 * i], words[4 * i + 1], words[4 * i + 2], words[4 * i + 3]});
       }
     };
-    if constexpr (kParts == 1) {
+    if constexpr (std::is_same_v<T, float>) {
       uint32_t words[kValues];
 #pragma unroll
       for (int i = 0; i < kValues; ++i) words[i] = __float_as_uint(v[i]);  // rounded as it was copied
       put(0, words);
     } else {
       uint32_t words[kValues / 2];
-      SplitParts parts(v);
+      auto parts = parts_of<kOperandOf<T>>(v, scale);
 #pragma unroll
       for (int part = 0; part < kParts; ++part) {
         parts.take(part, kParts, words);

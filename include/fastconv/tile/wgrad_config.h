@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "fastconv/core/problem.h"
+#include "fastconv/tile/halo_config.h"
 
 namespace fastconv {
 
@@ -33,6 +34,7 @@ struct WgradConfig {
   int32_t units;       // a consumer warpgroup
   int32_t warpgroups;  // of consumers
   WgradStaging staging;
+  HaloOperands operands;  // of float32 tensors, those in parts pass through the workspace as such
 
   constexpr int32_t threads() const { return kWgradProducers + 128 * warpgroups; }
   constexpr int32_t slots() const { return units * warpgroups; }

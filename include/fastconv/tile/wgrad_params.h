@@ -8,6 +8,7 @@
 
 #include "fastconv/core/fast_divmod.h"
 #include "fastconv/tile/fold.h"
+#include "fastconv/tile/operand_range.h"
 #include "fastconv/tile/reorder.h"
 #include "fastconv/tile/split.h"
 #include "fastconv/tile/tensor_map_spec.h"
@@ -127,6 +128,7 @@ struct WgradParams {
   WgradFloats floats;
   void* w;
   float* partial;
+  RangeGate gate;  // float32
 
   // job = ((group * k_jobs + k) * c_jobs + c) * tap_groups + tap group. The blocks of a cluster are splits of one job
   // and add up what they have: block = (partial * jobs + job) * cluster + rank, split = partial * cluster + rank.

@@ -1,0 +1,79 @@
+// Measures how far apart the numbers of two tensors lie; see tile/operand_range.h.
+#pragma once
+
+#include "fastconv/ptx/global_memory.cuh"
+#include "fastconv/tile/operand_range.h"
+#include "fastconv/tile/reorder.cuh"
+
+namespace fastconv {
+
+inline constexpr int kRangeThreads = 512;
+
+struct RangeParams {
+  const void* values[2];
+  int64_t quads[2];  // of 16 bytes
+  TensorRange* blocks[2];
+  OperandRange* range;
+};
+
+// A thread's quads; eight neighbouring lanes have a group.
+__device__ __forceinline__ TensorRange thread_range(const void* values, int64_t quads) {
+  constexpr int kAtOnce = 8;  // in flight
+  TensorRange range;
+  const int64_t step = int64_t{gridDim.x} * kRangeThreads;
+  for (int64_t first = int64_t{blockIdx.x} * kRangeThreads; first < quads; first += kAtOnce * step) {
+    uint32_t v[kAtOnce][4];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int64_t at = first + i * step + threadIdx.x;
+      v[i][0] = v[i][1] = v[i][2] = v[i][3] = 0;
+      if (at < quads) ptx::load_global16(static_cast<const uint4*>(values) + at, v[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      uint32_t most =
+          max(max(v[i][0] & kMagnitude, v[i][1] & kMagnitude), max(v[i][2] & kMagnitude, v[i][3] & kMagnitude));
+#pragma unroll
+      for (int lanes = 1; lanes < kRangeGroup / 4; lanes *= 2) most = max(most, __shfl_xor_sync(~0u, most, lanes));
+      range.add(most, most == 0 ? kMagnitude : most);
+    }
+  }
+  return range;
+}
+
+// Of all threads of the block; the first has the result.
+__device__ __forceinline__ TensorRange block_range(TensorRange range) {
+  constexpr int kWarps = kRangeThreads / 32;
+  __shared__ TensorRange warps[kWarps];
+  range.most = __reduce_max_sync(~0u, range.most), range.least = __reduce_min_sync(~0u, range.least);
+  __syncthreads();  // `warps` has been read
+  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = range;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    for (int i = 1; i < kWarps; ++i) range.add(warps[i].most, warps[i].least);
+  }
+  return range;
+}
+
+// All blocks together.
+__global__ __launch_bounds__(kRangeThreads, 2) void measure_range(const __grid_constant__ RangeParams params) {
+#if __CUDA_ARCH__ >= 800
+  for (int i = 0; i < 2; ++i) {
+    const TensorRange range = block_range(thread_range(params.values[i], params.quads[i]));
+    if (threadIdx.x == 0) params.blocks[i][blockIdx.x] = range;
+  }
+  sync_grid();
+  if (blockIdx.x != 0) return;
+  TensorRange all[2];
+  for (int i = 0; i < 2; ++i) {
+    TensorRange range;
+    for (unsigned block = threadIdx.x; block < gridDim.x; block += kRangeThreads) {
+      range.add(params.blocks[i][block].most, params.blocks[i][block].least);
+    }
+    all[i] = block_range(range);
+  }
+  if (threadIdx.x == 0) *params.range = operand_range(all[0], all[1]);
+#endif
+}
+
+}  // namespace fastconv

@@ -1,0 +1,42 @@
+// Kernels that multiply float32 tensors as fp16, scaled: which tensors they can have, and what computes instead where
+// one scale does not fit a tensor. That shows on the device alone, so that a plan has both kernels, and one that
+// measures; see tile/operand_range.h.
+#pragma once
+
+#include <algorithm>
+#include <optional>
+
+#include "fastconv/planner/planner.h"
+#include "fastconv/planner/registry.h"
+
+namespace fastconv {
+
+bool is_scaled(const KernelEntry& entry);
+// Of values in so many parts. Null if the problem's tensors can be measured, and its precision is that of the parts.
+const char* scaled_why_not(int parts, const ConvProblem& problem);
+// With the time of what is measured first and of the other kernel's launch, if the plan's kernel scales.
+Plan measured(Plan plan, const ConvProblem& problem, const DeviceSpec& device);
+
+// The workspace begins with what is measured.
+inline constexpr int64_t kMaxRangeBlocks = 512;
+inline constexpr int64_t kRangeBytes = 256 + kMaxRangeBlocks * 16;
+inline int64_t range_blocks(const DeviceSpec& device) {
+  return std::min<int64_t>(2 * device.sm_count, kMaxRangeBlocks);
+}
+
+// Values of the two tensors that are read: first the input's, or dy's, of the input gradient; then the other's.
+struct ReadTensor {
+  int64_t values;
+  bool dense;  // they are all that lies there, from a multiple of 16 bytes to another
+};
+struct ReadTensors {
+  ReadTensor first, second;
+};
+ReadTensors read_tensors(const ConvProblem& problem);
+
+// The best plan for numbers that do not fit, if there is any.
+std::optional<Plan> plan_for_others(const ConvProblem& problem, const DeviceSpec& device);
+// `plan`, of a scaled kernel, and `others` as one.
+Plan paired(Plan plan, const ConvProblem& problem, const Plan& others);
+
+}  // namespace fastconv

@@ -1,0 +1,72 @@
+// How far apart the numbers of two float32 tensors lie, which a kernel measures before they are scaled to fp16: each
+// tensor by one power of two. fp16 has five bits of exponent, so that this does for tensors whose numbers, group by
+// group, are within 2^26 of the largest. Others are left to kernels of another kind; see planner.h, Plan::inner.
+#pragma once
+
+#include <cstdint>
+
+#include "fastconv/core/buffers.h"
+#include "fastconv/core/problem.h"
+
+namespace fastconv {
+
+// Magnitudes of finite float32 numbers, and of the others, are ordered as their bits are.
+inline constexpr uint32_t kMagnitude = 0x7fffffff;
+
+// Neighbours in memory, one cache line of them. The largest of them is held as exactly as float32 does, or TF32 where
+// there is one part; the others of the group to the same absolute error.
+inline constexpr int kRangeGroup = 32;
+
+struct TensorRange {
+  uint32_t most = 0;            // magnitude of the largest number, bits
+  uint32_t least = kMagnitude;  // the least, among groups, of the largest of a group that is not all zeros
+
+  FASTCONV_HOST_DEVICE void add(uint32_t most_of_others, uint32_t least_of_others) {
+    most = most_of_others > most ? most_of_others : most;
+    least = least_of_others < least ? least_of_others : least;
+  }
+};
+
+struct OperandRange {
+  float scale[2];    // powers of two: of the input or x, of the filter or dy
+  float unscale[2];  // of their products' sums, one factor after the other: both together may be no float32 number
+  uint32_t fits;     // otherwise nothing of the above means anything
+};
+
+FASTCONV_HOST_DEVICE OperandRange operand_range(const TensorRange& first, const TensorRange& second) {
+  constexpr int32_t kBias = 127, kInfinite = 255, kLargest = 14, kWidest = 26;
+  OperandRange range{};
+  range.fits = 1;
+  int32_t shift[2];  // exponents
+  for (int i = 0; i < 2; ++i) {
+    const TensorRange& tensor = i == 0 ? first : second;
+    const auto most = static_cast<int32_t>(tensor.most >> 23), least = static_cast<int32_t>(tensor.least >> 23);
+    // Numbers of the largest exponent become 2^14 and more. Rounding brings none of them to fp16's infinity.
+    const bool zeros = tensor.most == 0;
+    shift[i] = zeros ? 0 : kLargest - (most - kBias);
+    if (!zeros && (most >= kInfinite || shift[i] >= kBias || least == 0 || least + kWidest < most)) range.fits = 0;
+  }
+  auto power = [](int32_t exponent) {
+    return __builtin_bit_cast(float, static_cast<uint32_t>(exponent + kBias) << 23);
+  };
+  if (range.fits == 0) return range;
+  const int32_t back = -(shift[0] + shift[1]), half = back / 2;
+  for (int i = 0; i < 2; ++i) range.scale[i] = power(shift[i]), range.unscale[i] = power(i == 0 ? half : back - half);
+  return range;
+}
+
+#if defined(__CUDACC__)
+template <int kRows, int kCols>
+__device__ __forceinline__ void unscale(float (&sums)[kRows][kCols], const OperandRange& range) {
+  const float first = range.unscale[0], second = range.unscale[1];
+#pragma unroll
+  for (int i = 0; i < kRows * kCols; ++i) sums[i / kCols][i % kCols] = sums[i / kCols][i % kCols] * first * second;
+}
+
+// Once the kernel that measures is done.
+__device__ __forceinline__ bool is_closed(const RangeGate& gate) {
+  return gate.range != nullptr && (gate.range->fits != 0) != gate.fits;
+}
+#endif
+
+}  // namespace fastconv

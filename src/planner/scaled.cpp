@@ -1,0 +1,88 @@
+#include "fastconv/planner/scaled.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "fastconv/core/integers.h"
+#include "fastconv/planner/cost_model.h"
+#include "fastconv/planner/patch_moves.h"
+
+namespace fastconv {
+namespace {
+
+using Dimension = std::pair<int64_t, int64_t>;  // stride, size
+
+ReadTensor read_tensor(const std::array<int64_t, 4>& sizes, const Strides& strides, int32_t align) {
+  constexpr int64_t kQuad = 4;
+  std::array<Dimension, 4> dimensions{
+      {{strides.n, sizes[0]}, {strides.c, sizes[1]}, {strides.h, sizes[2]}, {strides.w, sizes[3]}}};
+  std::sort(dimensions.begin(), dimensions.end());
+  int64_t values = 1;
+  bool dense = align >= 16;
+  for (const auto& [stride, size] : dimensions) {
+    dense = dense && (size == 1 || stride == values);
+    values *= size;
+  }
+  return {values, dense && values % kQuad == 0};
+}
+
+}  // namespace
+
+bool is_scaled(const KernelEntry& entry) {
+  switch (entry.family) {
+    case KernelFamily::kHalo: return is_scaled(entry.halo.operands);
+    case KernelFamily::kWgrad: return is_scaled(entry.wgrad.operands);
+    case KernelFamily::kStem: return entry.stem.operand == Operand::kFp16;
+    default: return false;
+  }
+}
+
+ReadTensors read_tensors(const ConvProblem& p) {
+  const ReadTensor x = read_tensor({p.n, p.c, p.h, p.w}, p.x_strides, p.x_align);
+  const ReadTensor w = read_tensor({p.k, p.c_per_group(), p.r, p.s}, p.w_strides, p.w_align);
+  const ReadTensor y = read_tensor({p.n, p.k, p.p(), p.q()}, p.y_strides, p.y_align);
+  switch (p.pass) {
+    case Pass::kFprop: return {x, w};
+    case Pass::kDgrad: return {y, w};
+    case Pass::kWgrad: return {x, y};
+  }
+  return {x, w};
+}
+
+const char* scaled_why_not(int parts, const ConvProblem& problem) {
+  if (parts == 1 && problem.precision != Precision::kTf32) return "rounds as TF32 does";
+  if (parts == 2 && problem.precision != Precision::kIeee) return "is for ieee alone";
+  const auto [first, second] = read_tensors(problem);
+  return first.dense && second.dense ? nullptr : "measures tensors without gaps, of whole aligned units of 16 bytes";
+}
+
+Plan measured(Plan plan, const ConvProblem& problem, const DeviceSpec& device) {
+  constexpr double kMeasureUs = 3, kClosedUs = 2;
+  if (!is_scaled(*plan.kernel)) return plan;
+  const auto [first, second] = read_tensors(problem);
+  plan.cost_us += kMeasureUs + kClosedUs +
+                  4 * static_cast<double>(first.values + second.values) / (kBytesPerUsPerSm * device.sm_count);
+  return plan;
+}
+
+std::optional<Plan> plan_for_others(const ConvProblem& problem, const DeviceSpec& device) {
+  std::optional<Plan> best;
+  for (const KernelEntry& entry : kernel_table()) {
+    const bool gated = entry.family == KernelFamily::kHalo || entry.family == KernelFamily::kWgrad ||
+                       entry.family == KernelFamily::kStem;
+    if (entry.pass != problem.pass || !gated || is_scaled(entry)) continue;
+    if (entry.why_not(entry, problem, device) != nullptr) continue;
+    Plan plan = entry.plan(entry, problem, device);
+    if (!best || plan.cost_us < best->cost_us) best = std::move(plan);
+  }
+  return best;
+}
+
+Plan paired(Plan plan, const ConvProblem& problem, const Plan& others) {
+  plan.workspace_bytes = kRangeBytes + std::max(plan.workspace_bytes, others.workspace_bytes);
+  plan.inner = std::make_shared<InnerPlan>(InnerPlan{problem, others});
+  return plan;
+}
+
+}  // namespace fastconv
