@@ -68,7 +68,11 @@ Launcher float_halo_launcher(const KernelEntry& kernel) {
     case HaloOperands::kParts: return halo_launcher<kStaging, kKMajor, HaloOperands::kParts, float>(kernel.line);
     case HaloOperands::kPromotedParts:
       return halo_launcher<kStaging, kKMajor, HaloOperands::kPromotedParts, float>(kernel.line);
-    case HaloOperands::kScaled: return halo_launcher<kStaging, kKMajor, HaloOperands::kScaled, float>(kernel.line);
+    case HaloOperands::kScaled:
+      if constexpr (kStaging == HaloStaging::kTma) {
+        return halo_launcher<kStaging, kKMajor, HaloOperands::kScaled, float>(kernel.line);
+      }
+      break;
     case HaloOperands::kPromotedScaled:
       return halo_launcher<kStaging, kKMajor, HaloOperands::kPromotedScaled, float>(kernel.line);
     case HaloOperands::kHalf: break;

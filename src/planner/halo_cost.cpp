@@ -79,6 +79,8 @@ double fragment_clocks(const HaloConfig& config, bool turns) {
   switch (config.operands) {
     case HaloOperands::kTf32: return (config.columns > 1 ? 40 : 55) * (turns ? 1.6 : 1);
     case HaloOperands::kParts: return (config.columns > 1 ? 140 : 200) * (turns ? 1.2 : 1);
+    case HaloOperands::kScaled: return 80;  // columns side by side, which the next ones have as well
+    case HaloOperands::kPromotedScaled: return 150;
     default: return config.columns > 1 ? 280 : (150 + 3 * config.n()) * (config.channels < 32 ? 1.3 : 1);
   }
 }
@@ -89,8 +91,8 @@ double fragment_clocks(const HaloConfig& config, bool turns) {
 double rough_operands(const Work& work, const HaloConfig& config, const HaloTiling& tiling, const Tiles& tiles) {
   const bool parts = has_parts(config.operands), linear = tiling.linear, turns = tiling.turns;
   return .1 * (parts && !linear && !turns) + .05 * (config.block_k < 128) + .1 * (linear && turns) +
-         .12 * (parts && linear && config.m_blocks == 1) + .3 * (tiles.raw.phases_log2 > 0) + .6 * (work.taps == 1) +
-         .5 * (tiles.raw.step_log2 > 0);
+         .12 * (parts && linear && config.m_blocks == 1) + .15 * is_scaled(config.operands) +
+         .3 * (tiles.raw.phases_log2 > 0) + .6 * (work.taps == 1) + .5 * (tiles.raw.step_log2 > 0);
 }
 
 }  // namespace
@@ -117,7 +119,11 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
       (floats ? fragments * 64 * (config.operands == HaloOperands::kTf32 ? 32 : 64) : wgmmas * 64 * 32) +
       wgmmas * config.n() * 32;
   const double smem = (operand_load + halo_load + filter_load + 2 * raw_load + 2 * out_bytes) / 128;
-  const double issue = floats ? fragments * fragment_clocks(config, tiling.turns) : 0;
+  // A filter step is waited for, and its few products for each other.
+  constexpr double kStepClocks = 200;
+  const double issue = floats                   ? fragments * fragment_clocks(config, tiling.turns)
+                       : tiling.filter_resident ? 0
+                                                : kStepClocks * steps;
   const double staging = halos * staging_clocks(work, config, tiling, tiles);
   const double load = std::max((halo_load + filter_load + raw_load) / kLoadBytesPerClock, staging);
   // Measured: tiles of twice the size take less than twice as long.
@@ -144,22 +150,23 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
   const bool promoted = promotes(config.operands), waits = promoted && tiling.turns;
   const bool narrow =
       promoted && config.staging == HaloStaging::kTma && config.channels < 32;  // six times the copies of short rows
+  const bool small = config.m_blocks == 1 && config.n() < 128;  // for few pixels; others have better ones
   const bool made = by_warps && !half;
   const bool by_threads = config.staging == HaloStaging::kPairs || config.staging == HaloStaging::kPixels;
-  const double rough = !by_threads
-                           ? 1 +
-                                 (config.staging != HaloStaging::kTransposed ? .02
-                                  : tiling.linear                            ? .06
-                                                                             : .08) *
-                                     (tiling.halo_stages == 2) +
-                                 .02 * short_of_filters(tiling, tiles) + .01 * tiling.linear + .5 * waits +
-                                 .9 * narrow + .05 * ((tiling.linear || config.columns > 1) && tiling.turns) -
-                                 .08 * (promoted && config.m_blocks == 3 && !tiling.linear) +
-                                 .03 * (config.staging == HaloStaging::kTransposed && tiling.turns) +
-                                 (made ? rough_operands(work, config, tiling, tiles) : 0) +
-                                 .01 * (!tiling.linear && tiling.block_w_log2 == 6) + .02 * idle +
-                                 .1 * (by_warps && half && tiling.linear && config.channels < 64 && work.in.c > 32)
-                           : 1 + .06 * (4 - tiling.halo_stages) + .1 * idle;
+  const double rough =
+      !by_threads ? 1 +
+                        (config.staging != HaloStaging::kTransposed ? .02
+                         : tiling.linear                            ? .06
+                                                                    : .08) *
+                            (tiling.halo_stages == 2) +
+                        .02 * short_of_filters(tiling, tiles) + .01 * tiling.linear + .5 * waits + .9 * narrow +
+                        (small && waves > 1) + .05 * ((tiling.linear || config.columns > 1) && tiling.turns) -
+                        .08 * (promoted && config.m_blocks == 3 && !tiling.linear) +
+                        .03 * (config.staging == HaloStaging::kTransposed && tiling.turns) +
+                        (made ? rough_operands(work, config, tiling, tiles) : 0) +
+                        .01 * (!tiling.linear && tiling.block_w_log2 == 6) + .02 * idle +
+                        .1 * (by_warps && half && tiling.linear && config.channels < 64 && work.in.c > 32)
+                  : 1 + .06 * (4 - tiling.halo_stages) + .1 * idle;
   const bool reorders = work.reordering.in || work.reordering.out || work.splitting.in;  // they wait anyway
   const double share = static_cast<double>(std::clamp<int64_t>(tiles.count * tiling.shares, 1, sm_count)) / sm_count;
   // A few multiprocessors are slow to split a filter.

@@ -24,10 +24,11 @@ constexpr double kPackClocks = 40;         // of a multiprocessor, a step of a t
 constexpr double kLoadLatency = 1500, kTileClocks = 500;
 constexpr double kAlone = 1.5;  // times as long if nothing hides a warp's latencies
 
-// Of a warp, for a step: what it gathers and splits, and the products by its set of filters.
-double step_clocks(const StemConfig& config, double gathers) {
+// Of a warp, for a step: what it gathers and splits, and the products by its set of filters. `unseen`: times what is
+// counted, measured.
+double step_clocks(const StemConfig& config, double gathers, double unseen) {
   const double full = config.parts == 3 ? 640 : config.parts == 2 ? 330 : 180;  // forward, with 64 filters
-  return full * (gathers + config.filters / 80.);
+  return unseen * full * (gathers + config.filters / 80.);
 }
 
 // Pixels of an axis of x that some outputs need.
@@ -141,7 +142,7 @@ double cost_us(const StemConfig& config, const ConvProblem& problem, const Devic
   constexpr double kStoreClocks = 450;  // of a unit, with 64 filters
   const double sets = params.by_sets.divisor, blocks = double(params.walkers) * params.by_set_blocks.divisor;
   const auto pixels = static_cast<double>(ceil_div(params.tile_p * params.tile_q, config.unit_pixels()));
-  const double unit = params.steps * step_clocks(config, 0.2) + kStoreClocks * config.filters / 64;
+  const double unit = params.steps * step_clocks(config, 0.2, 1.65) + kStoreClocks * config.filters / 64;
   return walk_us(problem, device, params, blocks, sets * params.steps * config.set_tiles() * kPackClocks,
                  units_clocks(pixels * sets, unit));
 }
@@ -151,7 +152,7 @@ double cost_us(const StemConfig& config, const ConvProblem& problem, const Devic
   constexpr double kReduceUs = 3, kPartialRate = 2;  // of the second kernel; times device memory's, from its cache
   const double blocks = double(params.walkers) * params.by_jobs.divisor;
   // Both operands are gathered, that of the filters as often as there are.
-  const double step = step_clocks(config, 0.3 + config.filters / 320.);
+  const double step = step_clocks(config, 0.3 + config.filters / 320., 2);
   const auto steps = static_cast<double>(ceil_div(params.tile_p * params.tile_q, kStemStep));
   const double turns = std::ceil(steps / params.slices) * params.slices * params.units;
   const double end = 2. * 16 * kStemThreads * config.quads() / 128;

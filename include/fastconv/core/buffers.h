@@ -16,7 +16,7 @@ struct ConvBuffers {
   void* y;
   const void* bias;  // null if there is none
   void* workspace;   // Plan::workspace_bytes, 256-byte aligned; contents undefined
-  RangeGate gate;
+  RangeGate gate{};
 };
 
 }  // namespace fastconv

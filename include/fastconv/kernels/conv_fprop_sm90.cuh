@@ -22,8 +22,8 @@ namespace fastconv {
 // Named barriers; 0 is __syncthreads. One of the first two a consumer warpgroup.
 enum BlockBarrier : int { kEpilogueBarrier = 1, kTurnBarrier = 3, kPackBarrier = 5 };
 
-// Warp 0 brings the filter; where raw input is copied for others to rearrange, warp 1 starts those copies, and warp 0
-// those of a second pipeline, once the filter is there; the next ones stage.
+// Warp 0 brings the filter, with those that nothing else needs; where raw input is copied for others to rearrange, warp
+// 1 starts those copies, and warp 0 those of a second pipeline, once the filter is there; the next ones stage.
 template <HaloStaging kStaging, bool kLines>
 struct HaloThreads {
   static constexpr int kPipelines = halo_pipelines(kLines);
@@ -36,13 +36,17 @@ struct HaloThreads {
   static constexpr int kFirstStagingWarp = kRaw ? 2 : 1;
   static constexpr int kStagingWarps =  // of a pipeline
       kByWarps ? (4 * kProducerWarpgroups - kFirstStagingWarp) / kPipelines : 1;
+  static constexpr int kFilterWarps = kByWarps || kStaging == HaloStaging::kFloats ? 1 : 3;  // those that are left
 };
 
 // NOTES: setmaxnreg moves registers within the block's allotment: 168 x 384 threads or 128 x 512. `sums`: of a
 // consumer, outside of its products.
 template <HaloStaging kStaging>
 constexpr int producer_registers(HaloOperands operands, bool lines, int sums) {
-  if (!staged_by_warps(kStaging)) return kStaging == HaloStaging::kTma && operands == HaloOperands::kParts ? 48 : 40;
+  if (!staged_by_warps(kStaging)) {
+    const bool roomy = kStaging == HaloStaging::kTma && operands != HaloOperands::kHalf && !promotes(operands);
+    return roomy ? 48 : 40;
+  }
   if (operands == HaloOperands::kHalf) {
     return kStaging == HaloStaging::kPixels || kStaging == HaloStaging::kFolded ? 72 : 80;
   }
@@ -84,9 +88,9 @@ __device__ __forceinline__ void arrive_block_barrier(int barrier) {
 
 // Filter steps of the walk's tiles, in the order of use; or of all phases once, if they stay. A stage is kColumns
 // steps, which follow each other. One thread.
-template <int kBlockK, int kChannels, int kPixelBytes, bool kNMajor, int kColumns, int kParts, typename Walk>
-__device__ __forceinline__ void produce_filter(const HaloParams& params, Walk walk, const CUtensorMap* map,
-                                               Ring& ring) {
+template <int kBlockK, int kChannels, int kPixelBytes, bool kNMajor, int kColumns, int kParts, int kOf, typename Walk>
+__device__ __forceinline__ void produce_filter(const HaloParams& params, Walk walk, const CUtensorMap* map, Ring& ring,
+                                               FilterTurn<kOf> turn) {
   constexpr int kStepBytes = kBlockK * kPixelBytes;
   for (; walk.more(); walk.next()) {
     Tile tile(params, walk.index);
@@ -94,7 +98,7 @@ __device__ __forceinline__ void produce_filter(const HaloParams& params, Walk wa
       const int phases = params.filter_resident ? params.phase_count : 1;
       for (int i = 0; i < phases; ++i) {
         if (params.filter_resident) tile.phase = i;
-        stage_filter_direct<kBlockK, kChannels, kPixelBytes, kNMajor, kColumns, kParts>(params, tile, map, ring);
+        stage_filter_direct<kBlockK, kChannels, kPixelBytes, kNMajor, kColumns, kParts>(params, tile, map, ring, turn);
       }
     } else {
       const OutputPhase& phase = params.phase[tile.phase];
@@ -102,7 +106,7 @@ __device__ __forceinline__ void produce_filter(const HaloParams& params, Walk wa
       const int first = params.filter_resident ? 0 : phase.first_step + tile.share * phase.taps * params.c_blocks;
       const int steps = params.filter_resident ? params.steps_per_filter_tile : phase.taps * params.c_blocks;
       stage_filter<kColumns * kStepBytes>(params, (filter_tile * params.steps_per_filter_tile + first) / kColumns,
-                                          steps / kColumns, ring);
+                                          steps / kColumns, ring, turn);
     }
     if (params.filter_resident) break;
   }
@@ -265,16 +269,19 @@ __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
           params, walk_of(pipeline), in_maps, raw.part(pipeline, kPipelines), halo.part(pipeline, kPipelines), waste,
           staging_warp, lane);
     };
-    if (warp == 0) {
-      if (lane == 0)
-        produce_filter<kBlockK, kChannels, kPixelBytes, kNMajor, kColumns, kParts>(params, walk_of(0), &filter_map,
-                                                                                   filter);
-      if constexpr (kLines && Threads::kRaw) produce(1, -1);
-    } else if (warp < Threads::kFirstStagingWarp + kPipelines * kStagers) {
+    constexpr int kStagersEnd = Threads::kFirstStagingWarp + kPipelines * kStagers;
+    if (warp > 0 && warp < kStagersEnd) {
       const int place = warp - Threads::kFirstStagingWarp, pipeline = kLines && place >= kStagers;
       produce(pipeline, place - pipeline * kStagers);
-    } else if (kStaging == HaloStaging::kFloats) {
-      if (warp == Threads::kFirstStagingWarp + kStagers) produce(0, -1);
+    } else if (kStaging == HaloStaging::kFloats && warp > 0) {
+      if (warp == kStagersEnd) produce(0, -1);
+    } else {
+      if (lane == 0 && (warp == 0 || Threads::kFilterWarps > 1)) {
+        const FilterTurn<Threads::kFilterWarps> turn{warp == 0 ? 0 : warp - kStagersEnd + 1};
+        produce_filter<kBlockK, kChannels, kPixelBytes, kNMajor, kColumns, kParts>(params, walk_of(0), &filter_map,
+                                                                                   filter, turn);
+      }
+      if constexpr (kLines && Threads::kRaw) produce(1, -1);
     }
     if constexpr (kShares) {
       __syncwarp();

@@ -120,47 +120,64 @@ __device__ __forceinline__ void stage_halo_units(const HaloParams& params, const
   });
 }
 
+// Of kOf threads that fill a ring's stages in turns: one takes some 200 clocks for each.
+template <int kOf>
+struct FilterTurn {
+  int left;  // stages until it is this thread's
+
+  template <typename F>
+  __device__ __forceinline__ void stage(Ring& ring, F fill) {
+    if (kOf == 1 || left == 0) {
+      ring.wait_empty();
+      fill();
+    }
+    left = (left == 0 ? kOf : left) - 1;
+    ring.next();
+  }
+};
+
 // One thread. Packed filter tiles lie in memory in the order in which they are used, already swizzled.
-template <int kStepBytes>
-__device__ __forceinline__ void stage_filter(const HaloParams& params, int64_t first_step, int steps, Ring& ring) {
+template <int kStepBytes, int kOf>
+__device__ __forceinline__ void stage_filter(const HaloParams& params, int64_t first_step, int steps, Ring& ring,
+                                             FilterTurn<kOf>& turn) {
   const auto* source = static_cast<const uint8_t*>(params.packed_filter) + first_step * kStepBytes;
   for (int i = 0; i < steps; ++i, source += kStepBytes) {
-    ring.wait_empty();
-    ptx::mbarrier_arrive_expect(ring.full(), kStepBytes);
-    ptx::bulk_load(ring.stage(), source, kStepBytes, ring.full());
-    ring.next();
+    turn.stage(ring, [&] {
+      ptx::mbarrier_arrive_expect(ring.full(), kStepBytes);
+      ptx::bulk_load(ring.stage(), source, kStepBytes, ring.full());
+    });
   }
 }
 
 // The same tiles straight from a filter whose channels are contiguous (KRSC, or split); for dgrad those of KRSC are the
 // tile's filters. A stage is kColumns taps in kParts parts. One thread.
-template <int kBlockK, int kChannels, int kPixelBytes, bool kNMajor, int kColumns, int kParts>
+template <int kBlockK, int kChannels, int kPixelBytes, bool kNMajor, int kColumns, int kParts, int kOf>
 __device__ __forceinline__ void stage_filter_direct(const HaloParams& params, const Tile& tile, const CUtensorMap* map,
-                                                    Ring& ring) {
+                                                    Ring& ring, FilterTurn<kOf>& turn) {
   for_each_halo(params, tile, [&](const TapGroup& group, int c_block) {
     if (!fills_stages(params, c_block)) return;
     const HaloBlock block(params, tile, c_block);
     for (int i = 0; i < group.rows; ++i) {
       for (int j = 0; j < group.cols; j += kColumns) {
         const int r = group.r0 + i * group.dr, s = group.s0 + j * group.ds;
-        ring.wait_empty();
-        ptx::mbarrier_arrive_expect(ring.full(), kParts * kColumns * kBlockK * kPixelBytes);
-        if constexpr (kNMajor) {
+        turn.stage(ring, [&] {
+          ptx::mbarrier_arrive_expect(ring.full(), kParts * kColumns * kBlockK * kPixelBytes);
+          if constexpr (kNMajor) {
 #pragma unroll
-          for (int k = 0; k < kBlockK; k += 64) {
-            ptx::tma_load(ring.stage() + k * kPixelBytes, map, tile.k_tile * kBlockK + k, s, r,
-                          block.c_block * kChannels, block.filter_group, ring.full());
-          }
-        } else {
+            for (int k = 0; k < kBlockK; k += 64) {
+              ptx::tma_load(ring.stage() + k * kPixelBytes, map, tile.k_tile * kBlockK + k, s, r,
+                            block.c_block * kChannels, block.filter_group, ring.full());
+            }
+          } else {
 #pragma unroll
-          for (int i = 0; i < kParts * kColumns; ++i) {
-            const int part = i / kColumns, column = i % kColumns;
-            ptx::tma_load(ring.stage() + i * kBlockK * kPixelBytes, map, block.c_block * kChannels,
-                          s + column * group.ds, r, tile.k_tile * kBlockK, block.filter_group + part * params.groups,
-                          ring.full());
+            for (int i = 0; i < kParts * kColumns; ++i) {
+              const int part = i / kColumns, column = i % kColumns;
+              ptx::tma_load(ring.stage() + i * kBlockK * kPixelBytes, map, block.c_block * kChannels,
+                            s + column * group.ds, r, tile.k_tile * kBlockK, block.filter_group + part * params.groups,
+                            ring.full());
+            }
           }
-        }
-        ring.next();
+        });
       }
     }
   });

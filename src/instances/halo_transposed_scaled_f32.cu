@@ -1,4 +1,0 @@
-#include "fastconv/kernels/halo_launch.cuh"
-
-template fastconv::Launcher fastconv::halo_launcher<fastconv::HaloStaging::kTransposed, fastconv::FilterTile::kKMajor,
-                                                    fastconv::HaloOperands::kScaled, float>(int);
