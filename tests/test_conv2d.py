@@ -180,6 +180,20 @@ def test_depthwise_kernels(
 
 
 @pytest.mark.cuda
+@pytest.mark.parametrize(
+    "kernel", [pytest.param(k, id=k.name) for k in KERNELS if re.match("depthwise_any_(fprop|dgrad)", k.name)]
+)
+def test_equal_products_are_not_one_chain(kernel: Kernel) -> None:
+    """Columns of filter and source repeat, so that eight equal products follow each other, seven times. One chain of
+    multiply-adds rounds them the same way and leaves the bound: by 1.47 times with fprop's seed, 1.35 with dgrad's."""
+    problem = Problem(1, 2, 24, 23, 2, 7, 8, padding=(3, 4), groups=2)
+    o = operands(problem, torch.float32, "cuda", {"fprop": 654, "dgrad": 648}[kernel.pass_], ("same_columns",) * 3)
+    actual = run_forced(kernel, o, problem)
+    assert actual is not None, "refused"
+    reference.assert_right(actual, expect_pass(kernel.pass_, o, problem), kernel.name)
+
+
+@pytest.mark.cuda
 @pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
 @pytest.mark.parametrize("special", [math.inf, math.nan])
 @pytest.mark.parametrize("where", ["input", "weight"])

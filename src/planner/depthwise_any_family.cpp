@@ -17,7 +17,7 @@ constexpr int64_t kMostStep = 1 << 16;  // of strides, dilations and taps: coord
 // Products of a slice that one thread adds up for a sum of the weight gradient, if images are enough: with the shorter
 // chains that it puts aside, this bounds rounding errors.
 constexpr int64_t kMostProducts = 64 * kDepthwiseAnyChain;
-// Of a group, whose products an input gradient adds up in one chain; of more, cuDNN and other kernels lose less.
+// Of a group, whose products an input gradient adds to one sum; of more, cuDNN and other kernels lose less.
 constexpr int64_t kMostFilters = 15;
 constexpr int64_t kThreadsPerSm = 512;        // that the registers leave room for
 constexpr int32_t kBank = kDepthwiseAnyRead;  // floats: accesses of eight threads lie in different ones

@@ -122,13 +122,15 @@ __device__ __forceinline__ void stage_planes(const DepthwiseAnyPlanes& planes, c
   });
 }
 
-// Rows [begin, end) of the source, by kTaps columns of those of `count` rows of taps that meet one of the thread's
-// rows: source row a meets row a - i of the taps at target row i. Both addresses are aligned to an access.
-template <int kTaps, int kRows, int kColumns>
-__device__ __forceinline__ void add_rows(float (&sums)[kRows][kColumns], const float* source, int32_t source_pitch,
-                                         const float* taps, int32_t tap_pitch, int32_t begin, int32_t end,
-                                         int32_t count) {
+// kAtOnce rows of the source from row `a` on, by kTaps columns of those of `count` rows of taps that meet one of the
+// thread's rows: source row a meets row a - i of the taps at target row i. `source` and `taps` are row a's addresses,
+// aligned to an access. What these rows come to for a target is a chain of multiply-adds of its own, which is then
+// added to the sum: one chain of all taps would round the equal products of columns that repeat the same way.
+template <int kTaps, int kAtOnce, int kRows, int kColumns>
+__device__ __forceinline__ void add_chains(float (&sums)[kRows][kColumns], const float* source, int32_t source_pitch,
+                                           const float* taps, int32_t tap_pitch, int32_t a, int32_t count) {
   constexpr int kRead = kDepthwiseAnyRead;
+  constexpr bool kChains = kTaps > 1;  // a single column repeats nothing
   auto read = [](const float* from, auto& to) {
 #pragma unroll
     for (int i = 0; i < static_cast<int>(sizeof(to) / sizeof(float4)); ++i) {
@@ -136,36 +138,60 @@ __device__ __forceinline__ void add_rows(float (&sums)[kRows][kColumns], const f
       to[kRead * i] = v.x, to[kRead * i + 1] = v.y, to[kRead * i + 2] = v.z, to[kRead * i + 3] = v.w;
     }
   };
-  // A row of taps stays in its slot until no row of targets meets it any more.
-  float slots[kRows][(kTaps + kRead - 1) / kRead * kRead];
-  bool exists[kRows];
-  auto read_taps = [&](int32_t row, int slot) {
-    exists[slot] = row >= 0 && row < count;
-    if (exists[slot]) read(taps + row * tap_pitch, slots[slot]);
-  };
-  float window[(kColumns + kTaps - 1 + kRead - 1) / kRead * kRead];
+  float windows[kAtOnce][(kColumns + kTaps - 1 + kRead - 1) / kRead * kRead];
 #pragma unroll
-  for (int slot = 0; slot < kRows; ++slot) read_taps(slot == 0 ? begin : begin + slot - kRows, slot);
-  for (int32_t first = begin; first < end; first += kRows) {
+  for (int r = 0; r < kAtOnce; ++r) read(source + r * source_pitch, windows[r]);
+  float tap[(kTaps + kRead - 1) / kRead * kRead];
+  // The row of taps that ends one target row's chain begins another's, in the same registers.
+  constexpr int kOpen = kAtOnce > 1 ? kAtOnce - 1 : 1;
+  float chains[kOpen][kColumns] = {};
 #pragma unroll
-    for (int step = 0; step < kRows; ++step) {
-      const int32_t a = first + step;
-      if (a >= end) break;
-      read(source + a * source_pitch, window);
-      // The oldest row of taps comes first: its slot is that of the next one, which is on its way during the rest.
+  for (int begins = kRows - 1; begins > -kAtOnce; --begins) {
+    const int ends = begins + kAtOnce - 1;
+    auto end = [&] {
+      if (!kChains || ends >= kRows) return;
 #pragma unroll
-      for (int i = kRows - 1; i >= 0; --i) {
-        const int slot = (step - i + kRows) % kRows;
-        if (exists[slot]) {
+      for (int k = 0; k < kColumns; ++k) sums[ends][k] += chains[ends % kOpen][k];
+    };
+    const int32_t row = a - begins;
+    if (static_cast<uint32_t>(row) < static_cast<uint32_t>(count)) {
+      read(taps - begins * tap_pitch, tap);
+#pragma unroll
+      for (int i = ends; i >= begins; --i) {
+        if (i >= 0 && i < kRows) {
+          float (&to)[kColumns] = kChains ? chains[i % kOpen] : sums[i];
 #pragma unroll
           for (int t = 0; t < kTaps; ++t) {
 #pragma unroll
-            for (int k = 0; k < kColumns; ++k) sums[i][k] += window[k + t] * slots[slot][t];
+            for (int k = 0; k < kColumns; ++k) {
+              const float product = windows[i - begins][k + t] * tap[t];
+              to[k] = kChains && i == begins && t == 0 ? product : to[k] + product;
+            }
           }
         }
-        if (i == kRows - 1) read_taps(a + 1, slot);
+        if (i == ends) end();
       }
+    } else if (row >= count && row < count + kAtOnce - 1) {
+      end();
     }
+  }
+}
+
+// Rows [begin, end) of the source, see add_chains.
+template <int kTaps, int kRows, int kColumns>
+__device__ __forceinline__ void add_rows(float (&sums)[kRows][kColumns], const float* source, int32_t source_pitch,
+                                         const float* taps, int32_t tap_pitch, int32_t begin, int32_t end,
+                                         int32_t count) {
+  constexpr int kAtOnce = depthwise_any_at_once(kTaps);
+  source += begin * source_pitch, taps += begin * tap_pitch;
+  int32_t a = begin;
+#pragma unroll 1
+  for (; a <= end - kAtOnce; a += kAtOnce, source += kAtOnce * source_pitch, taps += kAtOnce * tap_pitch) {
+    add_chains<kTaps, kAtOnce>(sums, source, source_pitch, taps, tap_pitch, a, count);
+  }
+#pragma unroll 1
+  for (; a < end; ++a, source += source_pitch, taps += tap_pitch) {
+    add_chains<kTaps, 1>(sums, source, source_pitch, taps, tap_pitch, a, count);
   }
 }
 

@@ -22,6 +22,9 @@ inline constexpr int kDepthwiseAnyThreads = 128;  // of a block, at most
 inline constexpr int kDepthwiseAnyChunk = 8;
 inline constexpr int kDepthwiseAnyRead = 4;   // floats of an access of shared memory
 inline constexpr int kDepthwiseAnyBatch = 4;  // copies that a thread has on their way at once
+// Rows of the source that a thread multiplies at once, by so many columns of taps: as many as registers hold. A target
+// has no more products than that in one chain.
+FASTCONV_HOST_DEVICE constexpr int depthwise_any_at_once(int taps) { return taps <= 6 ? 3 : 2; }
 // Weight gradient: products that a thread adds up before it puts the sum aside, which bounds rounding errors.
 inline constexpr int kDepthwiseAnyChain = 64;
 
