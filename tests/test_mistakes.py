@@ -108,7 +108,10 @@ def launches(x: Tensor, w: Tensor) -> list[str]:
 def test_07_launches_do_not_grow_with_images_and_channels(cuda: str) -> None:
     small = launches(tensor((1, 8, 20, 20), device=cuda), tensor((8, 8, 3, 3), device=cuda))
     large = launches(tensor((16, 8, 20, 20), device=cuda), tensor((256, 8, 3, 3), device=cuda))
-    assert 3 <= len(large) <= 2 * len(small) <= 40
+    larger = launches(tensor((48, 24, 20, 20), device=cuda), tensor((512, 24, 3, 3), device=cuda))
+    # A pass is a few kernels; float32 on tensor cores is measured first, and one of two kernels returns at once.
+    assert 3 <= len(small) <= 20
+    assert 3 <= len(larger) <= len(large) + 3 <= 20
 
 
 def test_08_offsets_have_64_bits(device: str) -> None:

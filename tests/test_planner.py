@@ -99,6 +99,12 @@ def check_plan(problem: native.ConvProblem, pass_: str, device: native.DeviceSpe
     if plan.inner is not None:
         assert plan.workspace_bytes >= plan.inner[1].workspace_bytes and plan.cost_us >= plan.inner[1].cost_us
         check_plan(plan.inner[0], plan.inner[0].pass_, device)
+    assert (plan.others is not None) == ("_scaled" in plan.kernel)
+    if plan.others is not None:  # for numbers that one scale does not fit
+        partner = KERNELS[plan.others.kernel]
+        assert "_scaled" not in partner.name and partner.pass_ == pass_ and partner.why_not(problem, device) is None
+        assert plan.others.workspace_bytes < plan.workspace_bytes
+        native.check_copies(problem, partner, device)
     if device.is_cuda:
         assert 0 <= plan.grid <= 2**31 - 1  # the CUDA programming guide's limit on gridDim.x
         assert 32 <= plan.block_threads <= 1024 and plan.block_threads % 32 == 0
@@ -299,9 +305,10 @@ def test_float32_images_of_few_channels_have_kernels_of_their_own(images: int, p
     for arch, precision in itertools.product(GPUS, ["ieee", "bf16x3", "tf32"]):
         stem = PUBLIC["rn50_stem"].with_(n=images)
         problem = native_problem(stem, pass_, dtype="float32", precision=precision, channels_last=channels_last)
-        parts = 3 if precision == "ieee" else 2
         kernel = native.make_plan(problem, GPUS[arch]).kernel
-        assert kernel.startswith(f"stem_{pass_}_{parts}_parts") == (arch >= 80), (arch, precision, kernel)
+        kinds = {"ieee": "3_parts|2_parts_scaled", "bf16x3": "2_parts", "tf32": "2_parts|scaled"}[precision]
+        found = re.fullmatch(rf"stem_{pass_}_({kinds})_(32|64)", kernel)
+        assert (found is not None) == (arch >= 80), (arch, precision, kernel)
 
 
 @pytest.mark.parametrize("name", [name for name in KERNELS if name.startswith("depthwise_diagonal_wgrad")])
@@ -585,7 +592,8 @@ def test_a_block_of_few_channels_has_several_tiles(name: str) -> None:
     """The same."""
     problem, pass_ = CASES["many_images_of_rgb"], KERNELS[name].pass_
     for channels_last in (False, True):
-        asked = native_problem(problem, pass_, dtype="float32", precision="tf32", channels_last=channels_last)
+        precision = "ieee" if "2_parts_scaled" in name else "tf32"
+        asked = native_problem(problem, pass_, dtype="float32", precision=precision, channels_last=channels_last)
         plan = native.make_plan(asked, GPUS[90], name)
         assert "stages 2" in repr(plan)
         assert problem.n is not None and plan.grid < problem.n / 2

@@ -111,7 +111,7 @@ def partner(kernel: Kernel, layout: str, problem: Problem) -> Kernel:
             precision=precision_of(kernel),
             channels_last=layout == "channels_last",
         )
-    found = re.search(r"of others \[.*?: (\S+) tile", plan)
+    found = re.search(r"other numbers \[(\S+) tile", plan)
     assert found is not None, plan
     return replace(kernel, name=found[1])
 
@@ -191,6 +191,6 @@ def test_kernels_that_scale_have_a_partner() -> None:
                     continue
             if f"plan: {entry.name} " in plan:
                 taken += 1
-                other = re.search(r"of others \[.*?: (\S+) tile", plan)
+                other = re.search(r"other numbers \[(\S+) tile", plan)
                 assert other is not None and "_scaled" not in other[1]
         assert taken, entry.name

@@ -9,7 +9,6 @@
 #include "fastconv/launch/launch.cuh"
 #include "fastconv/launch/launch.h"
 #include "fastconv/launch/launchers.h"
-#include "fastconv/planner/patch_moves.h"
 #include "fastconv/planner/scaled.h"
 
 namespace fastconv {
@@ -185,7 +184,7 @@ void run_cuda(const Plan& plan, const ConvProblem& problem, const ConvBuffers& b
   gated.workspace = static_cast<char*>(buffers.workspace) + kRangeBytes;
   launcher(plan, problem, gated, cuda_stream);
   gated.gate.fits = false;
-  launcher_of(*plan.inner->plan.kernel, problem.dtype)(plan.inner->plan, problem, gated, cuda_stream);
+  launcher_of(*plan.others->kernel, problem.dtype)(*plan.others, problem, gated, cuda_stream);
 }
 
 int current_cuda_device() {

@@ -132,9 +132,8 @@ std::ostream& operator<<(std::ostream& out, const Plan& plan) {
   if (plan.kernel->family == KernelFamily::kStem) out << " " << plan.stem;
   if (plan.split > 1) out << " split " << plan.split;
   if (plan.chunk > 0) out << " chunk " << plan.chunk;
-  if (plan.inner)
-    out << (is_scaled(*plan.kernel) ? ", of others [" : ", product [") << plan.inner->problem << ": "
-        << plan.inner->plan << "]";
+  if (plan.inner) out << ", product [" << plan.inner->problem << ": " << plan.inner->plan << "]";
+  if (plan.others) out << ", other numbers [" << *plan.others << "]";
   return out << " workspace_bytes " << plan.workspace_bytes << " cost_us " << plan.cost_us;
 }
 
@@ -153,7 +152,7 @@ Choice make_plan(const ConvProblem& problem, const DeviceSpec& device, std::stri
     if (best.kernel == nullptr || plan.cost_us < best.cost_us) best = plan;
   }
   if (scaled.kernel != nullptr && (choice.plan.kernel == nullptr || scaled.cost_us < choice.plan.cost_us)) {
-    if (const auto others = plan_for_others(problem, device)) choice.plan = paired(scaled, problem, *others);
+    if (const auto others = plan_for_others(problem, device)) choice.plan = paired(scaled, *others);
   }
   if (choice.plan.kernel != nullptr) return choice;
   std::ostringstream reason;

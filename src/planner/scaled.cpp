@@ -6,7 +6,6 @@
 
 #include "fastconv/core/integers.h"
 #include "fastconv/planner/cost_model.h"
-#include "fastconv/planner/patch_moves.h"
 
 namespace fastconv {
 namespace {
@@ -79,9 +78,9 @@ std::optional<Plan> plan_for_others(const ConvProblem& problem, const DeviceSpec
   return best;
 }
 
-Plan paired(Plan plan, const ConvProblem& problem, const Plan& others) {
+Plan paired(Plan plan, const Plan& others) {
   plan.workspace_bytes = kRangeBytes + std::max(plan.workspace_bytes, others.workspace_bytes);
-  plan.inner = std::make_shared<InnerPlan>(InnerPlan{problem, others});
+  plan.others = std::make_shared<Plan>(others);
   return plan;
 }
 

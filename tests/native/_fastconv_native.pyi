@@ -70,6 +70,7 @@ class Plan:
     workspace_bytes: int
     cost_us: float
     inner: tuple[ConvProblem, Plan] | None
+    others: Plan | None
     reason: str
 
 class Kernel:

@@ -191,6 +191,11 @@ void bind_planner(py::module_& m) {
       .def_property_readonly("chunk", [](const Choice& c) { return c.plan.chunk; })
       .def_property_readonly("workspace_bytes", [](const Choice& c) { return c.plan.workspace_bytes; })
       .def_property_readonly("cost_us", [](const Choice& c) { return c.plan.cost_us; })
+      .def_property_readonly("others",
+                             [](const Choice& c) -> std::optional<Choice> {
+                               if (!c.plan.others) return std::nullopt;
+                               return Choice{*c.plan.others, {}};
+                             })
       .def_property_readonly("inner",
                              [](const Choice& c) -> std::optional<std::pair<ConvProblem, Choice>> {
                                if (!c.plan.inner) return std::nullopt;

@@ -1,9 +1,10 @@
 // Measures how far apart the numbers of two tensors lie; see tile/operand_range.h.
 #pragma once
 
+#include <cooperative_groups.h>
+
 #include "fastconv/ptx/global_memory.cuh"
 #include "fastconv/tile/operand_range.h"
-#include "fastconv/tile/reorder.cuh"
 
 namespace fastconv {
 
@@ -45,7 +46,10 @@ __device__ __forceinline__ TensorRange thread_range(const void* values, int64_t 
 __device__ __forceinline__ TensorRange block_range(TensorRange range) {
   constexpr int kWarps = kRangeThreads / 32;
   __shared__ TensorRange warps[kWarps];
-  range.most = __reduce_max_sync(~0u, range.most), range.least = __reduce_min_sync(~0u, range.least);
+#pragma unroll
+  for (int lanes = 1; lanes < 32; lanes *= 2) {
+    range.add(__shfl_xor_sync(~0u, range.most, lanes), __shfl_xor_sync(~0u, range.least, lanes));
+  }
   __syncthreads();  // `warps` has been read
   if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = range;
   __syncthreads();
@@ -57,12 +61,11 @@ __device__ __forceinline__ TensorRange block_range(TensorRange range) {
 
 // All blocks together.
 __global__ __launch_bounds__(kRangeThreads, 2) void measure_range(const __grid_constant__ RangeParams params) {
-#if __CUDA_ARCH__ >= 800
   for (int i = 0; i < 2; ++i) {
     const TensorRange range = block_range(thread_range(params.values[i], params.quads[i]));
     if (threadIdx.x == 0) params.blocks[i][blockIdx.x] = range;
   }
-  sync_grid();
+  cooperative_groups::this_grid().sync();
   if (blockIdx.x != 0) return;
   TensorRange all[2];
   for (int i = 0; i < 2; ++i) {
@@ -73,7 +76,6 @@ __global__ __launch_bounds__(kRangeThreads, 2) void measure_range(const __grid_c
     all[i] = block_range(range);
   }
   if (threadIdx.x == 0) *params.range = operand_range(all[0], all[1]);
-#endif
 }
 
 }  // namespace fastconv

@@ -42,8 +42,9 @@ struct Plan {
   DepthwiseDiagonalTiling depthwise_diagonal{};
   GroupedTiling grouped{};                 // kernels for narrow groups
   StemTiling stem{};                       // kernels for images of few channels
-  std::shared_ptr<const InnerPlan> inner;  // patches, subpixel: what computes with them; see also scaled.h
+  std::shared_ptr<const InnerPlan> inner;  // patches, subpixel: what computes with them
   double cost_us = 0;                      // model's estimate; compared between kernels only
+  std::shared_ptr<const Plan> others;      // of the same problem, for numbers that the kernel does not take: scaled.h
 };
 std::ostream& operator<<(std::ostream& out, const Plan& plan);
 

@@ -37,6 +37,6 @@ ReadTensors read_tensors(const ConvProblem& problem);
 // The best plan for numbers that do not fit, if there is any.
 std::optional<Plan> plan_for_others(const ConvProblem& problem, const DeviceSpec& device);
 // `plan`, of a scaled kernel, and `others` as one.
-Plan paired(Plan plan, const ConvProblem& problem, const Plan& others);
+Plan paired(Plan plan, const Plan& others);
 
 }  // namespace fastconv
