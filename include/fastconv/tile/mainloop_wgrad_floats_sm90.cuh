@@ -164,6 +164,7 @@ struct WgradFloatsMainloop {
         fragments.load(ring.stage(), tile, step, v);
         ptx::wgmma_wait<kBuffers - 1>();  // those that read y
         if (k == kBuffers - 1) {
+          __syncwarp();  // the arrival speaks for all lanes' loads, which the products' wait does not order
           if (elected && done != 0) ptx::mbarrier_arrive(done);
           done = 0;
         }

@@ -198,6 +198,7 @@ struct RawLoads {
           static_cast<const Value*>(params.in) + n * params.in_n + (int64_t{group} * params.c + c) * params.in_c, bytes,
           raw.full());
     }
+    __syncwarp();  // a lane two rounds behind would take one round's parity for another's
     raw.next();
   }
 
