@@ -268,10 +268,10 @@ def test_infinite_gradients_of_many_pixels(cuda: str, sign: int) -> None:
     assert (dw == sign * math.inf).all()
 
 
-@pytest.mark.parametrize("kernel_size", [3, 7])
-def test_ieee_of_few_products(device: str, kernel_size: int) -> None:
+@pytest.mark.parametrize(("channels", "kernel_size"), [(3, 3), (3, 7), (4, 4)])
+def test_ieee_of_few_products(device: str, channels: int, kernel_size: int) -> None:
     """Sums too short for a tensor core that truncates them, of images of few channels."""
-    problem = Problem(1, 3, kernel_size, kernel_size, 64, kernel_size, kernel_size)
+    problem = Problem(1, channels, kernel_size, kernel_size, 64, kernel_size, kernel_size)
     o = operands(problem, torch.float32, device)
     dw = run_pass("wgrad", o, problem)
     expected = expect_pass("wgrad", o, problem)

@@ -64,7 +64,7 @@ FIT = {
     "zeros": lambda t: t.zero_(),
     "a group of zeros": lambda t: in_memory(t)[GROUP].zero_(),
     "a small number among others": lambda t: in_memory(t)[GROUP.start : GROUP.start + 1].mul_(2.0**-60),
-    "a smaller group": lambda t: in_memory(t)[GROUP].mul_(2.0**-20),
+    "a smaller group": lambda t: in_memory(t)[GROUP].mul_(2.0**-10),
     "large": scale_all(2.0**100),
     "small": scale_all(2.0**-100),
 }

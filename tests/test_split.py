@@ -135,6 +135,22 @@ def test_numbers_too_far_apart_do_not_fit() -> None:
     assert native.operand_range((0, 0x7FFFFFFF), (0, 0x7FFFFFFF)) == (True, [1, 1], [1, 1])  # zeros
 
 
+@pytest.mark.parametrize(("sigma", "expected"), [(0, True), (1, True), (4, False), (5, False), (6, False)])
+def test_numbers_of_wide_ranges_are_not_for_two_parts(sigma: int, expected: bool) -> None:
+    """Numbers times exp(sigma * normal): where a sum is mostly one product, two parts lose more than float32 does."""
+    rng = np.random.default_rng(sigma)
+    values = (rng.standard_normal(1 << 17) * np.exp(sigma * rng.standard_normal(1 << 17))).astype(np.float32)
+    largest = np.abs(values).reshape(-1, 32).max(1)
+    range_ = magnitude(float(largest.max())), magnitude(float(largest.min()))
+    ordinary = magnitude(1), magnitude(1)
+    for ranges in ((range_, ordinary), (ordinary, range_)):
+        assert native.operand_range(*ranges, parts=2)[0] == expected
+        assert native.operand_range(*ranges, parts=1)[0] or not expected
+    edge = magnitude(1), magnitude(2.0**-16)
+    below = magnitude(1), magnitude(2.0**-17)
+    assert native.operand_range(edge, ordinary, parts=2)[0] and not native.operand_range(below, ordinary, parts=2)[0]
+
+
 @given(st.tuples(st.integers(-112, 127), st.integers(-112, 127)))
 def test_scales_are_undone(exponents: tuple[int, int]) -> None:
     ranges = [(magnitude(2.0**e), magnitude(2.0**e)) for e in exponents]

@@ -19,7 +19,8 @@ const OperandRange* measure_operands(const Plan& plan, const ConvProblem& proble
       {problem.pass == Pass::kDgrad ? buffers.y : buffers.x, problem.pass == Pass::kWgrad ? buffers.y : buffers.w},
       {first.values / 4, second.values / 4},
       {blocks, blocks + kMaxRangeBlocks},
-      range};
+      range,
+      widest_range(operand_parts(*plan.kernel))};
   const int64_t most = ceil_div(std::max(params.quads[0], params.quads[1]), kRangeThreads);
   LaunchShape shape{std::min(most, range_blocks(cuda_device_spec(current_cuda_device()))), kRangeThreads};
   shape.cooperative = true;

@@ -334,14 +334,15 @@ int32_t pack_warps(const Reorder& order, const Plan& plan) {
 constexpr int64_t kMaxUnpromoted = 4096;
 constexpr int64_t kMaxUnpromotedSideBySide = 3072;  // parts, whose small products are added to that sum too
 
-const char* operands_why_not(const HaloConfig& config, const ConvProblem& problem) {
+const char* operands_why_not(const KernelEntry& entry, const ConvProblem& problem) {
+  const HaloConfig& config = entry.halo;
   const int64_t products =
       (problem.pass == Pass::kFprop ? problem.c_per_group() : problem.k_per_group()) * problem.r * problem.s;
   const int64_t most = makes_parts(config.staging) ? kMaxUnpromotedSideBySide : kMaxUnpromoted;
   switch (config.operands) {
     case HaloOperands::kHalf: return nullptr;
     case HaloOperands::kScaled:
-    case HaloOperands::kPromotedScaled: return scaled_why_not(1 + promotes(config.operands), problem);
+    case HaloOperands::kPromotedScaled: return scaled_why_not(entry, problem);
     case HaloOperands::kPromotedParts:
       if (makes_parts(config.staging) && problem.precision != Precision::kIeee) {
         return "makes three parts of a value, which ieee alone needs";
@@ -404,7 +405,7 @@ const char* halo_why_not(const KernelEntry& entry, const ConvProblem& problem, c
   const HaloConfig& config = entry.halo;
   if (device.arch != 90) return "needs compute capability 9.0";
   if (!(entry.dtypes & dtype_bit(problem.dtype))) return "is not compiled for this dtype";
-  if (const char* why = operands_why_not(config, problem)) return why;
+  if (const char* why = operands_why_not(entry, problem)) return why;
   if (std::min(problem.c_per_group(), problem.k_per_group()) < 1 ||
       std::max(problem.c_per_group(), problem.k_per_group()) < 16) {
     return "multiplies 16 channels at a time: needs groups of 16 channels or filters";

@@ -24,12 +24,13 @@ constexpr double kPackClocks = 40;         // of a multiprocessor, a step of a t
 constexpr double kLoadLatency = 1500, kTileClocks = 500;
 constexpr double kAlone = 1.5;  // times as long if nothing hides a warp's latencies
 
-// Of a warp, for a step: what it gathers and splits, and the products by its set of filters. `unseen`: times what is
-// counted, measured.
-double step_clocks(const StemConfig& config, double gathers, double unseen) {
+// Of a warp, for a step: what it gathers and splits, and the products by its set of filters.
+double step_clocks(const StemConfig& config, double gathers) {
   const double full = config.parts == 3 ? 640 : config.parts == 2 ? 330 : 180;  // forward, with 64 filters
-  return unseen * full * (gathers + config.filters / 80.);
+  return full * (gathers + config.filters / 80.);
 }
+// What was measured is so many times that. Tilings of one kernel compare better without it, kernels with it.
+constexpr double kUnseen = 1.65, kUnseenWgrad = 2;
 
 // Pixels of an axis of x that some outputs need.
 int64_t source_extent(const Axis& axis, int64_t pixels) {
@@ -137,22 +138,22 @@ double units_clocks(double units, double unit_clocks) {
   return std::max(kAlone, std::ceil(units / kWarpsAtOnce)) * unit_clocks;
 }
 
-double cost_us(const StemConfig& config, const ConvProblem& problem, const DeviceSpec& device,
-               const StemParams& params) {
+double cost_us(const StemConfig& config, const ConvProblem& problem, const DeviceSpec& device, const StemParams& params,
+               double unseen = 1) {
   constexpr double kStoreClocks = 450;  // of a unit, with 64 filters
   const double sets = params.by_sets.divisor, blocks = double(params.walkers) * params.by_set_blocks.divisor;
   const auto pixels = static_cast<double>(ceil_div(params.tile_p * params.tile_q, config.unit_pixels()));
-  const double unit = params.steps * step_clocks(config, 0.2, 1.65) + kStoreClocks * config.filters / 64;
+  const double unit = params.steps * unseen * step_clocks(config, 0.2) + kStoreClocks * config.filters / 64;
   return walk_us(problem, device, params, blocks, sets * params.steps * config.set_tiles() * kPackClocks,
                  units_clocks(pixels * sets, unit));
 }
 
 double cost_us(const StemConfig& config, const ConvProblem& problem, const DeviceSpec& device,
-               const StemWgradParams& params, int64_t workspace) {
+               const StemWgradParams& params, int64_t workspace, double unseen = 1) {
   constexpr double kReduceUs = 3, kPartialRate = 2;  // of the second kernel; times device memory's, from its cache
   const double blocks = double(params.walkers) * params.by_jobs.divisor;
   // Both operands are gathered, that of the filters as often as there are.
-  const double step = step_clocks(config, 0.3 + config.filters / 320., 2);
+  const double step = unseen * step_clocks(config, 0.3 + config.filters / 320.);
   const auto steps = static_cast<double>(ceil_div(params.tile_p * params.tile_q, kStemStep));
   const double turns = std::ceil(steps / params.slices) * params.slices * params.units;
   const double end = 2. * 16 * kStemThreads * config.quads() / 128;
@@ -214,6 +215,9 @@ Plan cheapest(const KernelEntry& entry, const ConvProblem& problem, const Device
       best.cost_us = cost;
     }
   });
+  if (best.kernel != nullptr) {
+    best.cost_us = cost_us(config, problem, device, stem_params(config, problem, best.stem), kUnseen);
+  }
   return best;
 }
 
@@ -241,6 +245,11 @@ Plan cheapest_wgrad(const KernelEntry& entry, const ConvProblem& problem, const 
     best.stem = tiling;
     best.cost_us = cost;
   });
+  if (best.kernel != nullptr) {
+    StemWgradParams params = stem_wgrad_params(config, problem, best.stem);
+    params.walkers = best.stem.walkers;
+    best.cost_us = cost_us(config, problem, device, params, best.workspace_bytes, kUnseenWgrad);
+  }
   return best;
 }
 
@@ -251,7 +260,7 @@ const char* why_not(const KernelEntry& entry, const ConvProblem& problem, const 
     return "is for images of 1 to 4 channels, in one group";
   }
   if (is_scaled(entry)) {
-    if (const char* reason = scaled_why_not(entry.stem.parts, problem)) return reason;
+    if (const char* reason = scaled_why_not(entry, problem)) return reason;
   } else if (problem.precision == Precision::kIeee && entry.stem.parts < kMaxSplitParts) {
     return "has fewer parts of a value than all of its bits take";
   }

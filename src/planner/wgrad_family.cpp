@@ -289,7 +289,7 @@ const char* why_not_as_it_is(const KernelEntry& entry, const ConvProblem& a, con
   if (a.stride.h > kMaxStride || a.stride.w > kMaxStride) return "takes strides up to 8";
   if (a.r * a.s > kMaxTaps) return "takes filters of up to 64 taps";
   if (a.dtype == DType::kFloat32) {
-    const char* why = is_scaled(entry) ? scaled_why_not(1 + promotes(config.operands), a) : nullptr;
+    const char* why = is_scaled(entry) ? scaled_why_not(entry, a) : nullptr;
     if (why != nullptr) return why;
     const bool floats = config.staging == WgradStaging::kFloats;
     if (floats && !floats_copyable(output_side(a), a.groups)) {

@@ -253,7 +253,9 @@ def split_parts(values: list[int], parts: int) -> list[list[int]]:
 def half_parts(values: list[float], scale: float, parts: int) -> list[list[int]]:
     """The same of fp16, of values that are first multiplied by `scale`."""
 
-def operand_range(first: tuple[int, int], second: tuple[int, int]) -> tuple[bool, list[float], list[float]]:
+def operand_range(
+    first: tuple[int, int], second: tuple[int, int], *, parts: int = 1
+) -> tuple[bool, list[float], list[float]]:
     """Whether tensors fit fp16, their scales, and what undoes both, from the bits of magnitudes: the largest number and
     the least of groups' largest."""
 

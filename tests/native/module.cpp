@@ -2333,12 +2333,13 @@ void bind_split(py::module_& m) {
   m.def("half_parts", &half_parts, "values"_a, "scale"_a, "parts"_a);
   m.def(
       "operand_range",
-      [](std::pair<uint32_t, uint32_t> first, std::pair<uint32_t, uint32_t> second) {
-        const OperandRange range = operand_range({first.first, first.second}, {second.first, second.second});
+      [](std::pair<uint32_t, uint32_t> first, std::pair<uint32_t, uint32_t> second, int parts) {
+        const OperandRange range =
+            operand_range({first.first, first.second}, {second.first, second.second}, widest_range(parts));
         return std::tuple{range.fits != 0, std::array{range.scale[0], range.scale[1]},
                           std::array{range.unscale[0], range.unscale[1]}};
       },
-      "first"_a, "second"_a);
+      "first"_a, "second"_a, py::kw_only(), "parts"_a = 1);
   m.def(
       "to_tf32",
       [](const std::vector<uint32_t>& values) {

@@ -217,6 +217,9 @@ __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
                          FloatsMainloop<T, kBlockK, kMBlocks, kChannels, kColumns, kOperands>,
                          Mainloop<T, kBlockK, kMBlocks, kChannels, kMMajor, kNMajor, kColumns, kOperands, kParts>>;
 
+  // Parts side by side would add large products to sums of small ones, and truncate all of their bits.
+  static_assert(kParts == 1 || kLines || kStaging == HaloStaging::kFloats || !promotes(kOperands));
+
   constexpr bool kShares = shares_tiles(kStaging, kMBlocks, kColumns, kLines);
 
   if constexpr (kOperands != HaloOperands::kHalf) {

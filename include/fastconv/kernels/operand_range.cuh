@@ -15,6 +15,7 @@ struct RangeParams {
   int64_t quads[2];  // of 16 bytes
   TensorRange* blocks[2];
   OperandRange* range;
+  int32_t widest;  // see widest_range()
 };
 
 // A thread's quads; eight neighbouring lanes have a group.
@@ -75,7 +76,7 @@ __global__ __launch_bounds__(kRangeThreads, 2) void measure_range(const __grid_c
     }
     all[i] = block_range(range);
   }
-  if (threadIdx.x == 0) *params.range = operand_range(all[0], all[1]);
+  if (threadIdx.x == 0) *params.range = operand_range(all[0], all[1], params.widest);
 }
 
 }  // namespace fastconv

@@ -12,8 +12,10 @@
 namespace fastconv {
 
 bool is_scaled(const KernelEntry& entry);
-// Of values in so many parts. Null if the problem's tensors can be measured, and its precision is that of the parts.
-const char* scaled_why_not(int parts, const ConvProblem& problem);
+// That a scaled kernel multiplies a value in.
+int operand_parts(const KernelEntry& entry);
+// Null if the problem's tensors can be measured for a scaled kernel, and its precision is that of the kernel's parts.
+const char* scaled_why_not(const KernelEntry& entry, const ConvProblem& problem);
 // With the time of what is measured first and of the other kernel's launch, if the plan's kernel scales.
 Plan measured(Plan plan, const ConvProblem& problem, const DeviceSpec& device);
 

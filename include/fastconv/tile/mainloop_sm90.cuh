@@ -65,21 +65,6 @@ struct TapProducts {
       multiply(size, tap, b_low, acc, size == kParts - 1 ? accumulate : 1);
     }
   }
-  // The same, from sums of nothing, which shrink between the sizes and then move to `sums`. `done` is called when all
-  // earlier products are. NOTES: ptxas delays the additions of small sums that are kept apart, and spills.
-  template <typename F>
-  __device__ __forceinline__ void multiply_promoted(uint32_t tap, uint32_t b_low, Sums& acc, Sums& sums, F done) const {
-#pragma unroll
-    for (int size = kParts - 1; size >= 0; --size) {
-      if (size < kParts - 1) shrink(acc, 1 / kScale);
-      ptx::wgmma_fence();
-      multiply(size, tap, b_low, acc, size == kParts - 1 ? 0 : 1);
-      ptx::wgmma_commit();
-      ptx::wgmma_wait<0>();
-      if (size == kParts - 1) done();
-    }
-    add(acc, 0, sums);
-  }
   // From products of one size to the next larger ones, see split_scale().
   static __device__ __forceinline__ void shrink(Sums& products, float by) {
 #pragma unroll
@@ -159,7 +144,7 @@ struct Mainloop {
       if constexpr (has_parts(kOperands)) {
         if (!release_filter) filter.index = resident_stage(params, phase, c_block) / kColumns, filter.parity = 0;
       }
-      if constexpr (kPromoted && kParts == 1) {
+      if constexpr (kPromoted) {
         if (c_block == params.shrink_at[0] || c_block == params.shrink_at[1]) {
           ptx::wgmma_wait<0>();
           release();
@@ -177,12 +162,6 @@ struct Mainloop {
           for (int j = 0; j < cols; j += kColumns, tap += col_step) {
             filter.wait_full();
             const uint32_t b_low = ptx::descriptor_low(filter.stage(), kBlockPitch);
-            if constexpr (kPromoted && kParts > 1) {
-              products.multiply_promoted(tap, b_low, acc, sums, release);
-              done_filter = filter.empty();
-              filter.next();
-              continue;
-            }
             ptx::wgmma_fence();
             products.multiply_all(tap, b_low, acc, accumulate);
             ptx::wgmma_commit();

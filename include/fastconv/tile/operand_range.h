@@ -1,6 +1,6 @@
 // How far apart the numbers of two float32 tensors lie, which a kernel measures before they are scaled to fp16: each
 // tensor by one power of two. fp16 has five bits of exponent, so that this does for tensors whose numbers, group by
-// group, are within 2^26 of the largest. Others are left to kernels of another kind; see planner.h, Plan::inner.
+// group, are not too far from the largest. Others are left to kernels of another kind; see planner/scaled.h.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace fastconv {
 // Magnitudes of finite float32 numbers, and of the others, are ordered as their bits are.
 inline constexpr uint32_t kMagnitude = 0x7fffffff;
 
-// Neighbours in memory, one cache line of them. The largest of them is held as exactly as float32 does, or TF32 where
+// Neighbours in memory, one cache line of them. The largest is held to 2^-23 of it, or as exactly as TF32 does where
 // there is one part; the others of the group to the same absolute error.
 inline constexpr int kRangeGroup = 32;
 
@@ -33,8 +33,14 @@ struct OperandRange {
   uint32_t fits;     // otherwise nothing of the above means anything
 };
 
-FASTCONV_HOST_DEVICE OperandRange operand_range(const TensorRange& first, const TensorRange& second) {
-  constexpr int32_t kBias = 127, kInfinite = 255, kLargest = 14, kWidest = 26;
+// How many times smaller than a tensor's largest number a group's may be, log2. One part is as exact as TF32 up to
+// 2^26. Two parts have 23 bits up to there, but the farther numbers lie apart, the fewer products make up a sum, and
+// the fewer roundings of float32 there are to compare with the bit that two parts lack: of numbers times exp(4 sigma),
+// 2^21 apart and more, errors were up to 1.9 times those of cuDNN in strict float32.
+FASTCONV_HOST_DEVICE constexpr int32_t widest_range(int32_t parts) { return parts == 1 ? 26 : 16; }
+
+FASTCONV_HOST_DEVICE OperandRange operand_range(const TensorRange& first, const TensorRange& second, int32_t widest) {
+  constexpr int32_t kBias = 127, kInfinite = 255, kLargest = 14;
   OperandRange range{};
   range.fits = 1;
   int32_t shift[2];  // exponents
@@ -44,7 +50,7 @@ FASTCONV_HOST_DEVICE OperandRange operand_range(const TensorRange& first, const 
     // Numbers of the largest exponent become 2^14 and more. Rounding brings none of them to fp16's infinity.
     const bool zeros = tensor.most == 0;
     shift[i] = zeros ? 0 : kLargest - (most - kBias);
-    if (!zeros && (most >= kInfinite || shift[i] >= kBias || least == 0 || least + kWidest < most)) range.fits = 0;
+    if (!zeros && (most >= kInfinite || shift[i] >= kBias || least == 0 || least + widest < most)) range.fits = 0;
   }
   auto power = [](int32_t exponent) {
     return __builtin_bit_cast(float, static_cast<uint32_t>(exponent + kBias) << 23);
