@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 
 import fastconv
-from bench import accuracy, alternatives, environment, limits, opponents, timing
+from bench import accuracy, alternatives, environment, hindsight, limits, opponents, timing
 from bench.__main__ import QUICK_FLOPS, parse, quick
 from bench.errors import Reference, random_tensors, reference, verdict
 from bench.floors import H200, Ceilings, floor_of
@@ -306,6 +306,36 @@ def test_expected_times_begin_with_the_planners_kernel() -> None:
     assert all(f"  {name}: cost_us " in text for name in others)
     assert expected[chosen] == min(expected.values())
     assert [expected[name] for name in others] == sorted(expected[name] for name in others)
+
+
+def test_hindsight_lists_what_was_measured_to_be_faster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (problem,) = (problem for problem in load_suite("public").problems if problem.name == "unet_512")
+    mode = Mode("float16")
+    case = hindsight.Case(problem.describe(), mode.label, "nhwc", "fprop")
+    choice = hindsight.chosen(problem, case, mode, arch=90)
+    assert "cost_us" not in choice and "workspace" not in choice
+    other = "halo_fprop_128x128_c64_tma tile 128x128x64 grid 7"
+
+    def listed(*plans: tuple[str, float, str]) -> list[list[str]]:
+        """Of plans as they were measured, one after the other."""
+        for path in tmp_path.glob("*.json"):
+            path.unlink()
+        for hour, (plan, ms, status) in enumerate(plans):
+            row = {**case._asdict(), "status": status, "plan": plan, "results": {"fastconv": {"time": {"ms": ms}}}}
+            (tmp_path / f"public-h200-20261123T{hour:02}0000Z.json").write_text(json.dumps({"rows": [row]}))
+        arguments = ["--problem", "unet_512", "--pass", "fprop", "--layout", "nhwc", "--dtype", "fp16"]
+        assert hindsight.main([*arguments, "--results", str(tmp_path)]) == 0
+        return [[cell.strip() for cell in line.split("|")[5:-1]] for line in capsys.readouterr().out.splitlines()[2:]]
+
+    as_explained = f"{choice} workspace_bytes 0 cost_us 200.5"
+    times = ["0.3000", "20261123T000000Z", "1.50"]
+    faster = ["0.2000", "20261123T010000Z", other]
+    assert listed((as_explained, 0.3, "ok"), (other, 0.2, "ok")) == [[*times, choice, *faster]]
+    unmeasured = ["-", "-", "-", choice, "0.2000", "20261123T000000Z", other]
+    assert listed((other, 0.2, "ok")) == [unmeasured]
+    assert listed((as_explained, 0.3, "ok"), (other, 0.2, "ok"), (as_explained, 0.205, "ok")) == []
+    assert listed((as_explained, 0.3, "ok"), (other, 0.2, "WRONG"), ("no_such_kernel tile", 0.1, "ok")) == []
+    assert listed() == []
 
 
 def run_alternatives(out: Path, problem: str, *options: str) -> tuple[dict[str, Any], str]:

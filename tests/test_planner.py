@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import _fastconv_native as native
 import fastconv  # noqa: F401, for torch.ops.fastconv
+from bench.suites import load_suite
 from shapes import CASES, PASSES, PUBLIC, STEMS, Problem, problems, wide_problems
 
 # Compute capability: SMs and shared memory that a block may have, from the CUDA programming guide's table of them.
@@ -309,6 +310,55 @@ def test_float32_images_of_few_channels_have_kernels_of_their_own(images: int, p
         kinds = {"ieee": "3_parts|2_parts_scaled", "bf16x3": "2_parts", "tf32": "2_parts|scaled"}[precision]
         found = re.fullmatch(rf"stem_{pass_}_({kinds})_(32|64)", kernel)
         assert (found is not None) == (arch >= 80), (arch, precision, kernel)
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_sums_of_few_products_are_not_of_two_parts(channels_last: bool) -> None:
+    """Which lack a bit of float32's 24; roundings of longer sums hide that."""
+    for pass_, few, enough in [
+        ("fprop", Problem(8, 16, 56, 56, 256, 1, 1), Problem(8, 32, 56, 56, 256, 1, 1)),
+        ("fprop", Problem(8, 2, 56, 56, 64, 3, 3), Problem(8, 3, 56, 56, 64, 3, 3)),
+        ("dgrad", Problem(8, 256, 56, 56, 16, 2, 2, stride=(2, 2)), Problem(8, 256, 56, 56, 32, 2, 2, stride=(2, 2))),
+        ("wgrad", Problem(1, 128, 6, 6, 256, 3, 3), Problem(1, 128, 8, 8, 256, 3, 3)),
+    ]:
+        for problem, expected in [(few, False), (enough, True)]:
+            asked = native_problem(problem, pass_, dtype="float32", precision="ieee", channels_last=channels_last)
+            scaled = [k for k in KERNELS.values() if "_scaled" in k.name and k.why_not(asked, GPUS[90]) is None]
+            assert any(kernel.pass_ == pass_ for kernel in scaled) == expected, problem
+
+
+@pytest.mark.parametrize(
+    ("name", "pass_", "mode", "layout", "expected"),
+    [  # in bench/results, beside others: `python -m bench.hindsight`
+        ("unet_512", "fprop", "fp16", "nhwc", "halo_fprop_256x128_c64_tma .* in turns"),
+        ("rn50_l2_3x3", "dgrad", "fp16", "nhwc", "halo_dgrad_256x128_c64_tma_krsc .* in turns"),
+        ("sd_vae_512", "fprop", "fp16", "nchw", "halo_fprop_256x128_c32_transposed .*"),
+        ("deeplab_d12", "dgrad", "bf16x3", "nchw", "halo_dgrad_256x128_c64_parts .* taps by row"),
+        ("b1_l3", "dgrad", "bf16x3", "nchw", "halo_dgrad_128x128_c64_parts .* shared by 4 blocks"),
+        ("rn50_l1_3x3", "fprop", "tf32", "nchw", "halo_fprop_256x64_c32_tf32_transposed .* in turns"),
+        ("rn50_l3_1x1", "dgrad", "tf32", "nchw", "halo_dgrad_256x128_c32_tf32_floats .* in turns"),
+        ("vgg_first", "dgrad", "fp16", "nchw", "halo_dgrad_512x16x3_c32_transposed .*"),
+        ("vgg_first", "wgrad", "tf32", "nchw", "stem_wgrad_2_parts_64 .* 3x112 pixels"),
+        ("convnext", "wgrad", "ieee", "nhwc", "stem_wgrad_3_parts_32 .* 5x56 pixels"),
+        ("mobilenet", "wgrad", "ieee", "nhwc", "stem_wgrad_3_parts_32 .* 6x56 pixels"),
+        ("latent", "fprop", "ieee", "nchw", "stem_fprop_3_parts_32 .* 5x64 pixels of 2 sets"),
+    ],
+)
+def test_plans_are_those_that_were_fastest(name: str, pass_: str, mode: str, layout: str, expected: str) -> None:
+    """Where a change of the cost models once chose another, which took 4 to 140 % longer."""
+    (problem,) = (p for suite in ("public", "few_channels") for p in load_suite(suite).problems if p.name == name)
+    dtype, precision = ("float16", "ieee") if mode == "fp16" else ("float32", mode)
+    asked = native.ConvProblem(
+        problem.input,
+        problem.weight,
+        *problem.conv_args,
+        pass_=pass_,
+        dtype=dtype,
+        precision=precision,
+        channels_last=layout == "nhwc",
+    )
+    plan = repr(native.make_plan(asked, GPUS[90]))
+    assert re.search(expected, plan), plan
 
 
 @pytest.mark.parametrize("name", [name for name in KERNELS if name.startswith("depthwise_diagonal_wgrad")])

@@ -65,10 +65,10 @@ double staging_clocks(const Work& work, const HaloConfig& config, const HaloTili
     const double copy = std::max(330., std::ceil(pixels / 32) * chunks * unit / 6);
     return (work.taps == 1 ? 2 : 1) * copy * raw_copies(work, tiling, tiles);
   }
-  // A row that one warp turns waits for its copy; columns that a stride leaves out are only loaded. What all warps
-  // share makes them wait for each other and look up where pixels go.
-  const double bytes = tiles.raw.stage_bytes, left_out = tiles.raw.step_log2 == 0 || tiling.linear ? 1 : .7;
-  const double copy = tiles.raw.shared ? 900 + bytes / 60 : std::max(330., left_out * (230 + bytes / 21));
+  // A row that one warp turns waits for its copy. What all warps share makes them wait for each other and look up where
+  // pixels go.
+  const double bytes = tiles.raw.stage_bytes;
+  const double copy = tiles.raw.shared ? 900 + bytes / 60 : std::max(330., 230 + bytes / 21);
   return (work.taps == 1 ? 1.4 : 1) * copy * raw_copies(work, tiling, tiles);
 }
 
@@ -132,9 +132,12 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
   // Warps that stage and products compete for shared memory.
   const bool by_warps = staged_by_warps(config.staging);
   const bool half = config.operands == HaloOperands::kHalf;
+  // What a step waits for shows where a block has few of them.
+  const bool waits_for_steps = floats || tiling.shares > 1;
   const double body = std::max({mma, smem, load, issue}) +
                       (by_warps ? (half ? .15 : .05) * std::min(mma, staging) : 0) +
-                      (work.taps == 1 ? .1 : .14) * std::min(mma, issue) + (half && tiles.raw.whole ? 900 * halos : 0);
+                      (waits_for_steps ? (work.taps == 1 ? .1 : .14) * std::min(mma, issue) : 0) +
+                      (half && tiles.raw.whole ? 900 * halos : 0);
   const double tile = tiling.turns ? std::max({body + 100, epilogue, (body + epilogue + 500) / 2}) : body + epilogue;
   // Sums pass through L2, there and back.
   constexpr double kShareClocks = 5000;
