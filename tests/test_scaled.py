@@ -69,6 +69,7 @@ FIT = {
     "small": scale_all(2.0**-100),
 }
 OTHERS = {
+    "small numbers beside large ones": lambda t: in_memory(t)[::2].mul_(2.0**-40),
     "a group that is much smaller": shrink_a_group,
     "one number that is much larger": set_first(2.0**60),
     "an infinity": set_first(float("inf")),
@@ -148,6 +149,36 @@ def test_others_are_for_the_partner(kernel: Kernel, which: int, layout: str) -> 
     for name, change in OTHERS.items():
         for o, problem in runs(kernel, layout, change, which):
             assert compare(kernel, layout, o, problem)[1], name
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("first", [0, 608 * 1024, 4500 * 1024, 4_743_648, 4_743_680])
+@pytest.mark.parametrize("change", [torch.Tensor.zero_, lambda t: t.mul_(2.0**-40)], ids=["zeros", "small"])
+def test_every_group_is_measured(cuda: str, change: Callable[[Tensor], object], first: int) -> None:
+    """Of the first threads' first and later loads, and of their second turn; the last whole group, and one of four."""
+    problem = Problem(1, 36, 363, 363, 32, 3, 3)
+    kernel = next(k for k in KERNELS if k.name == "halo_fprop_512x32_c32_scaled")
+    o = operands(problem, torch.float32, cuda)
+    values = in_memory(o.input)
+    assert values.numel() == 4_743_684
+    assert not compare(kernel, "contiguous", o, problem)[1]
+    change(values[first : first + 32])
+    assert compare(kernel, "contiguous", o, problem)[1] == (change is not torch.Tensor.zero_)
+
+
+@pytest.mark.cuda
+def test_tensors_with_gaps_are_not_measured(cuda: str) -> None:
+    problem = PROBLEMS[0]
+    kernel = next(k for k in KERNELS if k.name == "halo_fprop_256x128_c64_scaled")
+    o = operands(problem, torch.float32, cuda)
+    assert run_forced(kernel, o, problem, "tf32") is not None
+    n, c, h, w = problem.input_size
+    for source in (
+        torch.randn(n, c + 4, h, w, device=cuda)[:, :c],
+        torch.randn(n, c, 1, w, device=cuda).expand(n, c, h, w),
+        torch.randn(n * c * h * w + 1, device=cuda)[1:].view(n, c, h, w),
+    ):
+        assert run_forced(kernel, replace(o, input=source), problem, "tf32") is None
 
 
 @pytest.mark.cuda

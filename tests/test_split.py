@@ -103,13 +103,15 @@ def half_parts_of(values: np.ndarray, scale: float, parts: int) -> np.ndarray:
     return bits.view(np.float16).astype(np.float64)
 
 
+ZEROS = native.measure([0.0])
+
+
 @pytest.mark.parametrize("exponent", [-120, -3, 0, 60])
 def test_scaled_parts_are_the_nearest(exponent: int) -> None:
     """Of numbers that one scale fits: of eleven bits, then of eleven more of what is left."""
     values = np.ldexp(numbers("wide"), exponent).astype(np.float32)
     most = np.abs(values).max()
-    bits = int(most.view(np.uint32))
-    fits, (scale, _), _ = native.operand_range((bits, bits), (0, 0x7FFFFFFF))
+    fits, (scale, _), _ = native.operand_range(native.measure([float(most)]), ZEROS)
     assert fits and 2.0**14 <= scale * float(most) < 2.0**15
     exact = scale * values.astype(np.float64)
     (one,) = half_parts_of(values, scale, 1)
@@ -119,43 +121,86 @@ def test_scaled_parts_are_the_nearest(exponent: int) -> None:
     assert (np.abs(first + second / 2048 - exact) <= np.maximum(np.abs(exact) * 2.0**-23, 2.0**-36)).all()
 
 
-def magnitude(value: float) -> int:
-    return int(np.abs(np.float32(value)).view(np.uint32))
+def fits(first: np.ndarray, second: np.ndarray | None = None, parts: int = 1) -> bool:
+    """Two tensors in either order; the second is ordinary if it is not given."""
+    second = np.ones(1, np.float32) if second is None else second
+    ranges = [native.measure(values.astype(np.float32).ravel().tolist()) for values in (first, second)]
+    found = {native.operand_range(*pair, parts=parts)[0] for pair in (ranges, ranges[::-1])}
+    assert len(found) == 1
+    return found.pop()
+
+
+def groups(*largest: float) -> np.ndarray:
+    """One of 32 numbers each."""
+    return np.repeat(np.array(largest), 32)
 
 
 def test_numbers_too_far_apart_do_not_fit() -> None:
-    def fits(first: tuple[float, float], second: tuple[float, float] = (1, 1)) -> bool:
-        ranges = [(magnitude(most), magnitude(least)) for most, least in (first, second)]
-        assert native.operand_range(*ranges)[0] == native.operand_range(*ranges[::-1])[0]
-        return native.operand_range(*ranges)[0]
+    for values in [
+        groups(1),
+        groups(3.4e38),
+        groups(2.0**-112),
+        groups(1, 2.0**-26),
+        groups(2.0**-26, 0, 1),
+        groups(0),
+    ]:
+        assert fits(values)
+    for values in [groups(1, 2.0**-27), groups(2.0**-113), groups(2.0**-101, 2.0**-127), groups(1, 1e-40)]:
+        assert not fits(values)
+    for special in (np.inf, -np.inf, np.nan):
+        assert not fits(np.append(groups(1), special)) and not fits(np.append(groups(0), special))
+    assert fits(groups(1, 2.0**-16), parts=2) and not fits(groups(1, 2.0**-17), parts=2)
+    assert native.operand_range(ZEROS, ZEROS) == (True, [1, 1], [1, 1])
 
-    assert fits((1, 1)) and fits((3.4e38, 3.4e38)) and fits((2.0**-112, 2.0**-112)) and fits((1, 2.0**-26))
-    assert not fits((1, 2.0**-27)) and not fits((2.0**-113, 2.0**-113)) and not fits((2.0**-101, 2.0**-127))
-    assert not fits((np.inf, 1)) and not fits((np.nan, 1)) and not fits((1e-40, 1e-40))
-    assert native.operand_range((0, 0x7FFFFFFF), (0, 0x7FFFFFFF)) == (True, [1, 1], [1, 1])  # zeros
+
+@pytest.mark.parametrize("size", [1, 33, 63, 64, 100, 1 << 16])
+def test_what_is_measured(size: int) -> None:
+    values = numbers("wide")[np.arange(size) % (1 << 14)]
+    values[np.random.default_rng().random(size) < 0.3] = 0
+    filled = np.append(values, np.zeros(-size % 32, np.float32)).reshape(-1, 32)
+    largest = np.abs(filled).max(1)
+    some = largest[largest > 0]
+    small = (filled != 0) & (np.abs(filled).astype(np.float64) * 2**20 < largest[:, None])
+    bits = [int(np.float32(v).view(np.uint32)) for v in (largest.max(), some.min() if some.size else np.nan)]
+    least = bits[1] if some.size else 0x7FFFFFFF
+    assert native.measure(values.tolist()) == (bits[0], least, int((values != 0).sum()), int(small.sum()))
 
 
-@pytest.mark.parametrize(("sigma", "expected"), [(0, True), (1, True), (4, False), (5, False), (6, False)])
-def test_numbers_of_wide_ranges_are_not_for_two_parts(sigma: int, expected: bool) -> None:
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize(
+    "scales",
+    [
+        np.exp2(-30 * np.arange(32) / 31),  # channels side by side
+        np.exp2(-40 * (np.arange(32) % 2)),  # columns that no tap reads beside those that it reads
+        np.exp2(-40 * (np.arange(32) < 16)),  # a group of channels beside another
+        np.where(np.arange(128) == 5, 2.0**-30, 1),  # one channel of 128
+    ],
+)
+def test_small_numbers_beside_large_ones_do_not_fit(scales: np.ndarray, parts: int) -> None:
+    """Each group's largest is as large, so that nothing else tells."""
+    values = np.random.default_rng(0).standard_normal((1 << 10, scales.size))
+    assert fits(values, parts=parts) and not fits(values * scales, parts=parts)
+    assert fits(values * np.maximum(scales, 2.0**-8), parts=parts)  # not so small
+    few = values.copy()
+    few.reshape(-1)[:: few.size // 16] *= 2.0**-60
+    assert fits(few, parts=parts)
+
+
+@pytest.mark.parametrize("sigma", range(7))
+def test_numbers_of_wide_ranges_are_not_for_two_parts(sigma: int) -> None:
     """Numbers times exp(sigma * normal): where a sum is mostly one product, two parts lose more than float32 does."""
     rng = np.random.default_rng(sigma)
-    values = (rng.standard_normal(1 << 17) * np.exp(sigma * rng.standard_normal(1 << 17))).astype(np.float32)
-    largest = np.abs(values).reshape(-1, 32).max(1)
-    range_ = magnitude(float(largest.max())), magnitude(float(largest.min()))
-    ordinary = magnitude(1), magnitude(1)
-    for ranges in ((range_, ordinary), (ordinary, range_)):
-        assert native.operand_range(*ranges, parts=2)[0] == expected
-        assert native.operand_range(*ranges, parts=1)[0] or not expected
-    edge = magnitude(1), magnitude(2.0**-16)
-    below = magnitude(1), magnitude(2.0**-17)
-    assert native.operand_range(edge, ordinary, parts=2)[0] and not native.operand_range(below, ordinary, parts=2)[0]
+    values = rng.standard_normal(1 << 17) * np.exp(sigma * rng.standard_normal(1 << 17))
+    if sigma <= 1:
+        assert fits(values, parts=1) and fits(values, parts=2)
+    elif sigma >= 3:
+        assert not fits(values, parts=2)
 
 
 @given(st.tuples(st.integers(-112, 127), st.integers(-112, 127)))
 def test_scales_are_undone(exponents: tuple[int, int]) -> None:
-    ranges = [(magnitude(2.0**e), magnitude(2.0**e)) for e in exponents]
-    fits, scales, back = native.operand_range(*ranges)
-    assert fits
+    fitting, scales, back = native.operand_range(*(native.measure([2.0**e]) for e in exponents))
+    assert fitting
     for factor in (*scales, *back):
         assert factor == np.float32(factor) and np.isfinite(factor) and np.frexp(factor)[0] == 0.5
     assert scales[0] * scales[1] * (back[0] * back[1]) == 1

@@ -13,7 +13,7 @@ const OperandRange* measure_operands(const Plan& plan, const ConvProblem& proble
                                      cudaStream_t stream) {
   const auto [first, second] = read_tensors(problem);
   auto* const workspace = static_cast<char*>(buffers.workspace);
-  auto* const blocks = reinterpret_cast<TensorRange*>(workspace + 256);
+  auto* const blocks = reinterpret_cast<TensorRange*>(workspace + kRangesAt);
   auto* const range = reinterpret_cast<OperandRange*>(workspace);
   const RangeParams params{
       {problem.pass == Pass::kDgrad ? buffers.y : buffers.x, problem.pass == Pass::kWgrad ? buffers.y : buffers.w},
@@ -21,7 +21,7 @@ const OperandRange* measure_operands(const Plan& plan, const ConvProblem& proble
       {blocks, blocks + kMaxRangeBlocks},
       range,
       widest_range(operand_parts(*plan.kernel))};
-  const int64_t most = ceil_div(std::max(params.quads[0], params.quads[1]), kRangeThreads);
+  const int64_t most = std::max<int64_t>(1, ceil_div(std::max(params.quads[0], params.quads[1]), kRangeThreads));
   LaunchShape shape{std::min(most, range_blocks(cuda_device_spec(current_cuda_device()))), kRangeThreads};
   shape.cooperative = true;
   launch(plan.kernel->name, measure_range, shape, stream, params);

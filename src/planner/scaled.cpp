@@ -30,10 +30,13 @@ ReadTensor read_tensor(const std::array<int64_t, 4>& sizes, const Strides& strid
 // about so many products on. The forward pass of a 3x3 filter's three channels has 27.
 constexpr int64_t kLeastProducts = 24;
 
+// Of a result whose filter lies inside; where strides leave taps out, of one that has fewest.
 int64_t products_of_a_sum(const ConvProblem& p) {
   switch (p.pass) {
-    case Pass::kFprop: return p.c_per_group() * p.r * p.s;
-    case Pass::kDgrad: return p.k_per_group() * std::max<int64_t>(1, p.r * p.s / (p.stride.h * p.stride.w));
+    case Pass::kFprop: return p.c_per_group() * std::min(p.r, p.h) * std::min(p.s, p.w);
+    case Pass::kDgrad:
+      return p.k_per_group() * std::min(std::max<int64_t>(1, p.r / p.stride.h), p.p()) *
+             std::min(std::max<int64_t>(1, p.s / p.stride.w), p.q());
     case Pass::kWgrad: return p.n * p.p() * p.q();
   }
   return 0;

@@ -253,11 +253,12 @@ def split_parts(values: list[int], parts: int) -> list[list[int]]:
 def half_parts(values: list[float], scale: float, parts: int) -> list[list[int]]:
     """The same of fp16, of values that are first multiplied by `scale`."""
 
-def operand_range(
-    first: tuple[int, int], second: tuple[int, int], *, parts: int = 1
-) -> tuple[bool, list[float], list[float]]:
-    """Whether tensors fit fp16, their scales, and what undoes both, from the bits of magnitudes: the largest number and
-    the least of groups' largest."""
+def measure(values: list[float]) -> Quad:
+    """Of values that follow each other in memory: bits of the largest magnitude and of the least of groups' largest,
+    how many are not zero, how many of those are small beside their group's largest."""
+
+def operand_range(first: Quad, second: Quad, *, parts: int = 1) -> tuple[bool, list[float], list[float]]:
+    """Whether two measured tensors fit fp16, their scales, and what undoes both."""
 
 def to_tf32(values: list[int]) -> list[int]:
     """Bits of float32 values rounded to TF32, given as bits."""

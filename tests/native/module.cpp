@@ -2152,6 +2152,29 @@ std::vector<std::vector<uint32_t>> half_parts(const std::vector<float>& values, 
   return out;
 }
 
+// A TensorRange: the largest and the least, bits; how many numbers, how many small ones.
+using Measured = std::tuple<uint32_t, uint32_t, uint64_t, uint64_t>;
+
+TensorRange from_tuple(const Measured& measured) {
+  const auto [most, least, numbers, small] = measured;
+  return {most, least, numbers, small};
+}
+
+// Of values that follow each other in memory, as measure_range() does it.
+Measured measure(const std::vector<float>& values) {
+  TensorRange range;
+  for (size_t first = 0; first < values.size(); first += kRangeGroup) {
+    uint32_t group[kRangeGroup / 4][4] = {}, most = 0;
+    for (size_t i = first; i < std::min(first + kRangeGroup, values.size()); ++i) {
+      const uint32_t magnitude = std::bit_cast<uint32_t>(values[i]) & kMagnitude;
+      group[(i - first) / 4][i % 4] = magnitude;
+      most = std::max(most, magnitude);
+    }
+    for (const auto& quad : group) range.add(quad, most);
+  }
+  return {range.most, range.least, range.numbers, range.small};
+}
+
 // A tensor map by which float32 values are read: sizes and strides, of elements, and what the workspace holds where it
 // begins; nothing if it is the tensor that is read.
 using OperandMap = std::tuple<std::vector<uint64_t>, std::vector<uint64_t>, std::vector<SplitElement>>;
@@ -2331,11 +2354,11 @@ void bind_split(py::module_& m) {
   m.def("operand_maps", unless_refused(operand_maps), "problem"_a, "kernel"_a, "device"_a);
   m.def("split_parts", &split_parts, "values"_a, "parts"_a);
   m.def("half_parts", &half_parts, "values"_a, "scale"_a, "parts"_a);
+  m.def("measure", &measure, "values"_a);
   m.def(
       "operand_range",
-      [](std::pair<uint32_t, uint32_t> first, std::pair<uint32_t, uint32_t> second, int parts) {
-        const OperandRange range =
-            operand_range({first.first, first.second}, {second.first, second.second}, widest_range(parts));
+      [](const Measured& first, const Measured& second, int parts) {
+        const OperandRange range = operand_range(from_tuple(first), from_tuple(second), widest_range(parts));
         return std::tuple{range.fits != 0, std::array{range.scale[0], range.scale[1]},
                           std::array{range.unscale[0], range.unscale[1]}};
       },

@@ -33,11 +33,12 @@ __device__ __forceinline__ TensorRange thread_range(const void* values, int64_t 
     }
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      uint32_t most =
-          max(max(v[i][0] & kMagnitude, v[i][1] & kMagnitude), max(v[i][2] & kMagnitude, v[i][3] & kMagnitude));
+#pragma unroll
+      for (uint32_t& bits : v[i]) bits &= kMagnitude;
+      uint32_t most = max(max(v[i][0], v[i][1]), max(v[i][2], v[i][3]));
 #pragma unroll
       for (int lanes = 1; lanes < kRangeGroup / 4; lanes *= 2) most = max(most, __shfl_xor_sync(~0u, most, lanes));
-      range.add(most, most == 0 ? kMagnitude : most);
+      range.add(v[i], most);
     }
   }
   return range;
@@ -49,13 +50,14 @@ __device__ __forceinline__ TensorRange block_range(TensorRange range) {
   __shared__ TensorRange warps[kWarps];
 #pragma unroll
   for (int lanes = 1; lanes < 32; lanes *= 2) {
-    range.add(__shfl_xor_sync(~0u, range.most, lanes), __shfl_xor_sync(~0u, range.least, lanes));
+    range.add({__shfl_xor_sync(~0u, range.most, lanes), __shfl_xor_sync(~0u, range.least, lanes),
+               __shfl_xor_sync(~0u, range.numbers, lanes), __shfl_xor_sync(~0u, range.small, lanes)});
   }
   __syncthreads();  // `warps` has been read
   if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = range;
   __syncthreads();
   if (threadIdx.x == 0) {
-    for (int i = 1; i < kWarps; ++i) range.add(warps[i].most, warps[i].least);
+    for (int i = 1; i < kWarps; ++i) range.add(warps[i]);
   }
   return range;
 }
@@ -72,7 +74,7 @@ __global__ __launch_bounds__(kRangeThreads, 2) void measure_range(const __grid_c
   for (int i = 0; i < 2; ++i) {
     TensorRange range;
     for (unsigned block = threadIdx.x; block < gridDim.x; block += kRangeThreads) {
-      range.add(params.blocks[i][block].most, params.blocks[i][block].least);
+      range.add(params.blocks[i][block]);
     }
     all[i] = block_range(range);
   }

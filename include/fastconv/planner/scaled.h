@@ -8,6 +8,7 @@
 
 #include "fastconv/planner/planner.h"
 #include "fastconv/planner/registry.h"
+#include "fastconv/tile/operand_range.h"
 
 namespace fastconv {
 
@@ -19,9 +20,9 @@ const char* scaled_why_not(const KernelEntry& entry, const ConvProblem& problem)
 // With the time of what is measured first and of the other kernel's launch, if the plan's kernel scales.
 Plan measured(Plan plan, const ConvProblem& problem, const DeviceSpec& device);
 
-// The workspace begins with what is measured.
-inline constexpr int64_t kMaxRangeBlocks = 512;
-inline constexpr int64_t kRangeBytes = 256 + kMaxRangeBlocks * 16;
+// The workspace begins with what is measured: an OperandRange, then TensorRanges of each tensor's blocks.
+inline constexpr int64_t kMaxRangeBlocks = 512, kRangesAt = 256;
+inline constexpr int64_t kRangeBytes = kRangesAt + 2 * kMaxRangeBlocks * int64_t{sizeof(TensorRange)};
 inline int64_t range_blocks(const DeviceSpec& device) {
   return std::min<int64_t>(2 * device.sm_count, kMaxRangeBlocks);
 }

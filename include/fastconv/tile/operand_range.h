@@ -14,16 +14,34 @@ namespace fastconv {
 inline constexpr uint32_t kMagnitude = 0x7fffffff;
 
 // Neighbours in memory, one cache line of them. The largest is held to 2^-23 of it, or as exactly as TF32 does where
-// there is one part; the others of the group to the same absolute error.
+// there is one part; the others of the group to the same absolute error. That is enough where they enter the same sums,
+// or others like them do. Numbers that never meet the large ones beside them (a channel of channels_last whose filters
+// are as much larger, columns that no filter's tap reads) are a share of all numbers: small ones may be no more than
+// one in so many.
 inline constexpr int kRangeGroup = 32;
+inline constexpr int kSmall = 20;  // log2 of how many times smaller than their group's largest
+inline constexpr int kOneIn = 1024;
 
+// Of a tensor, or of some of its groups.
 struct TensorRange {
   uint32_t most = 0;            // magnitude of the largest number, bits
   uint32_t least = kMagnitude;  // the least, among groups, of the largest of a group that is not all zeros
+  uint64_t numbers = 0;         // that are not zero
+  uint64_t small = 0;           // of these
 
-  FASTCONV_HOST_DEVICE void add(uint32_t most_of_others, uint32_t least_of_others) {
-    most = most_of_others > most ? most_of_others : most;
-    least = least_of_others < least ? least_of_others : least;
+  // Magnitudes of a group's, beside the largest of the whole group.
+  FASTCONV_HOST_DEVICE void add(const uint32_t (&magnitude)[4], uint32_t largest) {
+    uint32_t count = 0, smaller = 0;
+    for (const uint32_t one : magnitude) {
+      count += one != 0;
+      smaller += one != 0 && one + (kSmall << 23) < largest;
+    }
+    add({largest, largest == 0 ? kMagnitude : largest, count, smaller});
+  }
+  FASTCONV_HOST_DEVICE void add(const TensorRange& others) {
+    most = others.most > most ? others.most : most;
+    least = others.least < least ? others.least : least;
+    numbers += others.numbers, small += others.small;
   }
 };
 
@@ -51,6 +69,7 @@ FASTCONV_HOST_DEVICE OperandRange operand_range(const TensorRange& first, const 
     const bool zeros = tensor.most == 0;
     shift[i] = zeros ? 0 : kLargest - (most - kBias);
     if (!zeros && (most >= kInfinite || shift[i] >= kBias || least == 0 || least + widest < most)) range.fits = 0;
+    if (tensor.small * kOneIn > tensor.numbers) range.fits = 0;
   }
   auto power = [](int32_t exponent) {
     return __builtin_bit_cast(float, static_cast<uint32_t>(exponent + kBias) << 23);

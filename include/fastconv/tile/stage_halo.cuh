@@ -120,7 +120,10 @@ __device__ __forceinline__ void stage_halo_units(const HaloParams& params, const
   });
 }
 
-// Of kOf threads that fill a ring's stages in turns: one takes some 200 clocks for each.
+// Of kOf threads that fill a ring's stages in turns: one takes some 200 clocks for each. NOTES: a barrier's parity
+// tells two rounds apart, and a thread has seen stages free up to kOf before the one that it waits for. So a ring has
+// at least as many, and stages become free in their order; where warpgroups take turns, up to the few clocks between
+// the products of one's last step and the other's first.
 template <int kOf>
 struct FilterTurn {
   int left;  // stages until it is this thread's
