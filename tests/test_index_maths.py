@@ -234,7 +234,7 @@ DEPTHWISE_KERNELS = [
 
 @pytest.mark.parametrize("kernel", DEPTHWISE_KERNELS, ids=lambda kernel: kernel.name)
 @given(data=st.data(), channels_last=st.booleans(), sms=st.sampled_from([1, 132]))
-@settings(max_examples=30, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=30, suppress_health_check=list(HealthCheck))
 def test_depthwise_threads_form_every_product_once(
     data: st.DataObject, channels_last: bool, sms: int, kernel: native.Kernel
 ) -> None:
@@ -357,7 +357,7 @@ def dtype_of(kernel: native.Kernel) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kernel", HALO_KERNELS, ids=lambda kernel: kernel.name)
 @given(data=st.data())
-@settings(max_examples=8, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=8, suppress_health_check=list(HealthCheck))
 def test_halo_engine_forms_every_product_once_and_no_other(kernel: native.Kernel, data: st.DataObject) -> None:
     conv = data.draw(staged_convolutions(kernel))
     # Pixels that lie apart are for the kernel that takes any strides; those for contiguous channels write NCHW anew.

@@ -155,12 +155,12 @@ def test_numbers_too_far_apart_do_not_fit() -> None:
 
 @pytest.mark.parametrize("size", [1, 33, 63, 64, 100, 1 << 16])
 def test_what_is_measured(size: int) -> None:
-    values = numbers("wide")[np.arange(size) % (1 << 14)]
-    values[np.random.default_rng().random(size) < 0.3] = 0
+    rng = np.random.default_rng(size)
+    values = (np.exp(4 * rng.standard_normal(size)) * rng.choice([-1, 0, 1], size)).astype(np.float32)
     filled = np.append(values, np.zeros(-size % 32, np.float32)).reshape(-1, 32)
     largest = np.abs(filled).max(1)
     some = largest[largest > 0]
-    small = (filled != 0) & (np.abs(filled).astype(np.float64) * 2**20 < largest[:, None])
+    small = (filled != 0) & (np.abs(filled).astype(np.float64) * 2**24 < largest[:, None])
     bits = [int(np.float32(v).view(np.uint32)) for v in (largest.max(), some.min() if some.size else np.nan)]
     least = bits[1] if some.size else 0x7FFFFFFF
     assert native.measure(values.tolist()) == (bits[0], least, int((values != 0).sum()), int(small.sum()))
@@ -173,16 +173,19 @@ def test_what_is_measured(size: int) -> None:
         np.exp2(-30 * np.arange(32) / 31),  # channels side by side
         np.exp2(-40 * (np.arange(32) % 2)),  # columns that no tap reads beside those that it reads
         np.exp2(-40 * (np.arange(32) < 16)),  # a group of channels beside another
-        np.where(np.arange(128) == 5, 2.0**-30, 1),  # one channel of 128
+        np.where(np.arange(128) == 5, 2.0**-40, 1),  # one channel
+        np.where(np.arange(8192) == 5, 2.0**-40, 1),
     ],
 )
 def test_small_numbers_beside_large_ones_do_not_fit(scales: np.ndarray, parts: int) -> None:
     """Each group's largest is as large, so that nothing else tells."""
-    values = np.random.default_rng(0).standard_normal((1 << 10, scales.size))
+    values = np.random.default_rng(0).standard_normal((1 << 18) // scales.size * scales.size).reshape(-1, scales.size)
     assert fits(values, parts=parts) and not fits(values * scales, parts=parts)
     assert fits(values * np.maximum(scales, 2.0**-8), parts=parts)  # not so small
     few = values.copy()
-    few.reshape(-1)[:: few.size // 16] *= 2.0**-60
+    few.reshape(-1)[:: few.size // 17] *= 2.0**-60
+    assert few.size // 16384 == 16 and not fits(few, parts=parts)
+    few.reshape(-1)[0] = 1
     assert fits(few, parts=parts)
 
 

@@ -313,9 +313,10 @@ PackParams folded_pack_params(const ConvProblem& problem, const HaloConfig& conf
   return pack;
 }
 
-// Filter steps between promotions: of so many products each, see mainloop_sm90.cuh.
+// Filter steps between promotions: of so many products each, see mainloop_sm90.cuh. Products of fp16 have bits enough
+// to be truncated from the first sum on, those of bf16 only once sums are 2^8 times as large.
 int32_t promote_steps(const HaloConfig& config, const ConvProblem& problem) {
-  const int32_t products = problem.precision == Precision::kIeee ? 128 : 1024;
+  const int32_t products = is_scaled(config.operands) ? 64 : problem.precision == Precision::kIeee ? 128 : 1024;
   if (!config.lines) return std::max(1, products / config.channels);
   // One halo's taps in even shares; nine of 16 channels, 144 products, are one.
   const int64_t taps = problem.r * problem.s, shares = ceil_div(taps * config.channels, products + products / 8);

@@ -33,16 +33,19 @@ constexpr int64_t kLeastProducts = 24;
 // Of a result whose filter lies inside; where strides leave taps out, of one that has fewest.
 int64_t products_of_a_sum(const ConvProblem& p) {
   switch (p.pass) {
-    case Pass::kFprop: return p.c_per_group() * std::min(p.r, p.h) * std::min(p.s, p.w);
+    case Pass::kFprop:
+      return p.c_per_group() * std::min(p.r, ceil_div(p.h, p.dilation.h)) * std::min(p.s, ceil_div(p.w, p.dilation.w));
     case Pass::kDgrad:
-      return p.k_per_group() * std::min(std::max<int64_t>(1, p.r / p.stride.h), p.p()) *
-             std::min(std::max<int64_t>(1, p.s / p.stride.w), p.q());
+      return p.k_per_group() * std::min(std::max<int64_t>(1, p.r / p.stride.h), ceil_div(p.h, p.dilation.h)) *
+             std::min(std::max<int64_t>(1, p.s / p.stride.w), ceil_div(p.w, p.dilation.w));
     case Pass::kWgrad: return p.n * p.p() * p.q();
   }
   return 0;
 }
 
 }  // namespace
+
+bool has_few_products(const ConvProblem& problem) { return products_of_a_sum(problem) < kLeastProducts; }
 
 bool is_scaled(const KernelEntry& entry) {
   switch (entry.family) {
@@ -77,7 +80,7 @@ const char* scaled_why_not(const KernelEntry& entry, const ConvProblem& problem)
   const int parts = operand_parts(entry);
   if (parts == 1 && problem.precision != Precision::kTf32) return "rounds as TF32 does";
   if (parts == 2 && problem.precision != Precision::kIeee) return "is for ieee alone";
-  if (parts == 2 && products_of_a_sum(problem) < kLeastProducts) return "is less exact than sums of so few products";
+  if (parts == 2 && has_few_products(problem)) return "is less exact than sums of so few products";
   const auto [first, second] = read_tensors(problem);
   return first.dense && second.dense ? nullptr : "measures tensors without gaps, of whole aligned units of 16 bytes";
 }

@@ -7,6 +7,7 @@
 
 #include "fastconv/core/integers.h"
 #include "fastconv/planner/cost_model.h"
+#include "fastconv/planner/scaled.h"
 #include "fastconv/planner/sides.h"
 
 namespace fastconv {
@@ -181,6 +182,9 @@ const char* subpixel_why_not(const KernelEntry& entry, const ConvProblem& p, con
   if (device.arch < 75) return "needs compute capability 7.5 or newer";
   if (p.n == 0 || p.c == 0 || p.k == 0) return "has nothing to compute";
   if (!fits_int32(entry.subpixel, p)) return "counts with 32 bits";
+  if (p.dtype == DType::kFloat32 && p.precision == Precision::kIeee && has_few_products(p)) {
+    return "hides from the product how few products make up a sum";
+  }
   const Dimension rows = rows_of(entry.subpixel, p), columns = columns_of(entry.subpixel, p);
   const bool shares = rows.shares() || columns.shares();
   if (!shares && (p.pass == Pass::kFprop || entry.subpixel.factor > 1)) return "needs outputs that see the same pixels";

@@ -15,6 +15,8 @@ namespace fastconv {
 bool is_scaled(const KernelEntry& entry);
 // That a scaled kernel multiplies a value in.
 int operand_parts(const KernelEntry& entry);
+// Sums of so few that two parts would be less exact than multiply-adds.
+bool has_few_products(const ConvProblem& problem);
 // Null if the problem's tensors can be measured for a scaled kernel, and its precision is that of the kernel's parts.
 const char* scaled_why_not(const KernelEntry& entry, const ConvProblem& problem);
 // With the time of what is measured first and of the other kernel's launch, if the plan's kernel scales.
@@ -23,6 +25,7 @@ Plan measured(Plan plan, const ConvProblem& problem, const DeviceSpec& device);
 // The workspace begins with what is measured: an OperandRange, then TensorRanges of each tensor's blocks.
 inline constexpr int64_t kMaxRangeBlocks = 512, kRangesAt = 256;
 inline constexpr int64_t kRangeBytes = kRangesAt + 2 * kMaxRangeBlocks * int64_t{sizeof(TensorRange)};
+static_assert(sizeof(OperandRange) <= kRangesAt && kRangeBytes % 256 == 0);
 inline int64_t range_blocks(const DeviceSpec& device) {
   return std::min<int64_t>(2 * device.sm_count, kMaxRangeBlocks);
 }

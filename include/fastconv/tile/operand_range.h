@@ -17,10 +17,10 @@ inline constexpr uint32_t kMagnitude = 0x7fffffff;
 // there is one part; the others of the group to the same absolute error. That is enough where they enter the same sums,
 // or others like them do. Numbers that never meet the large ones beside them (a channel of channels_last whose filters
 // are as much larger, columns that no filter's tap reads) are a share of all numbers: small ones may be no more than
-// one in so many.
+// one in so many, which is less than a channel of thousands.
 inline constexpr int kRangeGroup = 32;
-inline constexpr int kSmall = 20;  // log2 of how many times smaller than their group's largest
-inline constexpr int kOneIn = 1024;
+inline constexpr int kSmall = 24;  // log2 of how many times smaller than their group's largest
+inline constexpr int kOneIn = 16384;
 
 // Of a tensor, or of some of its groups.
 struct TensorRange {
@@ -69,7 +69,7 @@ FASTCONV_HOST_DEVICE OperandRange operand_range(const TensorRange& first, const 
     const bool zeros = tensor.most == 0;
     shift[i] = zeros ? 0 : kLargest - (most - kBias);
     if (!zeros && (most >= kInfinite || shift[i] >= kBias || least == 0 || least + widest < most)) range.fits = 0;
-    if (tensor.small * kOneIn > tensor.numbers) range.fits = 0;
+    if (tensor.small > 1 + tensor.numbers / kOneIn) range.fits = 0;
   }
   auto power = [](int32_t exponent) {
     return __builtin_bit_cast(float, static_cast<uint32_t>(exponent + kBias) << 23);
