@@ -377,6 +377,35 @@ def test_halo_engine_forms_every_product_once_and_no_other(kernel: native.Kernel
     assert sorted(native.halo_products(problem, kernel, HOPPER)) == expected
 
 
+@pytest.mark.parametrize("sm_count", [3, 132])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("stride", [(2, 2), (1, 3), (3, 2)])
+def test_halo_engine_takes_the_phases_of_a_tile_in_rounds_that_follow_each_other(
+    stride: tuple[int, int], groups: int, dtype: str, sm_count: int
+) -> None:
+    """Neighbouring columns of an input gradient share sectors of memory, and belong to different phases. A tile that
+    waits for all tiles of another phase finds the sectors gone from L2, to be read and written once more."""
+    input = (sm_count, 192 * groups, 37, 41)
+    conv = Convolution(input, (64 * groups, 192, 3, 3), stride, (1, 1), (1, 1), groups)
+    problem = native.ConvProblem(*conv, pass_="dgrad", dtype=dtype)
+    device = native.DeviceSpec.cuda(90, sm_count, 227 << 10)
+    phases, ran = stride[0] * stride[1], 0
+    for kernel in HALO_KERNELS:
+        if kernel.pass_ != "dgrad" or kernel.why_not(problem, device) is not None:
+            continue
+        grid, tiles = native.halo_tiles(problem, kernel, device)
+        places: dict[tuple[int, ...], dict[int, int]] = {}
+        for index, (phase, tile) in enumerate(tiles):
+            places.setdefault(tuple(tile), {})[phase] = index
+        assert len(places) * phases == len(tiles), kernel.name
+        for place, at in places.items():
+            assert sorted(at) == list(range(phases)), (kernel.name, place)
+            assert all(0 < at[p] - at[p - 1] <= grid for p in range(1, phases)), (kernel.name, place)
+        ran += grid < len(places)
+    assert ran, "no kernel had more tiles of a phase than blocks"
+
+
 @pytest.mark.parametrize("precision", ["tf32", "bf16x3", "ieee"])
 @pytest.mark.parametrize("pass_", ["fprop", "dgrad"])
 @pytest.mark.parametrize("stride", [(1, 1), (2, 1)])

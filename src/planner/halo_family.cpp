@@ -512,7 +512,13 @@ HaloLaunch halo_launch(const Plan& plan, const ConvProblem& problem) {
   params.tiles = static_cast<int32_t>(tiles.count * tiling.shares);
   params.shares = FastDivmod(tiling.shares);
   params.run_tiles = 1;
-  params.k_tiles = FastDivmod(tiles.filters), params.phases = FastDivmod(work.phases());
+  params.k_tiles = FastDivmod(tiles.filters);
+  const int64_t phase_tiles = params.tiles / work.phases();
+  const int64_t round = work.phases() > 1 ? std::min(plan.grid, phase_tiles) : phase_tiles;
+  const int64_t rest = phase_tiles % round == 0 ? round : phase_tiles % round;
+  params.round = FastDivmod(round), params.last_round = FastDivmod(rest);
+  params.phase_rounds = FastDivmod(round * work.phases());
+  params.last_round_at = static_cast<int32_t>((phase_tiles - rest) * work.phases());
   params.tiles_npq = FastDivmod(tiles.per_filter);
   params.linear = tiling.linear;
   params.linear_w = FastDivmod(tiles.linear_w), params.linear_h = FastDivmod(tiles.linear_h);

@@ -1336,6 +1336,21 @@ int64_t in_tensor(const ConvProblem& problem, const HaloParams& params, Operand 
   return split_element(side, problem.groups, operand, params.in_split.parts, 0, pixel + c * params.in_c);
 }
 
+// Blocks of the grid and, in their order, its tiles: phase, group, filter tile, share, and where the pixels begin.
+std::tuple<int64_t, std::vector<std::tuple<int32_t, std::array<int32_t, 7>>>> halo_tiles(const ConvProblem& problem,
+                                                                                         const KernelEntry& kernel,
+                                                                                         const DeviceSpec& device) {
+  const Plan plan = kernel.plan(kernel, problem, device);
+  const HaloParams params = halo_launch(plan, problem).params;
+  std::vector<std::tuple<int32_t, std::array<int32_t, 7>>> tiles;
+  for (int32_t i = 0; i < params.tiles; ++i) {
+    const Tile tile(params, i);
+    tiles.emplace_back(tile.phase,
+                       std::array{tile.group, tile.k_tile, tile.share, tile.n, tile.p, tile.q, tile.linear});
+  }
+  return {plan.grid, tiles};
+}
+
 // Which blocks of the reduction a tile of group 0 goes through: channels, part of the input and part of the filter.
 std::vector<std::tuple<int32_t, int32_t, int32_t>> halo_blocks(const ConvProblem& problem, const KernelEntry& kernel,
                                                                const DeviceSpec& device) {
@@ -2251,6 +2266,7 @@ void bind_index_maths(py::module_& m) {
   m.def("depthwise_diagonal_products", unless_refused(depthwise_diagonal_products), "problem"_a, "kernel"_a,
         "device"_a);
   m.def("halo_products", unless_refused(halo_products), "problem"_a, "kernel"_a, "device"_a);
+  m.def("halo_tiles", unless_refused(halo_tiles), "problem"_a, "kernel"_a, "device"_a);
   m.def("halo_blocks", unless_refused(halo_blocks), "problem"_a, "kernel"_a, "device"_a);
   m.def("line_stores", unless_refused(line_stores), "problem"_a, "kernel"_a, "device"_a);
   m.def(

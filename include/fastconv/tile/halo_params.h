@@ -89,14 +89,19 @@ struct HaloParams {
   int32_t tiles;      // shares of them, if blocks share tiles
   FastDivmod shares;  // of a tile: blocks of a cluster, each with some channels of the reduction
   float* share_sums;  // what they leave for each other
-  FastDivmod k_tiles, tiles_q, tiles_pq, tiles_npq, phases;  // tile index = (((group * phases + phase) * n + ..) ..
-  int32_t tile_p, tile_q;                                    // rectangular tiles
-  int32_t blocks_q_log2;                                     // M-blocks side by side in a tile
-  int32_t block_p, block_q;  // output rows and columns from an M-block to those below it and beside it
-  int32_t group_p, group_q;  // and between its groups of 8 pixels
-  int32_t strip;             // columns of a group, over M-blocks side by side, that are outputs
-  int32_t column_step;       // filter columns side by side on N: input pixels between them
-  bool linear;               // tiles are runs of the padded pixel order instead, see halo_config.h
+  // A phase's tiles are counted as ((group * n + ..) .. * k_tiles + k_tile) * shares + share. A round of the grid takes
+  // as many of one phase, then those of the next: phases share inputs, and sectors of the output.
+  FastDivmod k_tiles, tiles_q, tiles_pq, tiles_npq;
+  FastDivmod round, last_round;  // tiles of a phase
+  FastDivmod phase_rounds;       // tiles of all phases of a round
+  int32_t last_round_at;         // tile index
+  int32_t tile_p, tile_q;        // rectangular tiles
+  int32_t blocks_q_log2;         // M-blocks side by side in a tile
+  int32_t block_p, block_q;      // output rows and columns from an M-block to those below it and beside it
+  int32_t group_p, group_q;      // and between its groups of 8 pixels
+  int32_t strip;                 // columns of a group, over M-blocks side by side, that are outputs
+  int32_t column_step;           // filter columns side by side on N: input pixels between them
+  bool linear;                   // tiles are runs of the padded pixel order instead, see halo_config.h
   FastDivmod linear_w, linear_h;
   int32_t tile_pixels;
   int32_t warpgroups_per_tile;  // 2: both consumer warpgroups share a tile; 1: they take turns

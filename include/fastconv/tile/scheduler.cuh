@@ -1,5 +1,6 @@
 // Which outputs a tile index means, and which inputs they read. Filter tiles run fastest, so that blocks at work
-// together share their input in L2. Plain C++ as well as CUDA: the tests run it against brute force.
+// together share their input in L2; a tile's other phases follow in the rounds after, before L2 has parted with sectors
+// that hold pixels of both. Plain C++ as well as CUDA: the tests run it against brute force.
 #pragma once
 
 #include "fastconv/tile/halo_params.h"
@@ -13,11 +14,13 @@ struct Tile {
   int32_t row, col;  // linear: the same as row of all images and column
 
   FASTCONV_HOST_DEVICE Tile(const HaloParams& params, int32_t index) {
-    int32_t rest, phase_group;
-    params.shares.divmod(index, rest, share);
+    int32_t round, rest;
+    params.phase_rounds.divmod(index, round, rest);
+    const int32_t before = round * static_cast<int32_t>(params.round.divisor);
+    (index < params.last_round_at ? params.round : params.last_round).divmod(rest, phase, rest);
+    params.shares.divmod(before + rest, rest, share);
     params.k_tiles.divmod(rest, rest, k_tile);
-    params.tiles_npq.divmod(rest, phase_group, rest);
-    params.phases.divmod(phase_group, group, phase);
+    params.tiles_npq.divmod(rest, group, rest);
     if (params.linear) {
       linear = rest * params.tile_pixels;
       params.linear_w.divmod(linear, row, col);
