@@ -25,8 +25,6 @@ from bench.__main__ import choices
 from bench.modes import DTYPES, LONG, PRECISIONS, Mode, modes_of
 from bench.suites import LAYOUTS, PASSES, Problem, load_suite, select, suite_names
 
-RESULTS = Path(__file__).parent / "results"
-
 
 class Case(NamedTuple):
     shape: str
@@ -57,8 +55,7 @@ def measured(results: Path, gpu: str) -> dict[Case, dict[str, Known]]:
     """Of each case its plans, of kernels that there still are: forced ones, and less accurate than promised, too."""
     found: dict[Case, dict[str, Known]] = {}
     kernels = opponents.kernel_names()
-    files = (path for path in results.glob(f"*-{gpu}-*.json"))
-    for path in sorted(files, key=lambda path: path.stem.rpartition("-")[2]):
+    for path in report.files(results, gpu):
         for row in json.loads(path.read_text()).get("rows", []):
             time = (row.get("results", {}).get("fastconv", {}).get("time") or {}).get("ms")
             if time is not None and row["status"] in ("ok", "loose") and row["plan"].partition(" ")[0] in kernels:
@@ -114,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--beyond", type=float, default=1.04, help="times the best known plan: what is listed")
     add("--gpu", default="h200", help="as the names of results have it")
     add("--arch", type=int, default=90, help="its compute capability x 10")
-    add("--results", type=Path, default=RESULTS)
+    add("--results", type=Path, default=report.RESULTS)
     options = parser.parse_args(arguments)
     problems = [problem for suite in options.suite for problem in load_suite(suite).problems]
     modes = modes_of(options.dtype, options.precision)

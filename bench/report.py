@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 SCHEMA = 1
+RESULTS = Path(__file__).parent / "results"
 # Two results closer than this are called equal: the spread of one version measured twice.
 TIE = 0.02
 
@@ -374,3 +375,8 @@ def _plain_ticks(only_leading: tuple[int, ...] = ()) -> Callable[[float, int], s
         return f"{value:g}" if not only_leading or leading in only_leading else ""
 
     return text
+
+
+def files(results: Path, gpu: str) -> list[Path]:
+    """Reports of a GPU, the first that was written first: names end in the time."""
+    return sorted(results.glob(f"*-{gpu}-*.json"), key=lambda path: path.stem.rpartition("-")[2])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import fnmatch
 import functools
 import itertools
 import json
@@ -16,13 +17,13 @@ import torch
 import torch.nn.functional as F
 
 import fastconv
-from bench import accuracy, alternatives, environment, hindsight, limits, opponents, timing
+from bench import accuracy, alternatives, environment, hindsight, limits, opponents, targets, timing
 from bench.__main__ import QUICK_FLOPS, parse, quick
 from bench.errors import Reference, random_tensors, reference, verdict
 from bench.floors import H200, Ceilings, floor_of
-from bench.modes import PRECISIONS, Mode, modes_of
+from bench.modes import DTYPES, PRECISIONS, Mode, modes_of
 from bench.report import Report, Result, Row, losses, markdown, table_of_rows, totals
-from bench.suites import PASSES, Problem, load_suite, select, suite_names
+from bench.suites import LAYOUTS, PASSES, Problem, load_suite, select, suite_names
 
 FP32 = Mode("float32", "ieee")
 ALL_PROBLEMS = [problem for name in suite_names() for problem in load_suite(name).problems]
@@ -336,6 +337,57 @@ def test_hindsight_lists_what_was_measured_to_be_faster(tmp_path: Path, capsys: 
     assert listed((as_explained, 0.3, "ok"), (other, 0.2, "ok"), (as_explained, 0.205, "ok")) == []
     assert listed((as_explained, 0.3, "ok"), (other, 0.2, "WRONG"), ("no_such_kernel tile", 0.1, "ok")) == []
     assert listed() == []
+
+
+def test_targets_list_what_falls_short_of_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rules = [
+        {"problems": ["a"], "modes": ["fp16"], "layouts": ["nhwc"], "speed_up": [1, None, None]},
+        {"problems": ["a", "b*"], "modes": ["fp16"], "speed_up": [2, 2, None], "share_of_floor": [None, 0.5, 0.8]},
+    ]
+    (tmp_path / "targets.json").write_text(json.dumps({"rules": rules}))
+
+    def row(problem: str, pass_: str, ms: float, layout: str = "nchw", status: str = "ok") -> dict[str, Any]:
+        """Of two opponents the faster takes 1 ms; the floor is .3."""
+        times = {"fastconv": ms, "torch": 3.0, "compile": 1.0}
+        results = {name: {"time": {"ms": time}} for name, time in times.items()}
+        case = {"problem": problem, "mode": "fp16", "layout": layout, "pass_": pass_, "status": status}
+        return {**case, "floor_ms": 0.3, "plan": "kernel tile 1", "results": results}
+
+    def listed(*files: list[dict[str, Any]], kernel: str | None = None) -> list[list[str]]:
+        """Problem, layout, pass, ms, asked, reached, floor; of files that were written one after the other."""
+        for path in tmp_path.glob("public*.json"):
+            path.unlink()
+        for hour, rows in enumerate(files):
+            text = json.dumps({"settings": {"kernel": kernel}, "rows": rows})
+            (tmp_path / f"public-h200-20261123T{hour:02}0000Z.json").write_text(text)
+        arguments = ["--results", str(tmp_path), "--targets", str(tmp_path / "targets.json"), "--problem", "a,b*"]
+        assert targets.main(arguments) == 0
+        cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in capsys.readouterr().out.splitlines()[2:]]
+        return [[line[0], *line[2:4], *line[5:9]] for line in cells]
+
+    short = ["a", "nchw", "fprop", "0.6000", "0.5000", "0.83", "60%"]
+    assert listed([row("a", "fprop", 0.6)]) == [short]
+    assert listed([row("a", "fprop", 0.5)]) == []
+    assert listed([row("a", "fprop", 0.4, status="loose")]) == [
+        ["a", "nchw", "fprop", "0.4000", "0.5000", "1.25", "60%"]
+    ]
+    assert listed([row("a", "fprop", 0.6, "nhwc")]) == [], "the first rule asks for less"
+    assert listed([row("b1", "wgrad", 0.5)]) == [["b1", "nchw", "wgrad", "0.5000", "0.3750", "0.75", "80%"]]
+    assert listed([row("b1", "dgrad", 0.55)]) == [["b1", "nchw", "dgrad", "0.5500", "0.5000", "0.91", "60%"]]
+    assert listed([row("c", "fprop", 9)]) == []
+    assert listed([row("a", "fprop", 0.6)], [row("a", "fprop", 0.4)]) == [], "the last one counts"
+    assert listed([row("a", "fprop", 0.6)], kernel="kernel") == [], "not the planner's choice"
+    further = ["b1", "nchw", "fprop", "1.0000", "0.5000", "0.50", "60%"]
+    assert listed([row("a", "fprop", 0.6), row("b1", "fprop", 1)]) == [further, short]
+
+
+def test_targets_name_problems_and_modes_that_there_are() -> None:
+    problems = [problem.name for problem in ALL_PROBLEMS]
+    modes = {mode.label for mode in modes_of(list(DTYPES), PRECISIONS)}
+    for rule in targets.rules_of(targets.TARGETS.read_text()):
+        assert all(fnmatch.filter(problems, pattern) for pattern in rule.problems), rule
+        assert set(rule.modes) <= modes and set(rule.layouts) <= set(LAYOUTS), rule
+        assert len(rule.speed_up) == len(rule.share_of_floor) == len(PASSES), rule
 
 
 def run_alternatives(out: Path, problem: str, *options: str) -> tuple[dict[str, Any], str]:
