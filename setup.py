@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 import shlex
 import shutil
@@ -73,7 +74,15 @@ HOST_FLAGS = [
     f"-ffile-prefix-map={ROOT}/=",
     f"-ffile-prefix-map={Path(torch.__file__).parents[1]}/=",
 ]
-LINK_FLAGS = ["-Wl,--exclude-libs,ALL", "-Wl,-z,defs", "-Wl,-s"]
+LINK_DIR = ROOT / "build_backend/link"
+# Of libgcc the archive first: its shared half has had conversions of halves since GCC 12 alone.
+LINK_FLAGS = [
+    "-Wl,--exclude-libs,ALL",
+    f"-Wl,--version-script={LINK_DIR / 'exports.map'}",
+    "-Wl,-z,defs",
+    "-Wl,-s",
+    "-lgcc",
+]
 # Absolute, because ninja runs in the build directory.
 INCLUDE_DIRS = [str(ROOT / "include")]
 # Neither library exports symbols, so each carries these.
@@ -159,7 +168,7 @@ class BuildLibraries(BuildExtension):
 
     def build_extensions(self) -> None:
         if CUDA_HOME:
-            link_torch_cuda_stub(ROOT / BUILD_BASE / "stub")
+            link_stubs(ROOT / BUILD_BASE / "stub")
         version = f'-DFASTCONV_VERSION="{self.distribution.get_version()}"'
         for extension in self.extensions:
             extension.extra_compile_args["cxx"].append(version)
@@ -179,13 +188,21 @@ class BuildLibraries(BuildExtension):
         super().copy_extensions_to_source()
 
 
-def link_torch_cuda_stub(directory: Path) -> None:
-    """Makes a libtorch_cuda.so to link against; torch's own takes its place when the library is loaded."""
+def link_stubs(directory: Path) -> None:
+    """Makes libraries to link against, whose places torch's and the system's take when fastconv's is loaded."""
     directory.mkdir(parents=True, exist_ok=True)
-    compiler = os.environ.get("CC", "cc").split()
-    stub = ROOT / "src/ops/stub_torch_cuda.c"
-    soname = "libtorch_cuda.so"
-    subprocess.check_call([*compiler, "-shared", "-fPIC", f"-Wl,-soname,{soname}", stub, "-o", directory / soname])
+    link = [*os.environ.get("CC", "cc").split(), "-shared", "-fPIC", "-nostdlib", "-w"]
+    name = "libtorch_cuda.so"
+    subprocess.check_call([*link, f"-Wl,-soname,{name}", ROOT / "src/ops/stub_torch_cuda.c", "-o", directory / name])
+    if platform.machine() != "x86_64":
+        return
+    for versions in LINK_DIR.glob("lib*.map"):
+        soname = versions.stem
+        source, stub = directory / f"{soname}.c", directory / f"{soname.partition('.')[0]}.so"
+        symbols = re.findall(r"^  (\w+);$", versions.read_text(), re.MULTILINE)
+        source.write_text("".join(f"void {symbol}(void) {{}}\n" for symbol in symbols))
+        flags = [f"-Wl,-soname,{soname}", f"-Wl,--version-script={versions}", "-fno-builtin"]
+        subprocess.check_call([*link, *flags, source, "-o", stub])
 
 
 class FreshBuildPy(build_py):
@@ -198,10 +215,26 @@ class FreshBuildPy(build_py):
 
 
 class AnyPythonWheel(bdist_wheel):
-    """Tags the wheel for every Python from 3.10 on: the libraries know torch's ABI and no Python's."""
+    """Tags the wheel for every Python from 3.10 on: the libraries know torch's ABI and no Python's. And for every Linux
+    that torch's own wheels run on, unless what it was built with made the libraries need more."""
 
     def get_tag(self) -> tuple[str, str, str]:
-        return "py310", "none", super().get_tag()[2]
+        system = super().get_tag()[2]
+        libraries = list(Path(self.bdist_dir).rglob("libfastconv_*.so"))
+        newer = sorted(set().union(*(newer_versions(library.read_bytes()) for library in libraries)))
+        if newer:
+            print(f"not for every Linux: the libraries need {', '.join(newer)}", file=sys.stderr)
+        elif libraries and system.startswith("linux_"):
+            system = system.replace("linux", "manylinux_2_28")
+        return "py310", "none", system
+
+
+def newer_versions(library: bytes) -> set[str]:
+    """Of the versions of symbols that a library names, those that PEP 600's manylinux_2_28 does not have."""
+    most = {"GLIBC": (2, 28), "GLIBCXX": (3, 4, 24), "CXXABI": (1, 3, 11), "GCC": (7, 0, 0)}
+    found = re.findall(rb"\0(GLIBC|GLIBCXX|CXXABI|GCC)_([0-9.]+)(?=\0)", library)
+    names = {(family.decode(), version.decode()) for family, version in found}
+    return {f"{family}_{v}" for family, v in names if tuple(map(int, v.split("."))) > most[family]}
 
 
 extensions = [cpu_extension()]

@@ -159,21 +159,49 @@ def test_without_the_cpu_library_the_import_says_what_to_do(copied: Path) -> Non
     assert "ImportError" in done.stderr and "pip install" in done.stderr
 
 
-def test_the_libraries_need_no_python_and_no_cudart() -> None:
-    """Why one wheel serves every Python and torch; libtorch_cuda.so alone may be asked for besides libtorch."""
+def readelf(*arguments: str | Path) -> str:
     if shutil.which("readelf") is None:
         pytest.skip("binutils' readelf is not installed")
-    libraries = sorted(PACKAGE.glob("libfastconv_*.so"))
-    assert libraries
-    for library in libraries:
-        dynamic = subprocess.run(["readelf", "-dW", library], capture_output=True, text=True, check=True).stdout
-        needed = re.findall(r"NEEDED.*\[(.*)\]", dynamic)
+    return subprocess.run(["readelf", "-W", *arguments], capture_output=True, text=True, check=True).stdout
+
+
+def libraries() -> list[Path]:
+    found = sorted(PACKAGE.glob("libfastconv_*.so"))
+    assert found
+    return found
+
+
+def test_the_libraries_need_no_python_and_no_cudart() -> None:
+    """Why one wheel serves every Python and torch; libtorch_cuda.so alone may be asked for besides libtorch."""
+    for library in libraries():
+        needed = re.findall(r"NEEDED.*\[(.*)\]", readelf("-d", library))
         allowed = r"libtorch(_cpu|_cuda)?\.so|libc10\.so|lib(stdc\+\+|gcc_s|c|m|dl|rt|pthread|gomp)\.so.*|ld-linux.*"
         assert all(re.fullmatch(allowed, name) for name in needed), (library.name, needed)
-        symbols = subprocess.run(
-            ["readelf", "-sW", "--dyn-syms", library], capture_output=True, text=True, check=True
-        ).stdout
-        assert not re.search(r"UND .*\b_?Py[A-Z_]", symbols)
+        assert not re.search(r"UND .*\b_?Py[A-Z_]", readelf("--dyn-syms", library))
+
+
+def test_the_libraries_export_nothing() -> None:
+    """Each has the planner, and what either instantiates of the standard library stays its own."""
+    for library in libraries():
+        symbols = re.findall(r" (?:GLOBAL|WEAK) +DEFAULT +(\S+) (.*)", readelf("--dyn-syms", library))
+        assert symbols and all(section == "UND" for section, _ in symbols), (library.name, symbols)
+
+
+def test_the_wheels_name_says_which_systems_it_is_for() -> None:
+    """torch's wheels run with glibc 2.28 and what GCC 8 brought. A newer compiler or toolkit may make that impossible,
+    but then no name may promise it."""
+    tag = importlib.metadata.distribution("fastconv").read_text("WHEEL")
+    assert tag is not None
+    most = {"GLIBC": (2, 28), "GLIBCXX": (3, 4, 24), "CXXABI": (1, 3, 11), "GCC": (7, 0, 0)}
+    newer = []
+    for library in libraries():
+        versions = re.findall(r"Name: (GLIBC|GLIBCXX|CXXABI|GCC)_([0-9.]+)", readelf("-V", library))
+        assert {family for family, _ in versions} >= {"GLIBC", "GLIBCXX"}
+        newer += [(library.name, *v) for v in versions if tuple(map(int, v[1].split("."))) > most[v[0]]]
+    if "manylinux" in tag:
+        assert "-none-manylinux_2_28_" in tag and not newer
+    elif PACKAGE.parent != ROOT / "python":  # an editable installation is for no other system
+        assert newer, tag
 
 
 def test_the_wheel_holds_both_libraries_and_nothing_of_the_tests() -> None:
