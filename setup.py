@@ -221,10 +221,12 @@ class AnyPythonWheel(bdist_wheel):
     def get_tag(self) -> tuple[str, str, str]:
         system = super().get_tag()[2]
         libraries = list(Path(self.bdist_dir).rglob("libfastconv_*.so"))
+        if not libraries or platform.libc_ver()[0] != "glibc":
+            return "py310", "none", system
         newer = sorted(set().union(*(newer_versions(library.read_bytes()) for library in libraries)))
         if newer:
             print(f"not for every Linux: the libraries need {', '.join(newer)}", file=sys.stderr)
-        elif libraries and system.startswith("linux_"):
+        elif system.startswith("linux_"):
             system = system.replace("linux", "manylinux_2_28")
         return "py310", "none", system
 
