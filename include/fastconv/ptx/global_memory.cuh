@@ -27,6 +27,11 @@ __device__ __forceinline__ void load_ahead(const void* pointer, uint16_t& v) {
   asm volatile("ld.global.nc.L2::256B.b16 %0, [%1];" : "+h"(v) : "l"(pointer));
 }
 
+// To the next of some rows. The compiler would rather keep the addresses of all rows of a loop's body in registers.
+__device__ __forceinline__ void step(size_t& address, int64_t bytes) {
+  asm volatile("add.s64 %0, %0, %1;" : "+l"(address) : "l"(bytes));
+}
+
 // Everything that the warp wrote before, if its lanes have met, is visible to whoever acquires the sum.
 __device__ __forceinline__ void add_release(uint32_t* counter) {
   asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");

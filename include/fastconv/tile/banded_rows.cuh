@@ -41,11 +41,6 @@ struct BandedWord<1> {
   }
 };
 
-// To the next row. The compiler would rather keep the addresses of all rows of a loop's body in registers.
-__device__ __forceinline__ void step(size_t& address, int64_t bytes) {
-  asm volatile("add.s64 %0, %0, %1;" : "+l"(address) : "l"(bytes));
-}
-
 // Where a warp's tile begins in a tensor: the same for all lanes, so that it takes no registers of theirs and is
 // counted on for all at once; what differs between lanes is a distance from there.
 __device__ __forceinline__ size_t tile_address(const void* tensor, const Strides& strides, int32_t image,
@@ -111,7 +106,7 @@ class BandedRows {
         row.words[u][i].load(from + 8 * i, exists_[u][2 * i], exists_[u][2 * i + 1]);
       }
     }
-    if (--left_ > 0) step(address_, row_bytes_);
+    if (--left_ > 0) ptx::step(address_, row_bytes_);
   }
 
  private:
@@ -192,7 +187,7 @@ class BandedStore {
                                    exists_[u][1] != 0);
       }
     }
-    step(address_, row_bytes_);
+    ptx::step(address_, row_bytes_);
   }
 
   uint32_t not_finite = 0;  // not 0 if one was not

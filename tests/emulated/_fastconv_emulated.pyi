@@ -1,0 +1,13 @@
+"""CUDA kernels on the CPU, thread by thread, for tests only. Built by CMake into build/cmake."""
+
+from _fastconv_native import ConvProblem, DeviceSpec
+
+def run(
+    kernel: str, problem: ConvProblem, device: DeviceSpec, *, x: int, w: int, y: int, bias: int = 0, haste: bool = False
+) -> int:
+    """Plans and launches as on a device. Returns how many columns of outputs were computed by definition, once for each
+    thread that did.
+
+    x, w, y, bias: addresses. haste: another order of threads and of asynchronous copies, see emulated/block.h. Raises
+    ValueError if the kernel refuses, RuntimeError for what a GPU leaves undefined.
+    """

@@ -1,0 +1,172 @@
+// What kernels use of CUDA's own headers, for C++. Not those headers: where there is no nvcc they are missing too.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <stdexcept>
+#include <type_traits>
+
+#include "emulated/block.h"
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline __attribute__((always_inline))
+#define __launch_bounds__(...)
+#define __grid_constant__
+#define __align__(bytes) __attribute__((aligned(bytes)))
+// One for all fibers; and unlike `static` it may follow `extern`.
+#define __shared__ thread_local
+
+#define __isGlobal(pointer) true
+#define __builtin_assume(condition)
+
+using cudaStream_t = void*;
+
+struct uint2 {
+  uint32_t x, y;
+};
+struct alignas(16) uint4 {
+  uint32_t x, y, z, w;
+};
+
+inline constexpr fastconv::emulated::Index& threadIdx = fastconv::emulated::thread_index;
+inline constexpr fastconv::emulated::Index& blockIdx = fastconv::emulated::block_index;
+inline constexpr fastconv::emulated::Index& blockDim = fastconv::emulated::block_size;
+
+template <typename A, typename B>
+constexpr std::common_type_t<A, B> min(A a, B b) {
+  return b < a ? b : a;
+}
+template <typename A, typename B>
+constexpr std::common_type_t<A, B> max(A a, B b) {
+  return a < b ? b : a;
+}
+
+inline size_t __cvta_generic_to_global(const void* pointer) { return reinterpret_cast<size_t>(pointer); }
+inline void* __cvta_global_to_generic(size_t address) { return reinterpret_cast<void*>(address); }
+template <typename T>
+T __ldg(const T* pointer) {
+  return *fastconv::emulated::global(pointer);
+}
+
+// Byte i of the result is one of the eight of x and y, named by four bits of the selector.
+inline uint32_t __byte_perm(uint32_t x, uint32_t y, uint32_t selector) {
+  const uint64_t bytes = x | uint64_t{y} << 32;
+  uint32_t result = 0;
+  for (int i = 0; i < 4; ++i) result |= (bytes >> (selector >> 4 * i & 7) * 8 & 0xff) << 8 * i;
+  return result;
+}
+
+inline void __syncthreads() {
+  int nothing = 0;
+  fastconv::emulated::with_block("__syncthreads", nothing, [](const auto&) {});
+}
+inline int __syncthreads_or(int predicate) {
+  int any = predicate;
+  fastconv::emulated::with_block("__syncthreads_or", any, [](const auto& threads) {
+    int all = 0;
+    for (int* thread : threads) all |= *thread;
+    for (int* thread : threads) *thread = all != 0;
+  });
+  return any;
+}
+
+namespace fastconv::emulated {
+
+inline void whole_warp(uint32_t mask) {
+  if (mask != ~0u) throw std::logic_error("not emulated: a part of a warp");
+}
+
+// What each lane gives, and what it gets: f(lane, given) of all.
+template <typename T, typename F>
+T exchanged(const char* operation, T value, int argument, const F& from) {
+  struct Mine {
+    T value;
+    int argument;
+  } mine{value, argument};
+  with_warp(operation, mine, [&](const auto& lanes) {
+    T given[32];
+    for (int i = 0; i < 32; ++i) given[i] = lanes[i]->value;
+    for (int i = 0; i < 32; ++i) lanes[i]->value = given[from(i, lanes[i]->argument)];
+  });
+  return mine.value;
+}
+
+}  // namespace fastconv::emulated
+
+inline void __syncwarp(uint32_t mask = ~0u) {
+  fastconv::emulated::whole_warp(mask);
+  fastconv::emulated::with_warp("__syncwarp", mask, [](const auto&) {});
+}
+inline int __any_sync(uint32_t mask, int predicate) {
+  fastconv::emulated::whole_warp(mask);
+  fastconv::emulated::with_warp("__any_sync", predicate, [](const auto& lanes) {
+    int any = 0;
+    for (int* lane : lanes) any |= *lane;
+    for (int* lane : lanes) *lane = any != 0;
+  });
+  return predicate;
+}
+template <typename T>
+T __shfl_sync(uint32_t mask, T value, int from) {
+  fastconv::emulated::whole_warp(mask);
+  return fastconv::emulated::exchanged("__shfl_sync", value, from, [](int, int lane) { return lane % 32; });
+}
+template <typename T>
+T __shfl_xor_sync(uint32_t mask, T value, int bits) {
+  fastconv::emulated::whole_warp(mask);
+  return fastconv::emulated::exchanged("__shfl_xor_sync", value, bits, [](int i, int other) { return i ^ other; });
+}
+
+struct __half {
+  _Float16 value;
+};
+struct __half2 {
+  __half x, y;
+};
+inline float __half2float(__half x) {
+  // Processors that convert them by instruction are not assumed, and functions take long.
+  static const auto kValues = [] {
+    std::vector<float> values;
+    for (uint32_t bits = 0; bits < 1 << 16; ++bits)
+      values.push_back(std::bit_cast<_Float16>(static_cast<uint16_t>(bits)));
+    return values;
+  }();
+  return kValues[std::bit_cast<uint16_t>(x)];
+}
+inline __half __float2half_rn(float x) { return {static_cast<_Float16>(x)}; }
+inline __half __ushort_as_half(uint16_t bits) { return std::bit_cast<__half>(bits); }
+inline __half2 __half2half2(__half x) { return {x, x}; }
+inline __half2 __floats2half2_rn(float x, float y) { return {__float2half_rn(x), __float2half_rn(y)}; }
+inline __half2 __hfma2(__half2 a, __half2 b, __half2 c) {
+  const auto fma = [](__half a, __half b, __half c) {
+    return std::fma(__half2float(a), __half2float(b), __half2float(c));
+  };
+  return __floats2half2_rn(fma(a.x, b.x, c.x), fma(a.y, b.y, c.y));
+}
+
+struct __nv_bfloat16 {
+  uint16_t bits;
+};
+struct __nv_bfloat162 {
+  __nv_bfloat16 x, y;
+};
+inline float __bfloat162float(__nv_bfloat16 x) { return std::bit_cast<float>(uint32_t{x.bits} << 16); }
+inline __nv_bfloat16 __float2bfloat16_rn(float x) {
+  const auto word = std::bit_cast<uint32_t>(x);
+  // To nearest, ties to even. The carry would turn a NaN with a long mantissa into infinity.
+  return {std::isnan(x) ? uint16_t{0x7fff} : static_cast<uint16_t>((word + 0x7fff + (word >> 16 & 1)) >> 16)};
+}
+inline __nv_bfloat16 __ushort_as_bfloat16(uint16_t bits) { return {bits}; }
+inline __nv_bfloat162 __bfloat162bfloat162(__nv_bfloat16 x) { return {x, x}; }
+inline __nv_bfloat162 __floats2bfloat162_rn(float x, float y) {
+  return {__float2bfloat16_rn(x), __float2bfloat16_rn(y)};
+}
+inline __nv_bfloat162 __hfma2(__nv_bfloat162 a, __nv_bfloat162 b, __nv_bfloat162 c) {
+  const auto fma = [](__nv_bfloat16 a, __nv_bfloat16 b, __nv_bfloat16 c) {
+    return std::fma(__bfloat162float(a), __bfloat162float(b), __bfloat162float(c));
+  };
+  return __floats2bfloat162_rn(fma(a.x, b.x, c.x), fma(a.y, b.y, c.y));
+}

@@ -1,0 +1,68 @@
+// The pybind11 module of _fastconv_emulated.pyi.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <initializer_list>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "emulated/cuda.h"
+#include "fastconv/launch/launchers.h"
+#include "fastconv/planner/planner.h"
+#include "fastconv/planner/registry.h"
+
+namespace py = pybind11;
+using namespace pybind11::literals;
+
+namespace fastconv {
+namespace {
+
+template <typename T>
+Launcher launcher_of(const KernelEntry& kernel) {
+  switch (kernel.family) {
+    case KernelFamily::kDepthwiseBanded: return depthwise_banded_launcher<T>(kernel.line);
+    case KernelFamily::kDepthwiseDiagonal: return depthwise_diagonal_launcher<T>(kernel.line);
+    default: throw py::value_error(std::string(kernel.name) + " is not emulated");
+  }
+}
+
+// From the first to the last element.
+std::span<const char> extent(uintptr_t address, std::initializer_list<int64_t> sizes, const Strides& strides,
+                             int64_t element_bytes) {
+  int64_t last = 0;
+  const int64_t* stride = &strides.n;
+  for (const int64_t size : sizes) last += (size - 1) * *stride++;
+  return {reinterpret_cast<const char*>(address), static_cast<size_t>((last + 1) * element_bytes)};
+}
+
+int64_t run(const std::string& name, const ConvProblem& p, const DeviceSpec& device, uintptr_t x, uintptr_t w,
+            uintptr_t y, uintptr_t bias, bool haste) {
+  const Choice choice = make_plan(p, device, name);
+  const Plan& plan = choice.plan;
+  if (plan.kernel == nullptr || plan.kernel->name != name) throw py::value_error(choice.reason);
+  std::vector<char> workspace(plan.workspace_bytes, '\xff');
+  const int64_t bytes = element_size(p.dtype);
+  emulated::Machine& machine = emulated::machine();
+  machine.order = haste ? emulated::Order::kHaste : emulated::Order::kTurns;
+  machine.columns_by_definition = 0;
+  machine.memory = {extent(x, {p.n, p.c, p.h, p.w}, p.x_strides, bytes),
+                    extent(w, {p.k, p.c_per_group(), p.r, p.s}, p.w_strides, bytes),
+                    extent(y, {p.n, p.k, p.p(), p.q()}, p.y_strides, bytes),
+                    extent(bias, {bias == 0 ? 0 : p.k}, {1}, bytes), workspace};
+  const auto pointer = [](uintptr_t address) { return reinterpret_cast<void*>(address); };
+  const Launcher launch =
+      p.dtype == DType::kFloat16 ? launcher_of<__half>(*plan.kernel) : launcher_of<__nv_bfloat16>(*plan.kernel);
+  launch(plan, p, {pointer(x), pointer(w), pointer(y), pointer(bias), workspace.data()}, nullptr);
+  return machine.columns_by_definition;
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_fastconv_emulated, m) {
+  py::module_::import("_fastconv_native");  // has the types
+  m.def("run", &run, "kernel"_a, "problem"_a, "device"_a, py::kw_only(), "x"_a, "w"_a, "y"_a, "bias"_a = 0,
+        "haste"_a = false);
+}
+
+}  // namespace fastconv

@@ -1,0 +1,173 @@
+"""CUDA kernels without a GPU: thread by thread on the CPU (tests/emulated), against float64."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import _fastconv_emulated as emulated
+import _fastconv_native as native
+import reference
+from check import expect_pass
+from shapes import VIEWS, Operands, Problem, operands
+
+FAMILIES = ("depthwise_banded_", "depthwise_diagonal_")
+KERNELS = [pytest.param(kernel, id=kernel.name) for kernel in native.kernel_table() if kernel.name.startswith(FAMILIES)]
+HALF = [torch.float16, torch.bfloat16]
+MARGIN = 64  # elements, whole lines of 128 bytes
+
+
+def surrounded(t: Tensor) -> tuple[Tensor, Tensor]:
+    """The same values and strides amid NaNs, and the memory that holds both."""
+    last = sum((size - 1) * stride for size, stride in zip(t.shape, t.stride(), strict=True))
+    memory = torch.full((MARGIN + last + 1 + MARGIN,), math.nan, dtype=t.dtype)
+    view = memory.as_strided(t.shape, t.stride(), MARGIN)
+    view.copy_(t)
+    return view, memory
+
+
+@dataclass
+class Result:
+    value: Tensor
+    columns_by_definition: int
+
+
+def run(
+    kernel: native.Kernel, o: Operands, problem: Problem, sms: int = 132, haste: bool = False, view: str = "contiguous"
+) -> Result:
+    """What the kernel computes, which writes nothing else."""
+    target = {"fprop": problem.output_size, "dgrad": problem.input_size, "wgrad": problem.weight_size}[kernel.pass_]
+    poison = VIEWS[view](torch.full(target, math.nan, dtype=o.input.dtype))
+    x, w, y = (
+        surrounded(poison if kernel.pass_ == pass_ else t)
+        for pass_, t in (("dgrad", o.input), ("wgrad", o.weight), ("fprop", o.grad_output))
+    )
+    bias = surrounded(o.bias)[0] if o.bias is not None and kernel.pass_ == "fprop" else None
+    tensors = [x[0], w[0], y[0]]
+    conv = native.ConvProblem(
+        problem.input_size,
+        problem.weight_size,
+        *problem.geometry,
+        pass_=kernel.pass_,
+        dtype=str(o.input.dtype).removeprefix("torch."),
+        bias=bias is not None,
+        x_strides=x[0].stride(),
+        w_strides=w[0].stride(),
+        y_strides=y[0].stride(),
+        align=math.gcd(128, *(t.data_ptr() for t in tensors)),
+    )
+    device = native.DeviceSpec.cuda(90, sms, 227 << 10)
+    assert kernel.why_not(conv, device) is None
+    columns = emulated.run(
+        kernel.name,
+        conv,
+        device,
+        x=x[0].data_ptr(),
+        w=w[0].data_ptr(),
+        y=y[0].data_ptr(),
+        bias=0 if bias is None else bias.data_ptr(),
+        haste=haste,
+    )
+    actual, memory = {"dgrad": x, "wgrad": w, "fprop": y}[kernel.pass_]
+    value = actual.clone()
+    actual.fill_(math.nan)
+    assert memory.isnan().all(), "written beside the output"
+    return Result(value, columns)
+
+
+@st.composite
+def small_problems(draw: st.DrawFn, kernel: str) -> Problem:
+    """What a kernel's name says; no kernel refuses them, so that none is left out unnoticed."""
+    size, stride = kernel.split("_")[3], 2 if kernel.endswith("s2") else 1
+    diagonal, any_rows, some_rows = "_diagonal_" in kernel, size.startswith("any"), "x" in size
+    words = not diagonal and not kernel.endswith("_odd")
+    if any_rows or some_rows:
+        most_r, most_s = 13, int(size[-2:]) - 8  # of a window
+    else:
+        most_r = int(size[0])
+        most_s = most_r if diagonal else 9
+    least_r = 1 if any_rows or some_rows or diagonal else max(1, most_r - 1)
+    r, s = draw(st.one_of(st.just(most_r), st.integers(least_r, most_r))), draw(st.integers(1, most_s))
+    if diagonal and most_r > 3:
+        r, s = draw(st.permutations([r, draw(st.integers(most_s - 1, most_s))]))
+    if words and stride == 1:
+        s -= 1 - s % 2  # rows of input and output are even
+    padding = draw(st.sampled_from([(r // 2, s // 2), (r // 2, s // 2), (r - 1, s - 1), (0, 0), (r // 2, s + 1)]))
+    if "dgrad" in kernel and stride == 2 and not diagonal:
+        r, s = most_r, s - (1 - s % 2)
+        padding = (r // 2, s // 2)
+    c = draw(st.sampled_from([8, 16, 40] if diagonal else [1, 2, 3]))
+    k = c * draw(st.sampled_from([1, 1, 1, 2] if "dgrad" not in kernel and not diagonal else [1]))
+    h, w = draw(st.integers(1, 24)), draw(st.one_of(st.integers(1, 40), st.just(134)) if c <= 8 else st.integers(1, 20))
+    h, w = max(h, r - 2 * padding[0]), max(w, s - 2 * padding[1])
+    if words:
+        w += w % 2
+        if stride == 2 and (w + 2 * padding[1] - s) // 2 % 2 == 0:
+            w += 2
+    n, bias = draw(st.integers(1, 3)), draw(st.booleans())
+    return Problem(n, c, h, w, k, r, s, (stride, stride), padding, groups=c, bias=bias)
+
+
+def source_view(kernel: native.Kernel) -> str:
+    return "channels_last" if "_diagonal_" in kernel.name else "contiguous"
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@given(
+    data=st.data(),
+    dtype=st.sampled_from(HALF),
+    seed=st.integers(0, 2**31),
+    sms=st.sampled_from([1, 4, 132]),
+    haste=st.booleans(),
+    weight_view=st.sampled_from(["contiguous", "channels_last", "transposed"]),
+)
+@settings(max_examples=20)
+def test_emulated_kernels(
+    kernel: native.Kernel,
+    data: st.DataObject,
+    dtype: torch.dtype,
+    seed: int,
+    sms: int,
+    haste: bool,
+    weight_view: str,
+) -> None:
+    problem, view = data.draw(small_problems(kernel.name)), source_view(kernel)
+    o = operands(problem, dtype, "cpu", seed, (view, weight_view, view))
+    result = run(kernel, o, problem, sms, haste, weight_view if kernel.pass_ == "wgrad" else view)
+    reference.assert_right(result.value, expect_pass(kernel.pass_, o, problem), kernel.name)
+    assert result.columns_by_definition == 0
+
+
+@pytest.mark.parametrize("kernel", [k for k in KERNELS if "wgrad" not in str(k.id)])
+@given(
+    data=st.data(),
+    dtype=st.sampled_from(HALF),
+    seed=st.integers(0, 2**31),
+    special=st.sampled_from([math.inf, -math.inf, math.nan]),
+    of_filter=st.booleans(),
+)
+@settings(max_examples=8)
+def test_emulated_kernels_and_values_that_are_not_finite(
+    kernel: native.Kernel, data: st.DataObject, dtype: torch.dtype, seed: int, special: float, of_filter: bool
+) -> None:
+    """They reach what they should and no more."""
+    problem, view = data.draw(small_problems(kernel.name)), source_view(kernel)
+    o = operands(problem, dtype, "cpu", seed, (view, "contiguous", view))
+    source = o.grad_output if kernel.pass_ == "dgrad" else o.input
+    # Products of padding with a filter's infinities: of a gradient, torch has none.
+    changed = o.weight if of_filter and kernel.pass_ == "fprop" else source
+    index = tuple(data.draw(st.integers(0, size - 1)) for size in changed.shape)
+    changed[index] = special
+    result = run(kernel, o, problem, view=view)
+    expected = expect_pass(kernel.pass_, o, problem)
+    for same in (torch.isnan, torch.isposinf, torch.isneginf):
+        assert torch.equal(same(result.value), same(expected.value)), same.__name__
+    finite = expected.value.isfinite()
+    error, bound = (result.value.double() - expected.value).abs(), expected.bound(dtype)
+    assert (error[finite] <= bound[finite]).all()
