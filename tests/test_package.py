@@ -217,3 +217,18 @@ def test_the_wheel_holds_both_libraries_and_nothing_of_the_tests() -> None:
         ]
         if "+cpu" not in wheel.name and (PACKAGE / "libfastconv_cuda.so").exists():
             assert "fastconv/libfastconv_cuda.so" in names
+
+
+@pytest.mark.parametrize("wheels", [[], ["fastconv/libfastconv_cpu.so"]], ids=["no wheel", "a wheel for CPUs alone"])
+def test_the_gpu_machine_refuses_what_has_no_gpu_kernels(tmp_path: Path, wheels: list[str]) -> None:
+    """Its tests would fail one by one for minutes of device time."""
+    (tmp_path / "device").mkdir()
+    (tmp_path / "dist").mkdir()
+    command = shutil.copy(ROOT / "device/run", tmp_path / "device")
+    for name in wheels:
+        with zipfile.ZipFile(tmp_path / "dist/fastconv-0-py3-none-any.whl", "w") as wheel:
+            wheel.writestr(name, "")
+    done = subprocess.run([command, "info"], capture_output=True, text=True, env={**os.environ, "OUT": str(tmp_path)})
+    assert done.returncode == 1
+    assert "no wheel with CUDA kernels in dist/" in done.stderr
+    assert "===" not in done.stdout, "it began all the same"

@@ -58,10 +58,6 @@ char* shared(uint32_t address, int bytes);
 uint32_t shared_address(const void* pointer);
 // The pointer, if there is device memory.
 const void* global(const void* pointer, int bytes);
-template <typename T>
-const T* global(const T* pointer) {
-  return static_cast<const T*>(global(pointer, sizeof(T)));
-}
 
 // `from` null: zeros.
 void async_copy(uint32_t to, const void* from, int bytes);

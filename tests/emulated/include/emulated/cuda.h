@@ -19,14 +19,8 @@
 // One for all fibers; and unlike `static` it may follow `extern`.
 #define __shared__ thread_local
 
-#define __isGlobal(pointer) true
-#define __builtin_assume(condition)
-
 using cudaStream_t = void*;
 
-struct uint2 {
-  uint32_t x, y;
-};
 struct alignas(16) uint4 {
   uint32_t x, y, z, w;
 };
@@ -46,19 +40,6 @@ constexpr std::common_type_t<A, B> max(A a, B b) {
 
 inline size_t __cvta_generic_to_global(const void* pointer) { return reinterpret_cast<size_t>(pointer); }
 inline void* __cvta_global_to_generic(size_t address) { return reinterpret_cast<void*>(address); }
-template <typename T>
-T __ldg(const T* pointer) {
-  return *fastconv::emulated::global(pointer);
-}
-
-// Byte i of the result is one of the eight of x and y, named by four bits of the selector.
-inline uint32_t __byte_perm(uint32_t x, uint32_t y, uint32_t selector) {
-  const uint64_t bytes = x | uint64_t{y} << 32;
-  uint32_t result = 0;
-  for (int i = 0; i < 4; ++i) result |= (bytes >> (selector >> 4 * i & 7) * 8 & 0xff) << 8 * i;
-  return result;
-}
-
 inline void __syncthreads() {
   int nothing = 0;
   fastconv::emulated::with_block("__syncthreads", nothing, [](const auto&) {});
@@ -79,27 +60,8 @@ inline void whole_warp(uint32_t mask) {
   if (mask != ~0u) throw std::logic_error("not emulated: a part of a warp");
 }
 
-// What each lane gives, and what it gets: f(lane, given) of all.
-template <typename T, typename F>
-T exchanged(const char* operation, T value, int argument, const F& from) {
-  struct Mine {
-    T value;
-    int argument;
-  } mine{value, argument};
-  with_warp(operation, mine, [&](const auto& lanes) {
-    T given[32];
-    for (int i = 0; i < 32; ++i) given[i] = lanes[i]->value;
-    for (int i = 0; i < 32; ++i) lanes[i]->value = given[from(i, lanes[i]->argument)];
-  });
-  return mine.value;
-}
-
 }  // namespace fastconv::emulated
 
-inline void __syncwarp(uint32_t mask = ~0u) {
-  fastconv::emulated::whole_warp(mask);
-  fastconv::emulated::with_warp("__syncwarp", mask, [](const auto&) {});
-}
 inline int __any_sync(uint32_t mask, int predicate) {
   fastconv::emulated::whole_warp(mask);
   fastconv::emulated::with_warp("__any_sync", predicate, [](const auto& lanes) {
@@ -112,12 +74,14 @@ inline int __any_sync(uint32_t mask, int predicate) {
 template <typename T>
 T __shfl_sync(uint32_t mask, T value, int from) {
   fastconv::emulated::whole_warp(mask);
-  return fastconv::emulated::exchanged("__shfl_sync", value, from, [](int, int lane) { return lane % 32; });
-}
-template <typename T>
-T __shfl_xor_sync(uint32_t mask, T value, int bits) {
-  fastconv::emulated::whole_warp(mask);
-  return fastconv::emulated::exchanged("__shfl_xor_sync", value, bits, [](int i, int other) { return i ^ other; });
+  struct Mine {
+    T given, got;
+    int from;
+  } mine{value, value, from};
+  fastconv::emulated::with_warp("__shfl_sync", mine, [](const auto& lanes) {
+    for (Mine* lane : lanes) lane->got = lanes[lane->from % 32]->given;
+  });
+  return mine.got;
 }
 
 struct __half {

@@ -20,27 +20,20 @@ struct Matrix {
   }
 };
 
-template <bool kTranspose, int kMatrices>
-void load_matrices(const char* operation, uint32_t address, uint32_t (&v)[kMatrices]) {
+template <bool kTranspose>
+void ldmatrix4(uint32_t address, uint32_t (&v)[4]) {
   struct Mine {
     uint32_t address, *v;
   } mine{address, v};
-  emulated::with_warp(operation, mine, [](const auto& lanes) {
-    for (int i = 0; i < kMatrices; ++i) {
+  emulated::with_warp("ldmatrix4", mine, [](const auto& lanes) {
+    for (int i = 0; i < 4; ++i) {
       Matrix matrix;
-      for (int row = 0; row < 8; ++row)
+      for (int row = 0; row < 8; ++row) {
         std::memcpy(matrix.at[row], emulated::shared(lanes[8 * i + row]->address, 16), 16);
+      }
       for (int lane = 0; lane < 32; ++lane) lanes[lane]->v[i] = matrix.word(lane, kTranspose);
     }
   });
-}
-template <bool kTranspose>
-void ldmatrix4(uint32_t address, uint32_t (&v)[4]) {
-  load_matrices<kTranspose>("ldmatrix4", address, v);
-}
-template <bool kTranspose>
-void ldmatrix2(uint32_t address, uint32_t (&v)[2]) {
-  load_matrices<kTranspose>("ldmatrix2", address, v);
 }
 
 inline uint32_t transpose_matrix(uint32_t v) {
@@ -51,26 +44,5 @@ inline uint32_t transpose_matrix(uint32_t v) {
   });
   return v;
 }
-
-template <typename T>
-T load_shared(uint32_t address) {
-  T v;
-  std::memcpy(&v, emulated::shared(address, sizeof(T)), sizeof(T));
-  return v;
-}
-inline uint16_t load_shared2(uint32_t address) { return load_shared<uint16_t>(address); }
-inline uint32_t load_shared4(uint32_t address) { return load_shared<uint32_t>(address); }
-inline uint2 load_shared8(uint32_t address) { return load_shared<uint2>(address); }
-inline uint4 load_shared16(uint32_t address) { return load_shared<uint4>(address); }
-
-template <typename T>
-void store_shared(uint32_t address, const T& v) {
-  std::memcpy(emulated::shared(address, sizeof(T)), &v, sizeof(T));
-}
-inline void store_shared2(uint32_t address, uint16_t v) { store_shared(address, v); }
-inline void store_shared4(uint32_t address, uint32_t v) { store_shared(address, v); }
-inline void store_shared8(uint32_t address, const uint2& v) { store_shared(address, v); }
-inline void store_shared16(uint32_t address, const uint4& v) { store_shared(address, v); }
-inline void store_shared_float(uint32_t address, float v) { store_shared(address, v); }
 
 }  // namespace fastconv::ptx

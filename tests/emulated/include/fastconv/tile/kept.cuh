@@ -9,9 +9,5 @@ template <typename T>
 T kept(T value) {
   return value;
 }
-template <typename T>
-T* kept_global(T* pointer) {
-  return pointer;
-}
 
 }  // namespace fastconv
