@@ -1,6 +1,7 @@
 // Sums of grad_output over all but its channels, in two passes of fixed order.
 #pragma once
 
+#include "fastconv/tile/add_partials.cuh"
 #include "fastconv/tile/element.cuh"
 
 namespace fastconv {
@@ -37,10 +38,8 @@ __global__ void __launch_bounds__(kBiasThreads)
       const int64_t end = min(begin + kBiasSegment, params.length);
       const T* source = grad + row / params.rows_per_image * params.stride_n +
                         row % params.rows_per_image * params.stride_row + channel * params.stride_c;
-      Acc segment_sum = 0;
-#pragma unroll 4
-      for (int64_t i = begin + lane_p; i < end; i += lanes_p) segment_sum += widen(source[i * params.stride]);
-      sum += segment_sum;
+      sum += add_in_order(begin + lane_p, int64_t{lanes_p}, end,
+                          [&](int64_t i) { return widen(source[i * params.stride]); });
     }
   }
   sums[thread] = sum;
@@ -56,9 +55,8 @@ __global__ void __launch_bounds__(kBiasThreads)
     bias_grad_total(const Accumulator<T>* partial, T* grad_bias, int64_t channels, int64_t slices) {
   const int64_t channel = int64_t{blockIdx.x} * kBiasThreads + threadIdx.x;
   if (channel >= channels) return;
-  Accumulator<T> sum = 0;
-  for (int64_t slice = 0; slice < slices; ++slice) sum += partial[slice * channels + channel];
-  grad_bias[channel] = narrow<T>(sum);
+  grad_bias[channel] = narrow<T>(
+      add_in_order(int64_t{0}, int64_t{1}, slices, [&](int64_t slice) { return partial[slice * channels + channel]; }));
 }
 
 }  // namespace fastconv

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "fastconv/core/problem.h"
+#include "fastconv/tile/add_partials.cuh"
 #include "fastconv/tile/element.cuh"
 
 namespace fastconv {
@@ -28,9 +29,9 @@ __global__ void __launch_bounds__(kDepthwiseReduceThreads)
   const int64_t i = int64_t{blockIdx.x} * beside + thread % beside;
   const bool exists = i < params.slice_sums;
   float sum = 0;
-#pragma unroll 8
-  for (int32_t slice = thread / beside; exists && slice < params.slices; slice += params.strands) {
-    sum += params.sums[slice * params.slice_sums + i];
+  if (exists) {
+    sum = add_in_order(thread / beside, params.strands, params.slices,
+                       [&](int32_t slice) { return params.sums[slice * params.slice_sums + i]; });
   }
   shared[thread] = sum;
   __syncthreads();

@@ -18,12 +18,13 @@ struct RangeParams {
   int32_t widest;  // see widest_range()
 };
 
-// A thread's quads; eight neighbouring lanes have a group.
+// A thread's quads; eight neighbouring lanes have a group. From the end on: what L2 keeps is then what is read next.
 __device__ __forceinline__ TensorRange thread_range(const void* values, int64_t quads) {
   constexpr int kAtOnce = 8;  // in flight
   TensorRange range;
-  const int64_t step = int64_t{gridDim.x} * kRangeThreads;
-  for (int64_t first = int64_t{blockIdx.x} * kRangeThreads; first < quads; first += kAtOnce * step) {
+  const int64_t step = int64_t{gridDim.x} * kRangeThreads, round = kAtOnce * step;
+  const int64_t begin = int64_t{blockIdx.x} * kRangeThreads;
+  for (int64_t first = begin + (quads - 1) / round * round; first >= begin; first -= round) {
     uint32_t v[kAtOnce][4];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
@@ -64,7 +65,7 @@ __device__ __forceinline__ TensorRange block_range(TensorRange range) {
 
 // All blocks together.
 __global__ __launch_bounds__(kRangeThreads, 2) void measure_range(const __grid_constant__ RangeParams params) {
-  for (int i = 0; i < 2; ++i) {
+  for (int i = 1; i >= 0; --i) {
     const TensorRange range = block_range(thread_range(params.values[i], params.quads[i]));
     if (threadIdx.x == 0) params.blocks[i][blockIdx.x] = range;
   }

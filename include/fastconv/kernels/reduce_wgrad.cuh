@@ -28,13 +28,7 @@ __global__ __launch_bounds__(kReduceRowsThreads) void reduce_wgrad_rows(const __
   ptx::wait_for_previous_kernel();
   if (is_closed(params.gate)) return;
   Store::template put_rows<kReduceRowsThreads / 32>(params, job, rows, slice, threadIdx.x, [&](int quad) {
-    float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
-#pragma unroll 4
-    for (int part = 0; part < params.partials; ++part) {
-      const float4 v = partial[part * all + quad];
-      sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
-    }
-    return sum;
+    return add_in_order(0, 1, params.partials, [&](int part) { return partial[part * all + quad]; });
   });
   __syncthreads();
   Store::template copy_rows<kReduceRowsThreads / 32>(params, job, rows, slice, threadIdx.x);

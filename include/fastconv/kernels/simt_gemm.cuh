@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "fastconv/tile/add_partials.cuh"
 #include "fastconv/tile/epilogue.cuh"
 #include "fastconv/tile/mainloop_simt.cuh"
 
@@ -120,8 +121,8 @@ __global__ void __launch_bounds__(256)
     reduce_splits(const __grid_constant__ typename Gemm::Params params, const __grid_constant__ GemmBuffers<T> buffers,
                   int64_t outputs, int64_t slices) {
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < outputs; i += int64_t{gridDim.x} * blockDim.x) {
-    Accumulator<T> sum = 0;
-    for (int64_t slice = 0; slice < slices; ++slice) sum += buffers.partial[slice * outputs + i];
+    const Accumulator<T> sum = add_in_order(int64_t{0}, int64_t{1}, slices,
+                                            [&](int64_t slice) { return buffers.partial[slice * outputs + i]; });
     typename Gemm::Tile tile{};
     const Gemm gemm{params, tile};
     const int64_t column = i / gemm.extent_m();
