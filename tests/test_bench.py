@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 
 import fastconv
-from bench import accuracy, alternatives, environment, hindsight, limits, opponents, targets, timing
+from bench import accuracy, alternatives, bias_grad, environment, hindsight, limits, opponents, targets, timing
 from bench.__main__ import QUICK_FLOPS, parse, quick
 from bench.errors import Reference, random_tensors, reference, verdict
 from bench.floors import H200, Ceilings, floor_of
@@ -440,6 +440,15 @@ def test_alternatives_meet_the_opponent_of_their_mode(tmp_path: Path, monkeypatc
     assert met == {"fp32 ieee": {False}, "fp32 tf32": {True}, "fp32 bf16x3": {False}, "fp64": {False}}
     assert [row["mode"] for row in found["rows"]] == list(met) and all(f" {mode} " in table for mode in met)
     assert torch.backends.cudnn.allow_tf32 == before
+
+
+def test_gradient_of_the_bias_is_timed_in_both_layouts(tmp_path: Path) -> None:
+    assert bias_grad.main(["--device", "cpu", "--quick", "--seconds", "0.001", "--out", str(tmp_path)]) == 0
+    (written,) = tmp_path.glob("bias_grad-*.json")
+    rows = json.loads(written.read_text())["rows"]
+    assert {(row["mode"], row["layout"]) for row in rows} == set(itertools.product(("fp16", "fp32"), LAYOUTS))
+    assert all(row["ms"]["fastconv"] > 0 and row["ms"]["torch"] > 0 and row["floor_ms"] > 0 for row in rows)
+    assert len(written.with_suffix(".md").read_text().splitlines()) == 2 + 2 + 2 + len(rows)
 
 
 def test_limits_are_of_kernels_for_tensor_cores() -> None:

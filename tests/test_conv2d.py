@@ -361,7 +361,9 @@ def test_gradient_functions_have_the_signatures_of_torch_nn_grad(device: str, dt
 @dtypes
 @pytest.mark.parametrize("view", VIEWS)
 def test_bias_gradient_op(device: str, dtype: torch.dtype, view: str) -> None:
-    for size in ((3, 17, 9, 11), (17, 9, 11), (1, 1, 1, 1), (2, 300, 1, 1)):
+    # The last ones are read 16 bytes at a time, in channels_last or in rows, and have many slices or short rows.
+    few = ((3, 17, 9, 11), (17, 9, 11), (1, 1, 1, 1), (2, 300, 1, 1))
+    for size in (*few, (3, 40, 5, 8), (70, 24, 4, 4), (65, 16, 7, 7), (4, 8, 112, 96)):
         dy = tensor(size, dtype, device, view=view)
         poison(device, dy.new_empty(size[-3]))
         over = [d for d in range(dy.dim()) if d != dy.dim() - 3]

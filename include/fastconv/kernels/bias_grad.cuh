@@ -6,57 +6,106 @@
 
 namespace fastconv {
 
-// grad_output as rows of `length` elements that lie `stride` apart: a whole image where its rows follow each other
-// without gaps, else one row of it.
+// grad_output as rows of `length` units: a whole image where its rows follow each other without gaps, else one row of
+// it. A unit is what a thread reads at once: a pixel, or 16 bytes of pixels or of channels.
 struct BiasGradParams {
-  int64_t channels, rows, rows_per_image, length;
-  int64_t stride_n, stride_c, stride_row, stride;
-  int64_t segments;  // of kBiasSegment elements, over all rows: the work of one channel
-  int32_t lanes_c;   // neighbouring threads along the channels; the others lie along a segment
+  int64_t channels, units;                         // units: of a channel, or a run of channels
+  int64_t rows_per_image, length;                  // units
+  int64_t stride_n, stride_c, stride_row, stride;  // elements; the last from unit to unit
+  int64_t slices, slice_units;
+  int32_t lanes_c;       // of a block's threads: so many have different channels
+  bool channels_beside;  // and are neighbours; otherwise those of one channel are
 };
 
 inline constexpr int kBiasThreads = 256;
-inline constexpr int64_t kBiasSegment = 4096;  // elements between two divisions, enough to forget about them
+inline constexpr int kBiasUnitBytes = 16;
 
-// Block (slice, channel block) sums the segments slice, slice + slices, ... of its channels to partial[slice][channel].
-template <typename T>
+template <typename T, int kVector>
+struct BiasUnit {
+  std::conditional_t<kVector == 1, T, uint4> values;
+  __device__ __forceinline__ Accumulator<T> operator[](int i) const {
+    return widen(reinterpret_cast<const T*>(&values)[i]);
+  }
+};
+
+// The units of a slice that a thread reads, `step` apart.
+struct BiasUnits {
+  const BiasGradParams& params;
+  int64_t image, row, at;       // of the next
+  int64_t images, rows, units;  // from one to the next
+
+  __device__ BiasUnits(const BiasGradParams& params, int64_t first, int64_t step) : params(params) {
+    split(first, image, row, at), split(step, images, rows, units);
+  }
+  __device__ __forceinline__ int64_t next() {
+    const int64_t offset = image * params.stride_n + row * params.stride_row + at * params.stride;
+    at += units;
+    const bool next_row = at >= params.length;
+    at -= next_row ? params.length : 0, row += rows + (next_row ? 1 : 0);
+    const bool next_image = row >= params.rows_per_image;
+    row -= next_image ? params.rows_per_image : 0, image += images + (next_image ? 1 : 0);
+    return offset;
+  }
+
+ private:
+  __device__ void split(int64_t count, int64_t& image, int64_t& row, int64_t& at) const {
+    row = count / params.length, at = count - row * params.length;
+    image = row / params.rows_per_image, row -= image * params.rows_per_image;
+  }
+};
+
+// Block (channel block, slice) sums its slice of its channels' units to partial[channel][slice]. kAcross: a unit's
+// elements are of different channels.
+template <typename T, int kVector, bool kAcross>
 __global__ void __launch_bounds__(kBiasThreads)
-    bias_grad_slices(const __grid_constant__ BiasGradParams params, const T* grad, Accumulator<T>* partial,
-                     int64_t slices) {
+    bias_grad_slices(const __grid_constant__ BiasGradParams params, const T* grad, Accumulator<T>* partial) {
   using Acc = Accumulator<T>;
-  __shared__ Acc sums[kBiasThreads];
-  const int thread = static_cast<int>(threadIdx.x);
-  const int lanes_p = kBiasThreads / params.lanes_c;
-  const int lane_c = thread % params.lanes_c, lane_p = thread / params.lanes_c;
-  const int64_t slice = blockIdx.x % slices;
-  const int64_t channel = blockIdx.x / slices * params.lanes_c + lane_c;
-  const int64_t segments_per_row = (params.length + kBiasSegment - 1) / kBiasSegment;
-  Acc sum = 0;
-  if (channel < params.channels) {
-    for (int64_t segment = slice; segment < params.segments; segment += slices) {
-      const int64_t row = segment / segments_per_row, begin = segment % segments_per_row * kBiasSegment;
-      const int64_t end = min(begin + kBiasSegment, params.length);
-      const T* source = grad + row / params.rows_per_image * params.stride_n +
-                        row % params.rows_per_image * params.stride_row + channel * params.stride_c;
-      sum += add_in_order(begin + lane_p, int64_t{lanes_p}, end,
-                          [&](int64_t i) { return widen(source[i * params.stride]); });
-    }
+  using Unit = BiasUnit<T, kVector>;
+  constexpr int kSums = kAcross ? kVector : 1;
+  __shared__ Acc shared[kSums][kBiasThreads];
+  const int thread = static_cast<int>(threadIdx.x), lanes_c = params.lanes_c, lanes_p = kBiasThreads / lanes_c;
+  const int lane_c = params.channels_beside ? thread % lanes_c : thread / lanes_p;
+  const int lane_p = params.channels_beside ? thread / lanes_c : thread % lanes_p;
+  const int64_t slice = blockIdx.x % params.slices;
+  const int64_t channel = (blockIdx.x / params.slices * lanes_c + lane_c) * kSums;
+  const int64_t first = slice * params.slice_units + lane_p;
+  const int64_t end = min((slice + 1) * params.slice_units, params.units);
+  Acc sums[kSums] = {};
+  if (channel < params.channels && first < end) {
+    const T* source = grad + channel * params.stride_c;
+    BiasUnits units(params, first, lanes_p);
+    each_in_order<(kVector == 1 ? 8 : 4)>(
+        first, int64_t{lanes_p}, end, [&](int64_t) { return *reinterpret_cast<const Unit*>(source + units.next()); },
+        [&](const Unit& unit) {
+#pragma unroll
+          for (int i = 0; i < kVector; ++i) sums[kAcross ? i : 0] += unit[i];
+        });
   }
-  sums[thread] = sum;
-  for (int step = kBiasThreads / 2; step >= params.lanes_c; step /= 2) {
+  const int place = lane_p * lanes_c + lane_c;
+#pragma unroll
+  for (int i = 0; i < kSums; ++i) shared[i][place] = sums[i];
+  for (int step = lanes_p / 2; step > 0; step /= 2) {
     __syncthreads();
-    if (thread < step) sums[thread] += sums[thread + step];
+    if (lane_p >= step) continue;
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) shared[i][place] += shared[i][place + step * lanes_c];
   }
-  if (lane_p == 0 && channel < params.channels) partial[slice * params.channels + channel] = sums[thread];
+  if (lane_p > 0 || channel >= params.channels) return;
+#pragma unroll
+  for (int i = 0; i < kSums; ++i) partial[(channel + i) * params.slices + slice] = shared[i][place];
 }
 
+// A warp adds the slices of a channel.
 template <typename T>
 __global__ void __launch_bounds__(kBiasThreads)
     bias_grad_total(const Accumulator<T>* partial, T* grad_bias, int64_t channels, int64_t slices) {
-  const int64_t channel = int64_t{blockIdx.x} * kBiasThreads + threadIdx.x;
+  const int64_t channel = (int64_t{blockIdx.x} * kBiasThreads + threadIdx.x) / 32, lane = threadIdx.x % 32;
   if (channel >= channels) return;
-  grad_bias[channel] = narrow<T>(
-      add_in_order(int64_t{0}, int64_t{1}, slices, [&](int64_t slice) { return partial[slice * channels + channel]; }));
+  Accumulator<T> sum =
+      add_in_order(lane, int64_t{32}, slices, [&](int64_t i) { return partial[channel * slices + i]; });
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) sum += __shfl_down_sync(0xffffffffu, sum, step);
+  if (lane == 0) grad_bias[channel] = narrow<T>(sum);
 }
 
 }  // namespace fastconv

@@ -23,23 +23,29 @@ __device__ __forceinline__ void add_to(float4& sum, const float4& v) {
   sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
 }
 
-// load(first) + load(first + step) + ..., in this order. The compiler keeps a load behind the branch that ends the loop
-// before it, so that each would wait for memory: here a batch of them is under way together.
-template <int kBatch = 8, typename Index, typename F>
-__device__ __forceinline__ auto add_in_order(Index first, Index step, Index end, F&& load) {
-  using Value = decltype(load(first));
-  Value sum{};
+// add(load(i)) for i = first, first + step, ..., in this order. The compiler keeps a load behind the branch that ends
+// the loop before it, so that each would wait for memory: here a batch of them is under way together.
+template <int kBatch, typename Index, typename Load, typename Add>
+__device__ __forceinline__ void each_in_order(Index first, Index step, Index end, Load&& load, Add&& add) {
 #pragma unroll 1
   for (Index i = first; i < end; i += kBatch * step) {
-    Value batch[kBatch];
+    decltype(load(i)) batch[kBatch];
 #pragma unroll
     for (int k = 0; k < kBatch; ++k) {
-      const Index at = i + k * step;
-      batch[k] = at < end ? load(at) : Value{};
+      if (i + k * step < end) batch[k] = load(i + k * step);
     }
 #pragma unroll
-    for (int k = 0; k < kBatch; ++k) add_to(sum, batch[k]);
+    for (int k = 0; k < kBatch; ++k) {
+      if (i + k * step < end) add(batch[k]);
+    }
   }
+}
+// load(first) + load(first + step) + ...
+template <typename Index, typename Load>
+__device__ __forceinline__ auto add_in_order(Index first, Index step, Index end, Load&& load) {
+  using Value = decltype(load(first));
+  Value sum{};
+  each_in_order<(sizeof(Value) <= 8 ? 8 : 4)>(first, step, end, load, [&](const Value& v) { add_to(sum, v); });
   return sum;
 }
 

@@ -21,6 +21,9 @@
 
 using cudaStream_t = void*;
 
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
 struct alignas(16) uint4 {
   uint32_t x, y, z, w;
 };
