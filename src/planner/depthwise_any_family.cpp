@@ -252,6 +252,7 @@ double cost_us(const DepthwiseAnyConfig& config, const ConvProblem& problem, con
                const DepthwiseAnyParams& params, int64_t slices) {
   constexpr double kLatencyClocks = 1500;  // of loads that a block waits for
   constexpr double kL2Rate = 1.6;          // times device memory's
+  constexpr int64_t kFewTaps = 4;
   const Work work = work_of(config, problem, params, slices);
   const auto blocks = static_cast<double>(blocks_of(problem, params) * slices);
   const DepthwiseAnyTiling& tiling = params.tiling;
@@ -264,8 +265,10 @@ double cost_us(const DepthwiseAnyConfig& config, const ConvProblem& problem, con
   const double idle = std::max(1., 320 / (threads * std::min(resident, rounds)));
   const double clocks = rounds * work.clocks * idle + std::ceil(rounds / resident) * work.waits * kLatencyClocks;
   const double bytes = std::max(compulsory_bytes(problem), blocks * work.bytes / kL2Rate);
+  // Measured: blocks that have few products for what they stage wait for it.
+  const double unseen = problem.pass == Pass::kWgrad && problem.r * problem.s <= kFewTaps ? 2 : 1;
   return kLaunchUs * (slices > 1 ? 2 : 1) +
-         std::max(clocks / kCyclesPerUs, bytes / (kBytesPerUsPerSm * device.sm_count));
+         unseen * std::max(clocks / kCyclesPerUs, bytes / (kBytesPerUsPerSm * device.sm_count));
 }
 
 // Slices of the weight gradient's steps: as many as fill the device, and as keep sums short.

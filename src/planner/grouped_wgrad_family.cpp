@@ -69,21 +69,25 @@ int64_t partial_bytes(const GroupedWgradParams& params) {
 // Clocks of a multiprocessor, of which a block has `share`. Estimates, from counted instructions and accesses of shared
 // memory.
 double block_clocks(const GroupedConfig& config, const GroupedWgradParams& params, double share) {
-  constexpr double kMemoryLatency = 1600, kStepLatency = 130, kTileLatency = 500;
+  constexpr double kMemoryLatency = 1600, kTileLatency = 500, kCopyLatency = 150;
   constexpr double kUnitsTogether = 2 * kGroupedThreads;  // on their way through registers
   const bool floats = config.operands == GroupedOperands::kFloat;
   // A step of a unit on tensor cores reads 20 times all banks for the input, of either width.
   const double unit_step = floats ? 24. / 32 : 22 + config.filters / 4.;
   const auto turns = static_cast<double>(turns_of(config, params));
   double work = turns * params.slices * params.tile_g * params.block_units * unit_step;
-  // One after the other: copies go on meanwhile.
-  double latency = turns * kStepLatency, copies = 0;
+  // One after the other: copies go on meanwhile. Some 70 instructions of tensor cores' steps, six clocks each (measured
+  // with eight warps), and 25 of a copy.
+  const double step_latency = floats ? 130 : 420;
+  double latency = turns * step_latency, copies = 0;
   for (const GroupedRows* rows : {&params.rows, &params.y_rows}) {
     work += stage_clocks(*rows, params.tile_g);
     if (rows->copy_bytes > 0) {
       // A warp's request meets as many lines of the cache as it has pixels.
       work += static_cast<double>(rows->tile_h * rows->tile_w * params.tile_g * rows->chunks >> rows->lanes_log2);
       copies = kMemoryLatency;
+      latency += std::ceil(double(rows->tile_h) * rows->tile_w * params.tile_g * rows->chunks / kGroupedThreads) *
+                 kCopyLatency;
     } else {
       latency += std::ceil(rows->units / kUnitsTogether) * kMemoryLatency;
     }
