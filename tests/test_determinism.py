@@ -19,6 +19,7 @@ SPLIT = {
     "depthwise": Problem(16, 8, 40, 40, 8, 5, 5, padding=(2, 2), groups=8),
     "wide": Problem(4, 64, 16, 16, 128, 3, 3, padding=(1, 1)),
     "strided": Problem(8, 16, 33, 33, 16, 3, 3, stride=(2, 2), padding=(1, 1)),
+    "even_columns": Problem(8, 48, 16, 32, 64, 3, 3, stride=(2, 2), padding=(1, 1)),
     "patches": Problem(16, 3, 64, 64, 64, 8, 8, stride=(8, 8)),
     "rgb_stem": Problem(8, 3, 40, 44, 48, 7, 7, stride=(2, 2), padding=(3, 3)),
 }

@@ -333,7 +333,11 @@ def staged_convolutions(draw: st.DrawFn, kernel: native.Kernel) -> Convolution:
     h, r, *rows = axis(
         image[0], [1] if whole or unit_stride or (lines and dgrad) else [1, 2, 3, 4], three=rows_together
     )
-    w, s, *cols = axis(image[1], [1] if lines or unit_stride else columns, in_threes=side_by_side)
+    if "_columns" in kernel.name:  # pairs of them
+        w, s, *cols = image[1] * 2, draw(st.integers(1, 5)), 2, draw(st.integers(0, 3)), 1
+        assume(s <= 2 * cols[1] + w)
+    else:
+        w, s, *cols = axis(image[1], [1] if lines or unit_stride else columns, in_threes=side_by_side)
     stride, padding, dilation = zip(rows, cols, strict=True)
     # Only the reduced channels cost time here, so the others are as many as the kernel wants.
     wide = [34, 38] if staging == "pairs" else [40, 48]
@@ -364,7 +368,9 @@ def test_halo_engine_forms_every_product_once_and_no_other(kernel: native.Kernel
     dtype = dtype_of(kernel)
     either = "tma" in kernel.name or "folded" in kernel.name or dtype["dtype"] == "float32"
     planes = "floats" in kernel.name or "transposed" in kernel.name
-    channels_last = "pixels" in kernel.name or (not planes and either and data.draw(st.booleans()))
+    channels_last = "pixels" in kernel.name or (
+        not planes and "_columns" not in kernel.name and either and data.draw(st.booleans())
+    )
     problem = native.ConvProblem(
         *conv,
         pass_=kernel.pass_,
@@ -476,7 +482,8 @@ def test_halo_engine_packs_the_filter_as_it_is_used(pass_: str, channels_last: b
     packing = [
         k for k in HALO_KERNELS if k.pass_ == pass_ and "krsc" not in k.name and dtype_of(k)["dtype"] == "float16"
     ]
-    kernel = data.draw(st.sampled_from(packing))
+    columns = [k for k in packing if "_columns" in k.name]
+    kernel = data.draw(st.sampled_from(packing + 8 * columns))
     groups, r, s = (
         data.draw(st.sampled_from([1, 1, 2])),
         *data.draw(st.sampled_from([(1, 1), (3, 3), (1, 4), (5, 7), (2, 2), (9, 11), (1, 300)])),
@@ -491,7 +498,10 @@ def test_halo_engine_packs_the_filter_as_it_is_used(pass_: str, channels_last: b
         data.draw(st.sampled_from([(1, 1), (2, 1), (2, 2)])),
         data.draw(st.sampled_from([(1, 1), (2, 3)])),
     )
-    conv = Convolution((1, groups * c, 40, 608), (groups * k, c, *taps[0]), stride, (0, 0), dilation, groups)
+    padding = (0, 0)
+    if "_columns" in kernel.name:
+        stride, dilation, padding = (stride[0], 2), (dilation[0], 1), (0, data.draw(st.integers(0, 3)))
+    conv = Convolution((1, groups * c, 40, 608), (groups * k, c, *taps[0]), stride, padding, dilation, groups)
     assume(not native.validate(*conv))
     strides = (c * r * s, 1, s * c, c) if channels_last else (c * r * s, r * s, s, 1)
     problem = native.ConvProblem(
@@ -511,6 +521,7 @@ def test_halo_engine_packs_the_filter_as_it_is_used(pass_: str, channels_last: b
         *[(8, 4, 64, 2), (8, 2, 128, 2), (8, 1, 256, 2), (2, 4, 32, 2), (2, 2, 16, 2), (1, 2, 128, 2), (1, 1, 256, 2)],
         *[(4, 4, 64, 4), (4, 2, 128, 4), (4, 1, 256, 4), (2, 4, 32, 4), (2, 2, 64, 4), (2, 1, 128, 4)],
         *[(1, 2, 128, 4), (1, 1, 256, 4)],
+        *[(1, 2, 64, 8), (1, 1, 64, 8), (1, 2, 64, 4)],  # pairs of columns
     ],
 )
 def test_sums_become_rows_of_pixels(

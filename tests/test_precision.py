@@ -228,6 +228,8 @@ def test_sums_that_overflow_have_their_sign(cuda: str, pass_: str) -> None:
     shapes = [(32, 64, 18), (64, 64, 48), (64, 32, 18), (24, 24, 18), (3, 80, 18), (5, 7, 18)]
     problems = [Problem(2, c, 12, w, k, 3, 3, padding=(1, 1)) for c, k, w in shapes]
     problems += [Problem(1, c, 6, 134, k, 3, 3, padding=odd) for c, k in ((16, 40), (40, 16))]
+    if pass_ == "dgrad":  # two columns at once
+        problems.append(Problem(2, 64, 12, 48, 64, 3, 3, stride=(2, 2), padding=(1, 1)))
     for problem in problems:
         o = operands(problem, torch.float32, cuda)
         huge, other, dim = {

@@ -46,9 +46,12 @@ Launcher half_halo_launcher(const KernelEntry& kernel) {
   const int line = kernel.line;
   switch (kernel.halo.staging) {
     case HaloStaging::kTma:
-      return kernel.halo.filter == FilterTile::kNMajor
-                 ? halo_launcher<HaloStaging::kTma, FilterTile::kNMajor, kHalf, T>(line)
-                 : halo_launcher<HaloStaging::kTma, FilterTile::kKMajor, kHalf, T>(line);
+      switch (kernel.halo.filter) {
+        case FilterTile::kKMajor: return halo_launcher<HaloStaging::kTma, FilterTile::kKMajor, kHalf, T>(line);
+        case FilterTile::kNMajor: return halo_launcher<HaloStaging::kTma, FilterTile::kNMajor, kHalf, T>(line);
+        case FilterTile::kPairs: return halo_launcher<HaloStaging::kTma, FilterTile::kPairs, kHalf, T>(line);
+      }
+      break;
     case HaloStaging::kTransposed: return halo_launcher<HaloStaging::kTransposed, FilterTile::kKMajor, kHalf, T>(line);
     case HaloStaging::kPlanes: return halo_launcher<HaloStaging::kPlanes, FilterTile::kKMajor, kHalf, T>(line);
     case HaloStaging::kPairs: return halo_launcher<HaloStaging::kPairs, FilterTile::kKMajor, kHalf, T>(line);
@@ -77,6 +80,18 @@ Launcher float_halo_launcher(const KernelEntry& kernel) {
     case HaloOperands::kHalf: break;
   }
   return nullptr;
+}
+
+Launcher float_pairs_launcher(const KernelEntry& kernel) {
+  constexpr HaloStaging kTma = HaloStaging::kTma;
+  constexpr FilterTile kPairs = FilterTile::kPairs;
+  switch (kernel.halo.operands) {
+    case HaloOperands::kParts: return halo_launcher<kTma, kPairs, HaloOperands::kParts, float>(kernel.line);
+    case HaloOperands::kScaled: return halo_launcher<kTma, kPairs, HaloOperands::kScaled, float>(kernel.line);
+    case HaloOperands::kPromotedScaled:
+      return halo_launcher<kTma, kPairs, HaloOperands::kPromotedScaled, float>(kernel.line);
+    default: return nullptr;
+  }
 }
 
 Launcher float_wgrad_launcher(const KernelEntry& kernel) {
@@ -129,7 +144,9 @@ Launcher float_launcher(const KernelEntry& kernel) {
     case KernelFamily::kDepthwiseAny: return depthwise_any_launcher<float>(kernel.line);
     case KernelFamily::kHalo:
       switch (kernel.halo.staging) {
-        case HaloStaging::kTma: return float_halo_launcher<HaloStaging::kTma>(kernel);
+        case HaloStaging::kTma:
+          return kernel.halo.filter == FilterTile::kPairs ? float_pairs_launcher(kernel)
+                                                          : float_halo_launcher<HaloStaging::kTma>(kernel);
         case HaloStaging::kTransposed: return float_halo_launcher<HaloStaging::kTransposed>(kernel);
         case HaloStaging::kFloats: return float_halo_launcher<HaloStaging::kFloats>(kernel);
         default: return nullptr;

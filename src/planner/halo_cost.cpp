@@ -21,6 +21,7 @@ double store_rate(const Work& work, const HaloConfig& config, const HaloTiling& 
   const Store store = store_mode(work, config, tiling.linear);
   if (config.lines) return 12;
   if (store.mode == StoreMode::kElements) return 5;
+  if (store.mode == StoreMode::kPairs) return 16;
   if (stores_strided_pixels(work, store)) return 3;
   if (store.mode == StoreMode::kChannels) return 40;
   const bool narrow = tiling.block_w_log2 == 3;
@@ -147,7 +148,8 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
                                                             ceil_div(work.cols, tiling.tile_q)
                                                       : ceil_div(tiles.count, sm_count));
   // What the model does not see, measured: short rings, linear tiles and long runs of pixels each lose a little,
-  // filters that do not exist as well; staging warps lose more where they cannot run ahead.
+  // filters that do not exist as well; staging warps lose more where they cannot run ahead, and most where they leave
+  // out every other pixel.
   const double idle = 1 - static_cast<double>(work.out.c) / static_cast<double>(tiles.filters * config.block_k);
   // Sums are promoted while the other warpgroup multiplies, unless it waits for its turn.
   const bool promoted = promotes(config.operands), waits = promoted && tiling.turns;
@@ -166,6 +168,7 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
                         (small && waves > 1) + .05 * ((tiling.linear || config.columns > 1) && tiling.turns) -
                         .08 * (promoted && config.m_blocks == 3 && !tiling.linear) +
                         .03 * (config.staging == HaloStaging::kTransposed && tiling.turns) +
+                        .8 * (half && tiles.raw.step_log2 > 0 && tiling.turns && tiling.halo_stages == 2) +
                         (made ? rough_operands(work, config, tiling, tiles) : 0) +
                         .01 * (!tiling.linear && tiling.block_w_log2 == 6) + .02 * idle +
                         .1 * (by_warps && half && tiling.linear && config.channels < 64 && work.in.c > 32)

@@ -251,10 +251,11 @@ TensorMapSpec split_filter_map(const ConvProblem& problem, const Work& work, con
   auto u64 = [](int64_t v) { return static_cast<uint64_t>(v); };
   const int64_t bytes = operand_bytes(config.operands), groups = work.groups * work.splitting.parts;
   const int64_t tap = split_channels(work.in.c, operand_of(config.operands)), row = problem.r * problem.s * tap;
-  return {{u64(tap), u64(problem.s), u64(problem.r), u64(work.out.c), u64(groups)},
+  const auto columns = static_cast<uint32_t>(columns_at_once(config.filter));
+  return {{u64(tap), u64(problem.s), u64(problem.r), u64(work.out.c / columns), u64(groups)},
           {stride_bytes(problem.s, tap, bytes), stride_bytes(problem.r, problem.s * tap, bytes),
-           stride_bytes(work.out.c, row, bytes), stride_bytes(groups, work.out.c * row, bytes)},
-          {static_cast<uint32_t>(config.channels), 1, 1, static_cast<uint32_t>(config.block_k), 1},
+           stride_bytes(work.out.c / columns, row, bytes), stride_bytes(groups, work.out.c / columns * row, bytes)},
+          {static_cast<uint32_t>(config.channels), columns, 1, static_cast<uint32_t>(config.block_k) / columns, 1},
           {1, 1, 1, 1, 1},
           config.pixel_bytes()};
 }
@@ -268,11 +269,17 @@ PackParams pack_params(const Work& work, const ConvProblem& problem, const HaloC
   pack.row = filter.row, pack.col = filter.col;
   pack.r = w.h, pack.s = w.w;
   pack.group = problem.k_per_group() * w.n;
-  pack.rows = static_cast<int32_t>(work.out.c), pack.cols = static_cast<int32_t>(work.in.c);
+  const int columns = columns_at_once(config.filter);
+  pack.rows = static_cast<int32_t>(work.out.c / columns), pack.cols = static_cast<int32_t>(work.in.c);
   pack.block_k_log2 = std::countr_zero(static_cast<uint32_t>(config.block_k));
+  pack.filters_log2 = std::countr_zero(static_cast<uint32_t>(config.block_k / columns));
   pack.channels_log2 = std::countr_zero(static_cast<uint32_t>(config.channels));
   pack.channel_phases_log2 = raw.phases_log2;
   pack.taps = FastDivmod(taps), pack.filter_w = FastDivmod(problem.s);
+  const Run& run = work.w.run[0];
+  pack.step_w = static_cast<int32_t>(columns > 1 ? columns * run.count : problem.s);
+  pack.first_s = static_cast<int32_t>(columns > 1 ? run.tap0 + (run.count - 1) * run.dtap : 0);
+  pack.step_taps = FastDivmod(problem.r * pack.step_w);
   pack.c_blocks = FastDivmod(tiles.c_blocks), pack.k_tiles = FastDivmod(tiles.filters);
   pack.along_cols = filter.along_cols();
 
@@ -292,7 +299,7 @@ PackParams pack_params(const Work& work, const ConvProblem& problem, const HaloC
   pack.piece_rows_log2 = std::countr_zero(static_cast<uint32_t>(rows)), pack.pieces = static_cast<int32_t>(pieces);
   pack.at_once = kPackBytes / pack.piece_bytes;
   pack.segment = FastDivmod(inner * taps), pack.segments = FastDivmod(outer);
-  pack.chunks = FastDivmod(rows * taps * channels / 8);
+  pack.chunks = FastDivmod(rows * problem.r * pack.step_w * channels / 8);
   const int64_t inner_stride = std::min(pack.row, pack.col), outer_stride = std::max(pack.row, pack.col);
   const int64_t last = (pack.along_cols ? pack.cols : pack.rows) % inner;
   pack.copied = inner_stride == taps && (problem.s == 1 || pack.s == 1) && (problem.r == 1 || pack.r == problem.s) &&
@@ -422,6 +429,10 @@ const char* halo_why_not(const KernelEntry& entry, const ConvProblem& problem, c
     return why != nullptr ? why : tiles_why_not(entry, problem, reordering, device);
   }
   if (config.columns > 1 && out.c > 2 * config.block_k) return "has tiles of too few filters";
+  if (config.filter == FilterTile::kPairs && !stores_pairs(problem)) {
+    return "computes two columns at once: needs an input gradient of a column stride of 2, no column dilation, rows of "
+           "aligned pairs";
+  }
   const int64_t most = 128 / operand_bytes(config.operands);  // channels of a stage
   if (config.channels >= 4 * std::max<int64_t>(in.c, most / 8 + 1)) return "has stages of too many channels";
   const bool floats = config.staging == HaloStaging::kFloats;  // whose copies are long rows, however few

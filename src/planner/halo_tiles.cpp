@@ -82,7 +82,10 @@ RawPlanes float_planes(const Work& work, const HaloConfig& config, const Tiles& 
 int64_t packed_filter_bytes(const Work& work, const ConvProblem& problem, const HaloConfig& config,
                             const Tiles& tiles) {
   constexpr int64_t kNoWorkspace = int64_t{1} << 50;
-  if (config.staging != HaloStaging::kFolded && problem.r * problem.s > kMaxPackTaps) return kNoWorkspace;
+  const int64_t taps = columns_at_once(config.filter) * work.taps;  // of pairs some that the filter does not have
+  if (config.staging != HaloStaging::kFolded && std::max(taps, problem.r * problem.s) > kMaxPackTaps) {
+    return kNoWorkspace;
+  }
   const int64_t pieces = pack_rows(work, config, tiles) * tiles.c_blocks;  // at most
   return pieces > kInt32Max ? kNoWorkspace : work.groups * tiles.filters * tiles.steps * tiles.step_bytes;
 }
@@ -91,6 +94,7 @@ int64_t packed_filter_bytes(const Work& work, const ConvProblem& problem, const 
 
 Store store_mode(const Work& work, const HaloConfig& config, bool linear) {
   const Side& out = work.out;
+  if (config.filter == FilterTile::kPairs) return {StoreMode::kPairs, 1};
   const int widest = 16 / work.element_bytes;  // elements of a store
   if (out.stride.c == 1 && out.align >= 16 && out.c % widest == 0 && pixels_divisible(out, widest))
     return {StoreMode::kChannels, 1};
@@ -226,7 +230,7 @@ int8_t choose_run_rows(const Work& work, int sm_count) {
 }
 
 int64_t pack_rows(const Work& work, const HaloConfig& config, const Tiles& tiles) {
-  return work.groups * tiles.filters * config.block_k;
+  return work.groups * tiles.filters * config.block_k / columns_at_once(config.filter);
 }
 
 bool reads_filter_directly(const Work& work, const HaloConfig& config, const ConvProblem& problem) {

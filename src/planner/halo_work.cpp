@@ -41,6 +41,16 @@ bool dgrad_axis(int64_t taps, int64_t pad, int64_t dilation, int64_t stride, int
   return true;
 }
 
+// Of output columns 2 * i and 2 * i + 1 at once: of a dy column the second meets the tap after the first's, which may
+// be none or the first of all.
+Axis paired_axis(int64_t taps, int64_t pad) {
+  const int64_t first = -((taps - 1 - pad) >> 1), count = (pad + 1) / 2 - first + 1;
+  Axis axis{};
+  axis.phases = 1;
+  if (count > 0) axis.run[axis.end[0]++] = {first, count, 1, pad - 2 * first, -2};
+  return axis;
+}
+
 Reach reach(const Axis& axis, bool split, int64_t outputs, int64_t inputs, int64_t in_step) {
   Reach out{0, 0, outputs};
   for (int i = 0; i < axis.runs(); ++i) {
@@ -85,6 +95,8 @@ bool make_work(const ConvProblem& p, const HaloConfig& config, Reordering reorde
   if (work.splitting.in) work.in = split_side(work.in, p.groups, operand_of(config.operands), work.splitting.parts);
   if (reordering.out) work.out = reordered(work.out, p.groups);
   if (is_pointwise(p)) flatten(work.in, work.out);
+  const bool pairs = config.filter == FilterTile::kPairs;
+  if (pairs) work.out.w /= 2, work.out.stride.w *= 2, work.out.c *= 2;  // of each channel
   work.groups = p.groups;
   work.element_bytes = static_cast<int32_t>(element_size(p.dtype));
   if (config.staging == HaloStaging::kFolded) {
@@ -102,9 +114,11 @@ bool make_work(const ConvProblem& p, const HaloConfig& config, Reordering reorde
       return false;
     }
   } else {
-    work.in_step = {1, 1}, work.out_step = p.stride;
-    if (!dgrad_axis(p.r, p.padding.h, p.dilation.h, p.stride.h, p.h, work.h) ||
-        !dgrad_axis(p.s, p.padding.w, p.dilation.w, p.stride.w, p.w, work.w)) {
+    work.in_step = {1, 1}, work.out_step = {p.stride.h, pairs ? 1 : p.stride.w};
+    if (!dgrad_axis(p.r, p.padding.h, p.dilation.h, p.stride.h, p.h, work.h)) return false;
+    if (pairs) {
+      work.w = paired_axis(p.s, p.padding.w);
+    } else if (!dgrad_axis(p.s, p.padding.w, p.dilation.w, p.stride.w, p.w, work.w)) {
       return false;
     }
   }
@@ -123,6 +137,13 @@ bool takes_columns(const Work& work, const HaloConfig& config) {
   return std::all_of(work.w.run, work.w.run + work.w.runs(), [&](const Run& run) {
     return run.count % config.columns == 0 && (config.columns - 1) * run.step <= 7;
   });
+}
+
+bool stores_pairs(const ConvProblem& p) {
+  Side in, out;
+  sides(p, in, out);
+  return p.pass == Pass::kDgrad && p.stride.w == 2 && p.dilation.w == 1 && out.stride.w == 1 && out.w % 2 == 0 &&
+         out.align >= 2 * element_size(p.dtype) && planes_divisible(out, p.groups, 2);
 }
 
 bool pixels_divisible(const Side& side, int64_t by) {
@@ -195,8 +216,8 @@ bool reorders_input(const HaloConfig& config, const ConvProblem& problem) {
 bool can_reorder_output(const HaloConfig& config, const ConvProblem& problem) {
   Side in, out;
   sides(problem, in, out);
-  return config.operands == HaloOperands::kHalf && reorders(config.staging) && out.stride.c != 1 && out.c % 8 == 0 &&
-         reorderable(out, problem.groups);
+  return config.operands == HaloOperands::kHalf && reorders(config.staging) && config.filter != FilterTile::kPairs &&
+         out.stride.c != 1 && out.c % 8 == 0 && reorderable(out, problem.groups);
 }
 
 Reaches reaches(const Work& work, TapSplit split) {

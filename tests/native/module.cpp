@@ -1075,7 +1075,7 @@ struct TurningBuffer {
 };
 
 // Accumulators on their way through rows of pixels, numbered (M-block * 64 + pixel) * channels + channel.
-template <int kVector, int kTogether, int kBlockK, int kElementBytes>
+template <int kVector, int kTogether, int kBlockK, int kElementBytes, bool kPairs = false>
 Turned pixel_rows(const HaloParams& params) {
   using Rows = PixelRows<kVector, kTogether, kBlockK, kElementBytes>;
   const Rows rows(params);
@@ -1085,7 +1085,16 @@ Turned pixel_rows(const HaloParams& params) {
   std::vector<std::pair<int, std::vector<int64_t>>> lanes(32);
   for (int m = 0; m < kTogether; ++m) {
     for (int warp = 0; warp < 4; ++warp) {
-      if constexpr (kElementBytes == 2) {
+      if constexpr (kPairs) {
+        for (int i = 0; i < Rows::kPass / 2; ++i) {
+          for (int lane = 0; lane < 32; ++lane) {
+            const int pixel = fragment_sum(warp, lane, i % 2, 0).pixel, c = i / 2 * 4, channel = lane % 4;
+            const uint32_t at = Rows::further(static_cast<uint32_t>(rows.sum(m, {pixel, channel})), c);
+            lanes[lane] = {static_cast<int>(at), {number(m, pixel, c + channel)}};
+          }
+          out.turns = std::max(out.turns, smem.store(lanes) / 2);  // eight pixels of two channels in the same banks
+        }
+      } else if constexpr (kElementBytes == 2) {
         for (int c = 0; c < Rows::kPass; c += 16) {
           for (int lane = 0; lane < 32; ++lane) {  // names row lane % 8 of matrix lane / 8: a channel of eight pixels
             auto& [at, values] = lanes[lane];
@@ -1136,6 +1145,9 @@ Turned pixel_rows(int vector, int together, int block_k, int element_bytes, bool
   auto is = [&](int v, int t, int k, int bytes) {
     return vector == v && together == t && block_k == k && element_bytes == bytes;
   };
+  if (is(1, 2, 64, 8)) return pixel_rows<1, 2, 64, 8, true>(params);
+  if (is(1, 1, 64, 8)) return pixel_rows<1, 1, 64, 8, true>(params);
+  if (is(1, 2, 64, 4)) return pixel_rows<1, 2, 64, 4, true>(params);
   if (is(8, 4, 64, 2)) return pixel_rows<8, 4, 64, 2>(params);
   if (is(8, 2, 128, 2)) return pixel_rows<8, 2, 128, 2>(params);
   if (is(8, 1, 256, 2)) return pixel_rows<8, 1, 256, 2>(params);
@@ -1513,14 +1525,17 @@ Products halo_products(const ConvProblem& problem, const KernelEntry& kernel, co
         folded_products(problem, fold, pixel, 0, params.c, filter, target, products);
         continue;
       }
-      const int64_t filter = (taps.r0 + i * taps.dr) * w.h + (taps.s0 + j * taps.ds) * w.w;
       const int32_t share = static_cast<int32_t>(params.part_blocks.divisor) * channels;
       for (int32_t at = tile.share * share; at < (tile.share + 1) * share; ++at) {
         const int32_t phases_log2 = kernel.halo.operands == HaloOperands::kHalf ? params.raw.phases_log2 : 0;
         const int32_t c = at - at % channels + staged_channel(phases_log2, channels_log2, at % channels);
         if (c >= params.c) continue;
-        products.emplace_back(in_tensor(problem, params, operand_of(kernel.halo.operands), source, c),
-                              filter + c * filter_c, in_planes(params.out_order, target));
+        const int64_t in = in_tensor(problem, params, operand_of(kernel.halo.operands), source, c);
+        for (int32_t beside = 0; beside < columns_at_once(kernel.halo.filter); ++beside) {
+          const int32_t r = taps.r0 + i * taps.dr, s = taps.s0 + j * taps.ds + beside;
+          if (s < 0 || s >= problem.s) continue;  // the copy engine brings zeros
+          products.emplace_back(in, r * w.h + s * w.w + c * filter_c, in_planes(params.out_order, target + beside));
+        }
       }
     }
   };
@@ -1636,7 +1651,8 @@ std::tuple<std::vector<int64_t>, std::vector<int64_t>> halo_packed_filter(const 
   if (kernel.halo.staging == HaloStaging::kFolded) return folded_packed_filter(problem, kernel.halo, launch);
   const PackParams& pack = params.pack;
   const int64_t channels = int64_t{1} << pack.channels_log2, block_k = int64_t{1} << pack.block_k_log2;
-  const int64_t step_size = block_k * channels, all_taps = problem.r * problem.s;
+  const int64_t step_size = block_k * channels, all_taps = pack.step_taps.divisor,
+                columns = columns_at_once(kernel.halo.filter);
   const int64_t tiles = problem.groups * params.k_tiles.divisor;
   const Strides& w = problem.w_strides;
   const int64_t row_stride = problem.pass == Pass::kDgrad ? w.c : w.n,
@@ -1644,22 +1660,25 @@ std::tuple<std::vector<int64_t>, std::vector<int64_t>> halo_packed_filter(const 
   std::vector<int64_t> expected(tiles * params.steps_per_filter_tile * step_size, kZero),
       packed(expected.size(), kNothing);
   const int32_t c_blocks = params.c_blocks * static_cast<int32_t>(params.shares.divisor);
-  std::vector<int64_t> step_of(c_blocks * all_taps, kNothing);
+  std::vector<int64_t> step_of(c_blocks * all_taps, kNothing), filter_taps(all_taps);
   for (int32_t p = 0; p < params.phase_count; ++p) {
     int64_t step = params.phase[p].first_step;
     for (int32_t c_block = 0; c_block < c_blocks; ++c_block) {
       for (int32_t g = params.phase[p].group_begin; g < params.phase[p].group_end; ++g) {
         const TapGroup& taps = params.group[g];
         for (int32_t t = 0; t < taps.rows * taps.cols; ++t, ++step) {
-          const int64_t r = taps.r0 + t / taps.cols * taps.dr, s = taps.s0 + t % taps.cols * taps.ds;
-          step_of.at(c_block * all_taps + r * problem.s + s) = step;
+          const int32_t r = taps.r0 + t / taps.cols * taps.dr, s0 = taps.s0 + t % taps.cols * taps.ds;
+          for (int32_t beside = 0; beside < columns; ++beside) {
+            const int32_t tap = step_tap(pack, r, s0 + beside);
+            step_of.at(c_block * all_taps + tap) = step, filter_taps.at(tap) = filter_tap(pack, r, s0 + beside);
+          }
           for (int64_t i = 0; i < tiles * step_size; ++i) {
             const int64_t tile = i / step_size, row = i % step_size / channels, c = i % channels;
-            const int64_t k = tile % params.k_tiles.divisor * block_k + row;
+            const int64_t k = (tile % params.k_tiles.divisor * block_k + row) / columns, s = s0 + row % columns;
             const int64_t col = c_block * channels +
                                 staged_channel(params.raw.phases_log2, pack.channels_log2, static_cast<int32_t>(c));
             const int64_t bytes = (row * channels + c) * 2, swizzled = bytes ^ ((bytes >> 7 & (channels / 8 - 1)) << 4);
-            if (k < pack.rows && col < pack.cols) {
+            if (k < pack.rows && col < pack.cols && s >= 0 && s < problem.s) {
               expected.at((tile * params.steps_per_filter_tile + step) * step_size + swizzled / 2) =
                   tile / params.k_tiles.divisor * pack.group + k * row_stride + col * col_stride + r * pack.r +
                   s * pack.s;
@@ -1687,12 +1706,13 @@ std::tuple<std::vector<int64_t>, std::vector<int64_t>> halo_packed_filter(const 
       }
     }
     for (int32_t c = 0; c < static_cast<int32_t>(pack.chunks.divisor); ++c) {
-      const PackChunk chunk(pack, piece, c);
-      const int64_t step = step_of.at(piece.c_block * all_taps + chunk.tap);
+      const PackChunk chunk(pack, piece, c, static_cast<int32_t>(columns));
+      const int64_t step = step_of.at(piece.c_block * all_taps + chunk.tap), tap = filter_taps.at(chunk.tap);
       for (int32_t i = 0; i < 8 && step != kNothing; ++i) {
         int64_t& to = packed.at((piece.filter_tile * params.steps_per_filter_tile + step) * step_size + chunk.at + i);
         if (to != kNothing) throw py::index_error("packed twice");
-        to = i < chunk.exist(pack, piece) ? smem.at(chunk.slot(pack, i)) : kZero;
+        const bool exists = tap >= 0 && i < chunk.exist(pack, piece);
+        to = exists ? smem.at(chunk.slot(pack, i, static_cast<int32_t>(tap))) : kZero;
       }
     }
   }

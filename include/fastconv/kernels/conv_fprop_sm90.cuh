@@ -88,7 +88,8 @@ __device__ __forceinline__ void arrive_block_barrier(int barrier) {
 
 // Filter steps of the walk's tiles, in the order of use; or of all phases once, if they stay. A stage is kColumns
 // steps, which follow each other. One thread.
-template <int kBlockK, int kChannels, int kPixelBytes, bool kNMajor, int kColumns, int kParts, int kOf, typename Walk>
+template <int kBlockK, int kChannels, int kPixelBytes, FilterTile kFilter, int kColumns, int kParts, int kOf,
+          typename Walk>
 __device__ __forceinline__ void produce_filter(const HaloParams& params, Walk walk, const CUtensorMap* map, Ring& ring,
                                                FilterTurn<kOf> turn) {
   constexpr int kStepBytes = kBlockK * kPixelBytes;
@@ -98,7 +99,7 @@ __device__ __forceinline__ void produce_filter(const HaloParams& params, Walk wa
       const int phases = params.filter_resident ? params.phase_count : 1;
       for (int i = 0; i < phases; ++i) {
         if (params.filter_resident) tile.phase = i;
-        stage_filter_direct<kBlockK, kChannels, kPixelBytes, kNMajor, kColumns, kParts>(params, tile, map, ring, turn);
+        stage_filter_direct<kBlockK, kChannels, kPixelBytes, kFilter, kColumns, kParts>(params, tile, map, ring, turn);
       }
     } else {
       const OutputPhase& phase = params.phase[tile.phase];
@@ -171,7 +172,7 @@ __device__ __forceinline__ void consume_runs(const HaloParams& params, TileWalk<
 
 // Writes anew what the copy engine cannot read as it is. All blocks together; the first warps pack the filter, the
 // others begin with the tensor.
-template <HaloStaging kStaging, bool kLines, HaloOperands kOperands>
+template <HaloStaging kStaging, FilterTile kFilter, bool kLines, HaloOperands kOperands>
 __device__ __forceinline__ void prepare_operands(const HaloParams& params, const HaloMaps<kStaging>& maps,
                                                  uint32_t smem, int warp, int lane) {
   constexpr int kThreads = HaloThreads<kStaging, kLines>::kThreads, kWarps = kThreads / 32;
@@ -187,8 +188,8 @@ __device__ __forceinline__ void prepare_operands(const HaloParams& params, const
   } else {
     const int packers = params.pack.warps;
     if (params.pack.pieces > 0 && warp < packers) {
-      FilterPacker(params, smem + (kReorders ? kWarps * kReorderBytes : 0), threadIdx.x, 32 * packers, kPackBarrier)
-          .run();
+      const uint32_t buffer = smem + (kReorders ? kWarps * kReorderBytes : 0);
+      FilterPacker<columns_at_once(kFilter)>(params, buffer, threadIdx.x, 32 * packers, kPackBarrier).run();
     }
     if constexpr (kReorders) {  // others first
       const int turn = warp < packers ? warp + kWarps - packers : warp - packers;
@@ -234,7 +235,8 @@ __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
   const uint32_t smem = (ptx::smem_address(smem_raw) + kHaloAlignment - 1) &
                         ~(kHaloAlignment - 1u);  // swizzling goes by absolute address
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
-  const bool reorder_out = kOperands == HaloOperands::kHalf && reorders(kStaging) && params.out_order.units > 0;
+  constexpr bool kReordersOut = kOperands == HaloOperands::kHalf && reorders(kStaging) && kFilter != FilterTile::kPairs;
+  const bool reorder_out = kReordersOut && params.out_order.units > 0;
   Ring halo, filter, raw;
   halo.data = smem, halo.stage_bytes = params.a_stage_bytes, halo.stages = params.a_stages;
   filter.data = halo.data + params.a_stages * params.a_stage_bytes;
@@ -258,7 +260,7 @@ __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
     if (params.filter_direct) ptx::tma_prefetch(&filter_map);
   }
   if (params.prepares) {
-    prepare_operands<kStaging, kLines, kOperands>(params, in_maps, smem, warp, lane);
+    prepare_operands<kStaging, kFilter, kLines, kOperands>(params, in_maps, smem, warp, lane);
   } else {
     __syncthreads();
   }
@@ -281,7 +283,7 @@ __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
     } else {
       if (lane == 0 && (warp == 0 || Threads::kFilterWarps > 1)) {
         const FilterTurn<Threads::kFilterWarps> turn{warp == 0 ? 0 : warp - kStagersEnd + 1};
-        produce_filter<kBlockK, kChannels, kPixelBytes, kNMajor, kColumns, kParts>(params, walk_of(0), &filter_map,
+        produce_filter<kBlockK, kChannels, kPixelBytes, kFilter, kColumns, kParts>(params, walk_of(0), &filter_map,
                                                                                    filter, turn);
       }
       if constexpr (kLines && Threads::kRaw) produce(1, -1);
@@ -338,7 +340,9 @@ __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
           store.take(static_cast<int>(ptx::cluster_rank()) * filters, filters);
         }
       }
-      if constexpr (kColumns == 1) {
+      if constexpr (kFilter == FilterTile::kPairs) {
+        store.store_pairs(acc, first_block);
+      } else if constexpr (kColumns == 1) {
         store(acc, first_block);
       } else {
         float sum[kMBlocks][kBlockK / 2];
@@ -346,7 +350,7 @@ __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
         store(sum, first_block);
       }
     }
-    if constexpr (reorders(kStaging)) {
+    if constexpr (kReordersOut) {
       if (!reorder_out) return;
       sync_grid();
       constexpr int kConsumerWarps = 4 * Threads::kConsumerWarpgroups;  // producers have too few registers

@@ -63,6 +63,8 @@ void sides(const ConvProblem& problem, Side& in, Side& out);
 // False if there are more phases or planes than the kernels' tables have room for.
 bool make_work(const ConvProblem& problem, const HaloConfig& config, Reordering reordering, Work& work);
 
+// Whether two columns of the output that lie side by side can be computed and stored together, FilterTile::kPairs.
+bool stores_pairs(const ConvProblem& problem);
 // Whether every run of filter columns can be multiplied side by side.
 bool takes_columns(const Work& work, const HaloConfig& config);
 // Strides that a dimension of one element never uses need not be multiples of anything.

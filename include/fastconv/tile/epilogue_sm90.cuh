@@ -178,27 +178,34 @@ struct Epilogue {
     }
   }
 
+  // FilterTile::kPairs: a channel's sums of two columns are neighbours, and move together. There is no bias.
+  __device__ __forceinline__ void store_pairs(const float (&acc)[kMBlocks][kAccumulators], int first_block) const {
+    store_pixels < 1, kMBlocks<2 ? kMBlocks : 2, 2>(acc, first_block);
+  }
+
   // Out[channel][pixel]: the warpgroup turns kTogether M-blocks round at once, a few channels at a time, so that blocks
   // side by side make long runs: a sector written in pieces costs more than its bytes. Then each warp stores rows of
-  // pixels, kVector a lane.
-  template <int kVector, int kTogether>
+  // pixels, kVector a lane; of kColumns columns each.
+  template <int kVector, int kTogether, int kColumns = 1>
   __device__ __forceinline__ void store_pixels(const float (&acc)[kMBlocks][kAccumulators], int first_block) const {
 #pragma unroll
-    for (int m = 0; m < kMBlocks; m += kTogether) store_pixels<kVector, kTogether>(acc, m, first_block);
+    for (int m = 0; m < kMBlocks; m += kTogether) store_rows<kVector, kTogether, kColumns>(acc, m, first_block);
   }
 
   // NOTES: stores without branches, and addresses in shared memory that differ by constants: anything else shows.
   // Loads from shared memory stay in their order with stores, so kBatch channels go ahead together.
-  template <int kVector, int kTogether>
-  __device__ __forceinline__ void store_pixels(const float (&acc)[kMBlocks][kAccumulators], int m0,
-                                               int first_block) const {
-    using Vector = Pixels<kVector, sizeof(Out)>;
+  template <int kVector, int kTogether, int kColumns>
+  __device__ __forceinline__ void store_rows(const float (&acc)[kMBlocks][kAccumulators], int m0,
+                                             int first_block) const {
+    constexpr int kElementBytes = kColumns * sizeof(Out);
+    using Vector = Pixels<kVector, kElementBytes>;
     using Value = typename Vector::Value;
-    using Rows = PixelRows<kVector, kTogether, kBlockK, sizeof(Out)>;
+    using Rows = PixelRows<kVector, kTogether, kBlockK / kColumns, kElementBytes>;
     constexpr int kParts = Rows::kParts, kPass = Rows::kPass, kStep = Rows::kStep, kBatch = Rows::kBatch;
     const Rows rows(params);
     const int k0 = Rows::first_channel(warp, lane);
-    Out* out = static_cast<Out*>(params.out) + (k_base + k0) * params.out_k;
+    const int limit = k_limit / kColumns;
+    Out* out = static_cast<Out*>(params.out) + (k_base / kColumns + k0) * params.out_k;
     Out* to[kParts];  // null: outside
     uint32_t from[kParts];
 #pragma unroll
@@ -209,13 +216,19 @@ struct Epilogue {
       from[i] = smem + pixel.from;
     }
 #pragma unroll
-    for (int first = 0; first < kBlockK; first += kPass) {
+    for (int first = 0; first < kBlockK / kColumns; first += kPass) {
       ptx::barrier_sync<128>(barrier);
 #pragma unroll
-      for (int m = 0; m < kTogether; ++m) turn<Rows>(rows, acc[m0 + m], m, first);
+      for (int m = 0; m < kTogether; ++m) {
+        if constexpr (kColumns == 1) {
+          turn<Rows>(rows, acc[m0 + m], m, first);
+        } else {
+          turn_pairs<Rows>(rows, acc[m0 + m], m, first);
+        }
+      }
       ptx::barrier_sync<128>(barrier);
 #pragma unroll 1
-      for (int k = 0; k < kPass && first + k < k_limit; k += kStep * kBatch) {
+      for (int k = 0; k < kPass && first + k < limit; k += kStep * kBatch) {
         Value v[kBatch][kParts];
 #pragma unroll
         for (int b = 0; b < kBatch; ++b) {
@@ -226,7 +239,7 @@ struct Epilogue {
         }
 #pragma unroll
         for (int b = 0; b < kBatch; ++b) {
-          const bool exists = first + k + b * kStep + k0 < k_limit;
+          const bool exists = first + k + b * kStep + k0 < limit;
 #pragma unroll
           for (int i = 0; i < kParts; ++i) {
             if (exists && to[i] != nullptr) {
@@ -260,6 +273,25 @@ struct Epilogue {
         uint32_t v[4];
         fragment(acc, first + c, v);
         ptx::stmatrix4<true>(matrix_row + c * Rows::kRowBytes, v);
+      }
+    }
+  }
+
+  // The same where neighbouring sums are a pair: four channels of eight sums.
+  template <typename Rows>
+  __device__ __forceinline__ void turn_pairs(const Rows& rows, const float (&acc)[kAccumulators], int m,
+                                             int first) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const uint32_t to = smem + rows.sum(m, {fragment_sum(warp, lane, half, 0).pixel, lane % 4});
+#pragma unroll
+      for (int c = 0; c < Rows::kPass; c += 4) {
+        const float x = acc[first + c + 2 * half], y = acc[first + c + 2 * half + 1];
+        if constexpr (kFloats) {
+          ptx::store_shared_floats(Rows::further(to, c), x, y);
+        } else {
+          ptx::store_shared4(Rows::further(to, c), pack2<Out>(x, y));
+        }
       }
     }
   }

@@ -30,8 +30,15 @@ FASTCONV_HOST_DEVICE constexpr bool shares_tiles(HaloStaging staging, int m_bloc
   return staging == HaloStaging::kTma && m_blocks <= 2 && columns == 1 && !lines;
 }
 
-// A filter tile of one step in shared memory: [filters][channels], or [channels][filters] as dgrad finds it in KRSC.
-enum class FilterTile : int8_t { kKMajor, kNMajor };
+// A filter tile of one step in shared memory.
+enum class FilterTile : int8_t {
+  kKMajor,  // [filters][channels]
+  kNMajor,  // [channels][filters], as dgrad finds it in KRSC
+  kPairs    // [filters][2][channels]: dgrad of a column stride of two, for the two columns of the output next to each
+            // other that meet neighbouring taps. A thread has both sums and stores them together.
+};
+// Columns of the output that a filter tile is for.
+FASTCONV_HOST_DEVICE constexpr int columns_at_once(FilterTile filter) { return filter == FilterTile::kPairs ? 2 : 1; }
 
 // What is multiplied.
 enum class HaloOperands : int8_t {
@@ -67,7 +74,7 @@ FASTCONV_HOST_DEVICE constexpr int parts_a_stage(HaloStaging staging, HaloOperan
 }
 
 struct HaloConfig {
-  int32_t block_k;   // filters a tile
+  int32_t block_k;   // filters a tile, times the columns at once
   int32_t m_blocks;  // blocks of 64 pixels a consumer warpgroup
   int32_t channels;  // of a staged halo: rows of 128, 64 or 32 bytes
   HaloStaging staging;

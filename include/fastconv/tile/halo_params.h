@@ -70,6 +70,7 @@ constexpr int halo_fixed_bytes(const HaloConfig& config, int out_bytes) {
 enum class StoreMode : int32_t {
   kChannels,  // 16-byte runs of channels
   kPixels,    // runs of pixels, one channel at a time
+  kPairs,     // two pixels of a channel that a thread has, FilterTile::kPairs
   kElements   // any strides
 };
 

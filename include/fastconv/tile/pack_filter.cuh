@@ -11,7 +11,8 @@
 
 namespace fastconv {
 
-// A block's share, by so many of its threads, which have a named barrier of their own.
+// A block's share, by so many of its threads, which have a named barrier of their own. kColumns of the output at once.
+template <int kColumns>
 struct FilterPacker {
   const HaloParams& params;
   const PackParams& pack;
@@ -35,7 +36,7 @@ struct FilterPacker {
       ptx::mbarrier_init(barrier, threads);
       ptx::mbarrier_init_fence();
     }
-    for (int tap = thread; tap < static_cast<int>(pack.taps.divisor); tap += threads) {
+    for (int tap = thread; tap < static_cast<int>(pack.step_taps.divisor); tap += threads) {
       ptx::store_shared4(table + 8 * tap, ~0u);
     }
     sync();
@@ -43,9 +44,9 @@ struct FilterPacker {
 
   __device__ __forceinline__ void sync() const { ptx::barrier_sync(block_barrier, threads); }
 
-  // For each tap its step of the first channel block, or -1 if it reaches no output, and steps to the next one.
+  // For each of the steps' taps the step of the first channel block, or -1 if it reaches no output; then steps to the
+  // next one, and where several columns meet a step in the upper half the filter's tap.
   __device__ __forceinline__ void find_steps() const {
-    const int filter_w = static_cast<int>(pack.filter_w.divisor);
     for (int p = 0; p < params.phase_count; ++p) {
       const OutputPhase& phase = params.phase[p];
       int step = phase.first_step;
@@ -53,8 +54,13 @@ struct FilterPacker {
         const TapGroup& group = params.group[g];
         for (int t = thread; t < group.rows * group.cols; t += threads) {
           const int i = t / group.cols, j = t - i * group.cols;
-          const uint32_t entry = table + 8 * ((group.r0 + i * group.dr) * filter_w + group.s0 + j * group.ds);
-          ptx::store_shared4(entry, step + t), ptx::store_shared4(entry + 4, phase.taps);
+#pragma unroll
+          for (int column = 0; column < kColumns; ++column) {
+            const int r = group.r0 + i * group.dr, s = group.s0 + j * group.ds + column;
+            const uint32_t entry = table + 8 * step_tap(pack, r, s);
+            const uint32_t tap = kColumns == 1 ? 0 : static_cast<uint32_t>(filter_tap(pack, r, s)) << 16;
+            ptx::store_shared4(entry, step + t), ptx::store_shared4(entry + 4, tap | phase.taps);
+          }
         }
         step += group.rows * group.cols;
       }
@@ -101,15 +107,18 @@ struct FilterPacker {
       int i, rest;
       pack.chunks.divmod(index, i, rest);
       const PackPiece piece(pack, first + i);
-      const PackChunk chunk(pack, piece, rest);
+      const PackChunk chunk(pack, piece, rest, kColumns);
       const uint32_t entry = table + 8 * chunk.tap, from = data + i * pack.piece_bytes;
       const int step = static_cast<int>(ptx::load_shared4(entry));
       if (step < 0) continue;
-      const int steps = piece.c_block * static_cast<int>(ptx::load_shared4(entry + 4)) + step;
+      int taps = static_cast<int>(ptx::load_shared4(entry + 4)), tap = chunk.tap;
+      if constexpr (kColumns > 1) tap = taps >> 16, taps &= 0xffff;
+      const bool in_filter = kColumns == 1 || tap >= 0;
+      const int steps = piece.c_block * taps + step;
       uint32_t value[8];
 #pragma unroll
-      for (int c = 0; c < 8; ++c) value[c] = ptx::load_shared2(from + 2 * chunk.slot(pack, c));
-      const int exist = chunk.exist(pack, piece);
+      for (int c = 0; c < 8; ++c) value[c] = ptx::load_shared2(from + 2 * chunk.slot(pack, c, in_filter ? tap : 0));
+      const int exist = in_filter ? chunk.exist(pack, piece) : 0;
       if (exist < 8) {
 #pragma unroll
         for (int c = 0; c < 8; ++c) value[c] = c < exist ? value[c] : 0;

@@ -25,8 +25,12 @@ struct PackParams {
   int64_t group;           // elements between the filters of two convolution groups
   int32_t rows, cols;      // per convolution group
   int32_t block_k_log2, channels_log2, piece_rows_log2;
+  int32_t filters_log2;         // of a tile: rows of an operand, or pairs of them (FilterTile::kPairs)
   int32_t channel_phases_log2;  // see staged_channel
   FastDivmod taps, filter_w, c_blocks, k_tiles;
+  // Taps that steps are for, row by row of `step_w` from column `first_s` on; of pairs some are not in the filter.
+  FastDivmod step_taps;
+  int32_t step_w, first_s;
   bool along_cols;      // a segment goes through the columns of one row; otherwise through the rows of one column
   bool copied;          // segments are contiguous, and multiples of 16 bytes
   FastDivmod segment;   // elements
@@ -48,11 +52,11 @@ struct PackPiece {
   FASTCONV_HOST_DEVICE PackPiece(const PackParams& pack, int32_t index) {
     int32_t rest, group, k_tile;
     pack.c_blocks.divmod(index, rest, c_block);
-    const int32_t pieces_log2 = pack.block_k_log2 - pack.piece_rows_log2;
+    const int32_t pieces_log2 = pack.filters_log2 - pack.piece_rows_log2;
     filter_tile = rest >> pieces_log2;
     tile_row = (rest & ((1 << pieces_log2) - 1)) << pack.piece_rows_log2;
     pack.k_tiles.divmod(filter_tile, group, k_tile);
-    const int32_t row = (k_tile << pack.block_k_log2) + tile_row, col = c_block << pack.channels_log2;
+    const int32_t row = (k_tile << pack.filters_log2) + tile_row, col = c_block << pack.channels_log2;
     rows = pack.rows - row, cols = pack.cols - col;
     source = group * pack.group + row * pack.row + col * pack.col;
   }
@@ -84,16 +88,28 @@ FASTCONV_HOST_DEVICE int32_t segment_slot(const PackParams& pack, int32_t outer)
   return pack.along_cols ? pack_slot(pack, outer, 0) : pack_slot(pack, 0, outer);
 }
 
+// Of a step's tap (r, s): its number, and the filter's, -1 if it has none there.
+FASTCONV_HOST_DEVICE int32_t step_tap(const PackParams& pack, int32_t r, int32_t s) {
+  return r * pack.step_w + s - pack.first_s;
+}
+FASTCONV_HOST_DEVICE int32_t filter_tap(const PackParams& pack, int32_t r, int32_t s) {
+  const int32_t filter_w = static_cast<int32_t>(pack.filter_w.divisor);
+  return s >= 0 && s < filter_w ? r * filter_w + s : -1;
+}
+
 // Chunk `index` of a piece. Neighbours are the rest of a channel block, then other taps of it.
 struct PackChunk {
-  int32_t row, column, tap;  // of the piece; the other columns follow at distances of 1 << channel_phases_log2
-  int32_t at;                // elements from the start of the packed step
+  int32_t row, column,
+      tap;     // of the piece; the other columns follow at distances of 1 << channel_phases_log2. Of steps
+  int32_t at;  // elements from the start of the packed step
 
-  FASTCONV_HOST_DEVICE PackChunk(const PackParams& pack, const PackPiece& piece, int32_t index) {
+  // `columns`: of the output at once.
+  FASTCONV_HOST_DEVICE PackChunk(const PackParams& pack, const PackPiece& piece, int32_t index, int32_t columns) {
     const int32_t chunks_log2 = pack.channels_log2 - 3, chunks = 1 << chunks_log2;
     const int32_t chunk = index & (chunks - 1);
-    pack.taps.divmod(index >> chunks_log2, row, tap);
-    const int32_t bytes = (((piece.tile_row + row) << chunks_log2) + chunk) * 16;
+    pack.step_taps.divmod(index >> chunks_log2, row, tap);
+    const int32_t beside = columns == 1 ? 0 : tap % columns;  // rows of taps are whole pairs
+    const int32_t bytes = ((((piece.tile_row + row) * columns + beside) << chunks_log2) + chunk) * 16;
     at = (bytes ^ (((bytes >> 7) & (chunks - 1)) << 4)) / 2;
     column = staged_channel(pack.channel_phases_log2, pack.channels_log2, chunk * 8);
   }
@@ -103,9 +119,9 @@ struct PackChunk {
     const int32_t phases = 1 << pack.channel_phases_log2;
     return row < piece.rows ? (piece.cols - column + phases - 1) >> pack.channel_phases_log2 : 0;
   }
-  // Where column i lies in the piece's shared memory.
-  FASTCONV_HOST_DEVICE int32_t slot(const PackParams& pack, int32_t i) const {
-    return pack_slot(pack, row, column + (i << pack.channel_phases_log2)) + tap;
+  // Where column i lies in the piece's shared memory, of the filter's tap.
+  FASTCONV_HOST_DEVICE int32_t slot(const PackParams& pack, int32_t i, int32_t filter_tap) const {
+    return pack_slot(pack, row, column + (i << pack.channel_phases_log2)) + filter_tap;
   }
 };
 

@@ -15,9 +15,9 @@ FASTCONV_HOST_DEVICE FragmentSum fragment_sum(int warp, int lane, int half, int 
   return {warp * 16 + half * 8 + lane / 4, lane % 4 * 2 + i};
 }
 
-// kTogether M-blocks at once, kVector pixels a lane. Rows hold groups of 8 pixels in the order of the output's rows,
-// places swizzled by channel: stmatrix stores 16-bit groups of eight channels at once, and a warp stores one float of
-// eight pixels of every second of eight channels.
+// kTogether M-blocks at once, kVector pixels a lane; of FilterTile::kPairs a pixel is two columns. Rows hold groups of
+// 8 pixels in the order of the output's rows, places swizzled by channel: stmatrix stores 16-bit groups of eight
+// channels at once, and a warp stores one float of eight pixels of every second of eight channels.
 template <int kVector, int kTogether, int kBlockK, int kElementBytes>
 struct PixelRows {
   static constexpr int kPixels = 64 * kTogether, kRowBytes = kPixels * kElementBytes, kGroupBytes = 8 * kElementBytes;
@@ -38,7 +38,9 @@ struct PixelRows {
                     : params.blocks_q_log2 < kTogether / 2 ? params.blocks_q_log2
                                                            : kTogether / 2) {}
 
-  static FASTCONV_HOST_DEVICE int swizzle(int channel) { return kElementBytes == 2 ? channel & 7 : channel >> 1 & 3; }
+  static FASTCONV_HOST_DEVICE int swizzle(int channel) {
+    return kElementBytes == 2 ? channel & 7 : kElementBytes == 4 ? channel >> 1 & 3 : channel & 1;
+  }
 
   // Where the group-th 8 pixels of M-block m lie in a channel's row. Bytes.
   FASTCONV_HOST_DEVICE int group(int m, int group, int channel) const {

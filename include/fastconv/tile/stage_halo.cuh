@@ -154,7 +154,7 @@ __device__ __forceinline__ void stage_filter(const HaloParams& params, int64_t f
 
 // The same tiles straight from a filter whose channels are contiguous (KRSC, or split); for dgrad those of KRSC are the
 // tile's filters. A stage is kColumns taps in kParts parts. One thread.
-template <int kBlockK, int kChannels, int kPixelBytes, bool kNMajor, int kColumns, int kParts, int kOf>
+template <int kBlockK, int kChannels, int kPixelBytes, FilterTile kFilter, int kColumns, int kParts, int kOf>
 __device__ __forceinline__ void stage_filter_direct(const HaloParams& params, const Tile& tile, const CUtensorMap* map,
                                                     Ring& ring, FilterTurn<kOf>& turn) {
   for_each_halo(params, tile, [&](const TapGroup& group, int c_block) {
@@ -165,7 +165,7 @@ __device__ __forceinline__ void stage_filter_direct(const HaloParams& params, co
         const int r = group.r0 + i * group.dr, s = group.s0 + j * group.ds;
         turn.stage(ring, [&] {
           ptx::mbarrier_arrive_expect(ring.full(), kParts * kColumns * kBlockK * kPixelBytes);
-          if constexpr (kNMajor) {
+          if constexpr (kFilter == FilterTile::kNMajor) {
 #pragma unroll
             for (int k = 0; k < kBlockK; k += 64) {
               ptx::tma_load(ring.stage() + k * kPixelBytes, map, tile.k_tile * kBlockK + k, s, r,
@@ -176,8 +176,8 @@ __device__ __forceinline__ void stage_filter_direct(const HaloParams& params, co
             for (int i = 0; i < kParts * kColumns; ++i) {
               const int part = i / kColumns, column = i % kColumns;
               ptx::tma_load(ring.stage() + i * kBlockK * kPixelBytes, map, block.c_block * kChannels,
-                            s + column * group.ds, r, tile.k_tile * kBlockK, block.filter_group + part * params.groups,
-                            ring.full());
+                            s + column * group.ds, r, tile.k_tile * (kBlockK / columns_at_once(kFilter)),
+                            block.filter_group + part * params.groups, ring.full());
             }
           }
         });

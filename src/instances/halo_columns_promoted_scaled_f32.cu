@@ -1,0 +1,4 @@
+#include "fastconv/kernels/halo_launch.cuh"
+
+template fastconv::Launcher fastconv::halo_launcher<fastconv::HaloStaging::kTma, fastconv::FilterTile::kPairs,
+                                                    fastconv::HaloOperands::kPromotedScaled, float>(int);
