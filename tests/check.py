@@ -38,25 +38,27 @@ def poison(device: str, *tensors: Tensor) -> None:
             del blocks
 
 
-def run_pass(pass_: str, o: Operands, problem: Problem, precision: str = "ieee") -> Tensor:
+def run_pass(pass_: str, o: Operands, problem: Problem, precision: str = "ieee", *, poisons: bool = True) -> Tensor:
     """One of the three ops, below autograd's front end."""
     ops = torch.ops.fastconv
     mode = {"precision": precision}
+    result = {"fprop": o.grad_output, "dgrad": o.input, "wgrad": o.weight}[pass_]
+    if poisons:
+        poison(result.device.type, result)
     if pass_ == "fprop":
-        poison(o.input.device.type, o.grad_output)
         return ops.conv2d(o.input, o.weight, o.bias, *problem.geometry, **mode)
     if pass_ == "dgrad":
-        poison(o.input.device.type, o.input)
         return ops.conv2d_input(problem.input_size, o.weight, o.grad_output, *problem.geometry, **mode)
-    poison(o.input.device.type, o.weight)
     return ops.conv2d_weight(o.input, problem.weight_size, o.grad_output, *problem.geometry, **mode)
 
 
-def run_forced(kernel: Kernel, o: Operands, problem: Problem, precision: str = "ieee") -> Tensor | None:
+def run_forced(
+    kernel: Kernel, o: Operands, problem: Problem, precision: str = "ieee", *, poisons: bool = True
+) -> Tensor | None:
     """What this kernel computes; None if the planner says that it refuses the problem. A failed launch is an error."""
     with fastconv.force_kernel(kernel.name):
         try:
-            return run_pass(kernel.pass_, o, problem, precision)
+            return run_pass(kernel.pass_, o, problem, precision, poisons=poisons)
         except RuntimeError as error:
             if not all(text in str(error) for text in ("no kernel for ", f"\n  {kernel.name} ")):
                 raise

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
@@ -10,7 +12,7 @@ from torch import Tensor
 
 import fastconv
 from check import KERNELS, MODES, Kernel, run_forced, run_pass
-from shapes import CASES, DTYPES, PASSES, Problem, operands
+from shapes import CASES, DTYPES, NCHW, PASSES, Operands, Problem, operands
 
 # Reductions long enough that an implementation would want to split them.
 SPLIT = {
@@ -58,6 +60,45 @@ def test_each_kernel_is_bitwise_repeatable(kernel: Kernel) -> None:
             again = run_forced(kernel, o, problem, mode)
             assert again is not None and torch.equal(first, again)
         repeats = 20  # of the other problems
+
+
+@cache
+def sources(problem: Problem, dtype: torch.dtype, layout: str) -> list[Operands]:
+    return [operands(problem, dtype, "cuda", seed, views=(layout,) * 3) for seed in range(2)]
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("kernel", [pytest.param(k, id=k.name) for k in KERNELS if k.device == "cuda"])
+def test_each_kernel_waits_for_the_kernel_before_it(kernel: Kernel) -> None:
+    """Here that one writes what it reads, where something else was before.
+
+    On Hopper gradients of the weight are launched in the meantime, and all kernels of a call but its first.
+    """
+
+    def write(o: Operands) -> Operands:
+        values = getattr(o, which)
+        ones = torch.ones(values.size(1), 1, 1, 1, device="cuda", dtype=values.dtype)
+        return replace(o, **{which: fastconv.conv2d(values, ones, groups=len(ones))})
+
+    problems = [p for p in (*SPLIT.values(), *CASES.values(), *NCHW.values()) if p.n]
+    modes = [*((torch.float32, mode) for mode in MODES), (torch.float16, "ieee"), (torch.float64, "ieee")]
+    which = "input" if kernel.pass_ == "fprop" else "grad_output"
+    waited = 0
+    for problem, (dtype, mode), layout in itertools.product(problems, modes, ("contiguous", "channels_last")):
+        both = sources(problem, dtype, layout)
+        written = [write(o) for o in both]
+        expected = [y for o in written if (y := run_forced(kernel, o, problem, mode)) is not None]
+        if not expected:
+            continue
+        torch.cuda.synchronize()
+        torch.cuda._sleep(20_000_000)  # until all are under way
+        results = [run_forced(kernel, write(both[i % 2]), problem, mode, poisons=False) for i in range(20)]
+        for i, result in enumerate(results):
+            assert result is not None and torch.equal(result, expected[i % 2])
+        waited += 1
+        if waited == 3:
+            break
+    assert waited > 0
 
 
 @names

@@ -5,11 +5,13 @@ from __future__ import annotations
 import gc
 import os
 import random
+import re
 import subprocess
 import sys
 import textwrap
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from threading import Thread
 from typing import Any
 
@@ -41,6 +43,19 @@ def test_threads_do_not_disturb_each_other(device: str) -> None:
     with ThreadPoolExecutor(8) as pool:
         for _ in range(5):
             assert all(map(equal, expected, pool.map(lambda seed: training_step(device, seed), range(8))))
+
+
+def test_the_source_of_each_kernel_waits_for_the_kernel_before_it() -> None:
+    """On Hopper it is launched before that one has ended, and what that one writes is not constant; launch.cuh."""
+    root = Path(__file__).parents[1]
+    kernels = 0
+    for file in (f for folder in ("include", "src") for f in (root / folder).rglob("*.cu*")):
+        text = file.read_text()
+        assert not re.search(r"__ldg\(|ld\.global\.nc", text), file
+        for kernel in text.split("__global__")[1:]:
+            assert "ptx::follow_previous_kernel();" in kernel, file
+            kernels += 1
+    assert kernels > 20
 
 
 @pytest.mark.cuda

@@ -56,7 +56,7 @@ BiasGradPlan plan_bias_grad(const ConvProblem& problem, const DeviceSpec& device
 
 template <typename T>
 void run(const ConvProblem& problem, const DeviceSpec& device, const void* grad_output, void* grad_bias,
-         void* workspace, cudaStream_t stream) {
+         void* workspace, Stream& stream) {
   constexpr int kVector = kBiasUnitBytes / sizeof(T);
   const BiasGradPlan plan = plan_bias_grad(problem, device);
   const BiasGradParams& params = plan.params;
@@ -79,12 +79,12 @@ int64_t bias_grad_workspace_bytes(const ConvProblem& problem, const DeviceSpec& 
 
 void bias_grad_cuda(const ConvProblem& problem, const DeviceSpec& device, const void* grad_output, void* grad_bias,
                     void* workspace, void* stream) {
-  auto* const cuda_stream = static_cast<cudaStream_t>(stream);
+  Stream ours{static_cast<cudaStream_t>(stream), true};  // behind the other gradients
   switch (problem.dtype) {
-    case DType::kFloat32: return run<float>(problem, device, grad_output, grad_bias, workspace, cuda_stream);
-    case DType::kFloat64: return run<double>(problem, device, grad_output, grad_bias, workspace, cuda_stream);
-    case DType::kFloat16: return run<__half>(problem, device, grad_output, grad_bias, workspace, cuda_stream);
-    case DType::kBFloat16: return run<__nv_bfloat16>(problem, device, grad_output, grad_bias, workspace, cuda_stream);
+    case DType::kFloat32: return run<float>(problem, device, grad_output, grad_bias, workspace, ours);
+    case DType::kFloat64: return run<double>(problem, device, grad_output, grad_bias, workspace, ours);
+    case DType::kFloat16: return run<__half>(problem, device, grad_output, grad_bias, workspace, ours);
+    case DType::kBFloat16: return run<__nv_bfloat16>(problem, device, grad_output, grad_bias, workspace, ours);
   }
 }
 

@@ -10,7 +10,7 @@
 namespace fastconv {
 
 const OperandRange* measure_operands(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers,
-                                     cudaStream_t stream) {
+                                     Stream& stream) {
   const auto [first, second] = read_tensors(problem);
   auto* const workspace = static_cast<char*>(buffers.workspace);
   auto* const blocks = reinterpret_cast<TensorRange*>(workspace + kRangesAt);

@@ -2,7 +2,6 @@
 #include "fastconv/kernels/patches.cuh"
 
 #include "fastconv/launch/launch.cuh"
-#include "fastconv/launch/launch.h"
 #include "fastconv/launch/launchers.h"
 #include "fastconv/planner/patches_family.h"
 
@@ -10,7 +9,7 @@ namespace fastconv {
 namespace {
 
 template <typename T, int kVector>
-void move(PatchMove how, const Plan& plan, const Patches& patches, void* image, void* workspace, cudaStream_t stream) {
+void move(PatchMove how, const Plan& plan, const Patches& patches, void* image, void* workspace, Stream& stream) {
   auto* const x = static_cast<T*>(image);
   auto* const z = static_cast<T*>(workspace);
   const LaunchShape shape{plan.grid, kPatchThreads};
@@ -26,7 +25,7 @@ void move(PatchMove how, const Plan& plan, const Patches& patches, void* image, 
 
 template <typename T, int kVector = 16 / sizeof(T)>
 void move_vectors(PatchMove how, const Plan& plan, const Patches& patches, void* image, void* workspace,
-                  cudaStream_t stream) {
+                  Stream& stream) {
   if (patches.vector == kVector) return move<T, kVector>(how, plan, patches, image, workspace, stream);
   if constexpr (kVector > 1) move_vectors<T, kVector / 2>(how, plan, patches, image, workspace, stream);
 }
@@ -34,7 +33,7 @@ void move_vectors(PatchMove how, const Plan& plan, const Patches& patches, void*
 }  // namespace
 
 void launch_move(PatchMove move, const Plan& plan, const Patches& patches, DType dtype, void* image, void* workspace,
-                 cudaStream_t stream) {
+                 Stream& stream) {
   switch (element_size(dtype)) {
     case 2: return move_vectors<uint16_t>(move, plan, patches, image, workspace, stream);
     case 4: return move_vectors<uint32_t>(move, plan, patches, image, workspace, stream);
@@ -42,7 +41,7 @@ void launch_move(PatchMove move, const Plan& plan, const Patches& patches, DType
   }
 }
 
-void launch_patches(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, cudaStream_t stream) {
+void launch_patches(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, Stream& stream) {
   const PatchesConfig& config = plan.kernel->patches;
   ConvBuffers inner = buffers;
   inner.x = buffers.workspace;
@@ -52,7 +51,7 @@ void launch_patches(const Plan& plan, const ConvProblem& problem, const ConvBuff
   };
   const bool scatters = problem.pass == Pass::kDgrad;
   if (!scatters) move(config.layout == PatchLayout::kRows ? PatchMove::kGatherRows : PatchMove::kGatherPlanes);
-  run_cuda(plan.inner->plan, plan.inner->problem, inner, stream);
+  run_plan(plan.inner->plan, plan.inner->problem, inner, stream);
   if (scatters) move(PatchMove::kScatterRows);
 }
 

@@ -187,21 +187,26 @@ DeviceSpec query_device(int device_index) {
 
 }  // namespace
 
-void run_cuda(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, void* stream) {
+void run_plan(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, Stream& stream) {
   const Launcher launcher = launcher_of(*plan.kernel, problem.dtype);
   if (launcher == nullptr) {
     throw std::runtime_error(std::string("fastconv: ") + plan.kernel->name + " is no CUDA kernel for " +
                              to_string(problem.dtype));
   }
-  auto* const cuda_stream = static_cast<cudaStream_t>(stream);
-  if (!is_scaled(*plan.kernel)) return launcher(plan, problem, buffers, cuda_stream);
+  if (!is_scaled(*plan.kernel)) return launcher(plan, problem, buffers, stream);
   // One of the two kernels finds its gate closed.
   ConvBuffers gated = buffers;
-  gated.gate = {measure_operands(plan, problem, buffers, cuda_stream), true};
+  gated.gate = {measure_operands(plan, problem, buffers, stream), true};
   gated.workspace = static_cast<char*>(buffers.workspace) + kRangeBytes;
-  launcher(plan, problem, gated, cuda_stream);
+  launcher(plan, problem, gated, stream);
   gated.gate.fits = false;
-  launcher_of(*plan.others->kernel, problem.dtype)(*plan.others, problem, gated, cuda_stream);
+  launcher_of(*plan.others->kernel, problem.dtype)(*plan.others, problem, gated, stream);
+}
+
+void run_cuda(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, void* stream) {
+  // A backward pass computes the input's gradient before the weight's.
+  Stream ours{static_cast<cudaStream_t>(stream), problem.pass == Pass::kWgrad};
+  run_plan(plan, problem, buffers, ours);
 }
 
 int current_cuda_device() {

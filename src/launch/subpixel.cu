@@ -3,7 +3,6 @@
 
 #include "fastconv/core/integers.h"
 #include "fastconv/launch/launch.cuh"
-#include "fastconv/launch/launch.h"
 #include "fastconv/launch/launchers.h"
 #include "fastconv/planner/subpixel_family.h"
 
@@ -12,7 +11,7 @@ namespace {
 
 template <typename T>
 void write_filter(const Plan& plan, const SubpixelFilter& filter, const ConvBuffers& from, const ConvBuffers& to,
-                  cudaStream_t stream) {
+                  Stream& stream) {
   const LaunchShape shape{ceil_div(filter.elements, kSubpixelThreads), kSubpixelThreads};
   launch(plan.kernel->name, write_subpixel_filter<T>, shape, stream, filter, static_cast<const T*>(from.w),
          static_cast<const T*>(from.bias), static_cast<T*>(to.w), static_cast<T*>(const_cast<void*>(to.bias)));
@@ -20,7 +19,7 @@ void write_filter(const Plan& plan, const SubpixelFilter& filter, const ConvBuff
 
 }  // namespace
 
-void launch_subpixel(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, cudaStream_t stream) {
+void launch_subpixel(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, Stream& stream) {
   const SubpixelLaunch subpixel = make_subpixel(plan.kernel->subpixel, problem);
   auto* const workspace = static_cast<char*>(buffers.workspace);
   const bool dgrad = problem.pass == Pass::kDgrad;
@@ -35,7 +34,7 @@ void launch_subpixel(const Plan& plan, const ConvProblem& problem, const ConvBuf
     case 4: write_filter<uint32_t>(plan, subpixel.filter, buffers, inner, stream); break;
     default: write_filter<uint64_t>(plan, subpixel.filter, buffers, inner, stream);
   }
-  run_cuda(plan.inner->plan, plan.inner->problem, inner, stream);
+  run_plan(plan.inner->plan, plan.inner->problem, inner, stream);
   launch_move(PatchMove::kScatterRows, plan, subpixel.blocks, problem.dtype, dgrad ? buffers.x : buffers.y, inner.y,
               stream);
 }

@@ -1,6 +1,7 @@
 // Sums of grad_output over all but its channels, in two passes of fixed order.
 #pragma once
 
+#include "fastconv/ptx/dependent_launch.cuh"
 #include "fastconv/tile/add_partials.cuh"
 #include "fastconv/tile/element.cuh"
 
@@ -59,6 +60,7 @@ struct BiasUnits {
 template <typename T, int kVector, bool kAcross>
 __global__ void __launch_bounds__(kBiasThreads)
     bias_grad_slices(const __grid_constant__ BiasGradParams params, const T* grad, Accumulator<T>* partial) {
+  ptx::follow_previous_kernel();
   using Acc = Accumulator<T>;
   using Unit = BiasUnit<T, kVector>;
   constexpr int kSums = kAcross ? kVector : 1;
@@ -99,6 +101,7 @@ __global__ void __launch_bounds__(kBiasThreads)
 template <typename T>
 __global__ void __launch_bounds__(kBiasThreads)
     bias_grad_total(const Accumulator<T>* partial, T* grad_bias, int64_t channels, int64_t slices) {
+  ptx::follow_previous_kernel();
   const int64_t channel = (int64_t{blockIdx.x} * kBiasThreads + threadIdx.x) / 32, lane = threadIdx.x % 32;
   if (channel >= channels) return;
   Accumulator<T> sum =

@@ -3,6 +3,7 @@
 // see halo_params.h.
 #pragma once
 
+#include "fastconv/ptx/dependent_launch.cuh"
 #include "fastconv/ptx/warpgroup.cuh"
 #include "fastconv/tile/epilogue_lines.cuh"
 #include "fastconv/tile/epilogue_sm90.cuh"
@@ -223,10 +224,6 @@ __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
 
   constexpr bool kShares = shares_tiles(kStaging, kMBlocks, kColumns, kLines);
 
-  if constexpr (kOperands != HaloOperands::kHalf) {
-    if (is_closed(params.gate)) return;
-  }
-
   auto walk_of = [&](int pipeline) {
     return TileWalk<kLines>(params, blockIdx.x * kPipelines + pipeline, gridDim.x * kPipelines);
   };
@@ -259,12 +256,12 @@ __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
     if constexpr (kStaging == HaloStaging::kPlanes || kStaging == HaloStaging::kFloats) ptx::tma_prefetch(&in_maps);
     if (params.filter_direct) ptx::tma_prefetch(&filter_map);
   }
-  if (params.prepares) {
-    prepare_operands<kStaging, kFilter, kLines, kOperands>(params, in_maps, smem, warp, lane);
-  } else {
-    __syncthreads();
+  __syncthreads();
+  ptx::follow_previous_kernel();
+  if constexpr (kOperands != HaloOperands::kHalf) {
+    if (is_closed(params.gate)) return;
   }
-  ptx::allow_next_kernel();  // a weight gradient begins early
+  if (params.prepares) prepare_operands<kStaging, kFilter, kLines, kOperands>(params, in_maps, smem, warp, lane);
 
   if (warp < 4 * Threads::kProducerWarpgroups) {
     ptx::release_registers<kProducerRegisters>();

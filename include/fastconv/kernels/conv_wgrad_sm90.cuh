@@ -5,6 +5,7 @@
 #pragma once
 
 #include "fastconv/ptx/cluster.cuh"
+#include "fastconv/ptx/dependent_launch.cuh"
 #include "fastconv/ptx/warpgroup.cuh"
 #include "fastconv/tile/fold.cuh"
 #include "fastconv/tile/mainloop_wgrad_floats_sm90.cuh"
@@ -68,7 +69,7 @@ __global__ __launch_bounds__((WgradConfig{kChannels, kBlocks, kUnits, kWarpgroup
   using Store = WgradJobStore<Out, kChannels, kBlocks, kUnits * kWarpgroups>;
   constexpr bool kFloats = kOperands != HaloOperands::kHalf;
   if constexpr (kFloats) {
-    if (params.gate.range != nullptr) ptx::wait_for_previous_kernel();
+    if (params.gate.range != nullptr) ptx::follow_previous_kernel();
     if (is_closed(params.gate)) return;
   }
 
@@ -102,7 +103,7 @@ __global__ __launch_bounds__((WgradConfig{kChannels, kBlocks, kUnits, kWarpgroup
   };
   if constexpr (kFloats) {
     if (params.x_split.parts > 0) {
-      ptx::wait_for_previous_kernel();
+      ptx::follow_previous_kernel();
       constexpr Operand kOperand = operand_of(kOperands);
       split_to_rows<kOperand>(params.x_split, buffer, warp, Threads::kWarps, lane);
       split_to_rows<kOperand>(params.y_split, buffer, y_turn(params.x_split.units), Threads::kWarps, lane);
@@ -111,7 +112,7 @@ __global__ __launch_bounds__((WgradConfig{kChannels, kBlocks, kUnits, kWarpgroup
   } else if constexpr (kStaging == WgradStaging::kTma || kStaging == WgradStaging::kTmaRows) {
     const bool reorder_x = params.x_order.units > 0, reorder_y = params.y_order.units > 0;
     const bool fold_x = params.x_fold.pixels > 0;
-    if (reorder_x || reorder_y || fold_x) ptx::wait_for_previous_kernel();
+    if (reorder_x || reorder_y || fold_x) ptx::follow_previous_kernel();
     if (reorder_x) reorder_to_rows(params.x_order, in_maps.x_planes, buffer, warp, Threads::kWarps, lane);
     if (reorder_y) {
       const int turn = y_turn(params.x_order.early);
@@ -126,8 +127,7 @@ __global__ __launch_bounds__((WgradConfig{kChannels, kBlocks, kUnits, kWarpgroup
   const WgradShare share(params, params.first_block + static_cast<int32_t>(blockIdx.x));
   clear_wgrad_tails(params, smem);
   __syncthreads();
-  ptx::allow_next_kernel();
-  ptx::wait_for_previous_kernel();
+  ptx::follow_previous_kernel();
 
   if (warp < Threads::kProducers / 32) {
     ptx::release_registers<Threads::kRegisters.producer>();

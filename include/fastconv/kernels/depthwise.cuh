@@ -3,6 +3,7 @@
 // float32.
 #pragma once
 
+#include "fastconv/ptx/dependent_launch.cuh"
 #include "fastconv/tile/depthwise_rows.cuh"
 
 namespace fastconv {
@@ -10,6 +11,7 @@ namespace fastconv {
 // Output and input gradient.
 template <typename T, typename Line>
 __global__ void __launch_bounds__(kDepthwiseThreads) depthwise(const __grid_constant__ DepthwiseParams params) {
+  ptx::follow_previous_kernel();
   constexpr DepthwiseConfig kConfig = Line::kConfig;
   constexpr int kColumns = kConfig.columns, kChannels = kConfig.channels();
   using Source = SourceRows<T, kConfig>;

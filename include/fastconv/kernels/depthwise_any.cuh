@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "fastconv/ptx/async_copy.cuh"
+#include "fastconv/ptx/dependent_launch.cuh"
 #include "fastconv/ptx/shared_memory.cuh"
 #include "fastconv/tile/depthwise_any.h"
 #include "fastconv/tile/element.cuh"
@@ -395,6 +396,7 @@ __device__ __forceinline__ void add_strand(const DepthwiseAnyParams& params, con
 template <typename T, int kRows, int kColumns>
 __global__ void __launch_bounds__(kDepthwiseAnyThreads, 4)
     depthwise_any(const __grid_constant__ DepthwiseAnyParams params) {
+  ptx::follow_previous_kernel();
   constexpr DepthwiseAnyConfig kConfig{kRows, kColumns};
   const DepthwiseAnyTile tile(params, static_cast<int32_t>(blockIdx.x));
   if (!tile.exists()) return;

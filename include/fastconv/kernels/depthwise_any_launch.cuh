@@ -11,8 +11,7 @@
 namespace fastconv {
 
 template <typename T, int kRows, int kColumns>
-void launch_depthwise_any(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers,
-                          cudaStream_t stream) {
+void launch_depthwise_any(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, Stream& stream) {
   if (plan.grid == 0) return;
   DepthwiseAnyParams params = depthwise_any_params(plan.kernel->depthwise_any, problem, plan.depthwise_any, plan.split);
   switch (problem.pass) {

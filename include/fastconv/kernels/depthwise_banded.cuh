@@ -2,6 +2,7 @@
 // of the source pass through a warp, which adds each to all rows of targets that see it. Sums are float32.
 #pragma once
 
+#include "fastconv/ptx/dependent_launch.cuh"
 #include "fastconv/tile/banded_rows.cuh"
 #include "fastconv/tile/depthwise_definition.cuh"
 
@@ -49,6 +50,7 @@ __device__ __forceinline__ void copy(const float (&from)[4], float (&to)[4]) {
 template <typename T, typename Line>
 __global__ void __launch_bounds__(32) depthwise_banded(const __grid_constant__ DepthwiseBandedParams params) {
 #if __CUDA_ARCH__ >= 800
+  ptx::follow_previous_kernel();
   constexpr DepthwiseBandedConfig kConfig = Line::kConfig;
   constexpr DepthwiseConfig kRows = kConfig.rows();
   constexpr int kSlots = kRows.slots(), kShift = kRows.shift(), kStep = kRows.rows_a_shift();
@@ -118,6 +120,7 @@ template <typename T, typename Line>
 __global__ void __launch_bounds__(kBandedThreads)
     depthwise_banded_any_rows(const __grid_constant__ DepthwiseBandedParams params) {
 #if __CUDA_ARCH__ >= 800
+  ptx::follow_previous_kernel();
   constexpr DepthwiseBandedConfig kConfig = Line::kConfig;
   constexpr int kAhead = kConfig.ahead, kPitch = kConfig.filter_pitch();
   extern __shared__ __align__(16) uint16_t banded_filter[];
@@ -192,6 +195,7 @@ template <typename T, typename Line>
 __global__ void __launch_bounds__(kBandedThreads)
     depthwise_banded_wgrad(const __grid_constant__ DepthwiseBandedParams params) {
 #if __CUDA_ARCH__ >= 800
+  ptx::follow_previous_kernel();
   constexpr DepthwiseBandedConfig kConfig = Line::kConfig;
   constexpr DepthwiseConfig kRows = kConfig.rows();
   constexpr int kSlots = kRows.slots(), kStep = kRows.rows_a_shift(), kAhead = kConfig.ahead;

@@ -18,8 +18,7 @@ struct DepthwiseBandedLine {
 };
 
 template <typename T, typename Line>
-void launch_depthwise_banded(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers,
-                             cudaStream_t stream) {
+void launch_depthwise_banded(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, Stream& stream) {
   constexpr DepthwiseBandedConfig kConfig = Line::kConfig;
   if (plan.grid == 0) return;
   DepthwiseBandedParams params = depthwise_banded_params(plan, problem);

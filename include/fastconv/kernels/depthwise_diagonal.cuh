@@ -2,6 +2,7 @@
 // the source pass through shared memory, and a warp adds each to all rows of targets that see it. Sums are float32.
 #pragma once
 
+#include "fastconv/ptx/dependent_launch.cuh"
 #include "fastconv/ptx/mma.cuh"
 #include "fastconv/ptx/shared_memory.cuh"
 #include "fastconv/tile/depthwise_definition.cuh"
@@ -52,6 +53,7 @@ template <typename T, typename Line>
 __global__ void __launch_bounds__(32 * kMostDiagonalWarps, Line::kConfig.warps / kMostDiagonalWarps)
     depthwise_diagonal(const __grid_constant__ DepthwiseDiagonalParams params) {
 #if __CUDA_ARCH__ >= 800
+  ptx::follow_previous_kernel();
   constexpr DepthwiseDiagonalConfig kConfig = Line::kConfig;
   constexpr DepthwiseConfig kRows = kConfig.rows();
   constexpr int kSlots = kRows.slots(), kShift = kRows.shift(), kStageRows = kConfig.stage_rows();

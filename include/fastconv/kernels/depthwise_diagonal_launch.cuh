@@ -20,7 +20,7 @@ struct DepthwiseDiagonalLine {
 
 template <typename T, typename Line>
 void launch_depthwise_diagonal(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers,
-                               cudaStream_t stream) {
+                               Stream& stream) {
   if (plan.grid == 0) return;
   const LaunchShape shape{plan.grid, plan.block_threads, plan.smem_bytes};
   const char* name = plan.kernel->name;

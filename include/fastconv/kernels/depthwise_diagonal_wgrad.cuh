@@ -3,6 +3,7 @@
 // eight channels in registers.
 #pragma once
 
+#include "fastconv/ptx/dependent_launch.cuh"
 #include "fastconv/ptx/mma.cuh"
 #include "fastconv/ptx/shared_memory.cuh"
 #include "fastconv/tile/depthwise_diagonal_wgrad.h"
@@ -16,6 +17,7 @@ template <typename T, typename Line>
 __global__ void __launch_bounds__(kDiagonalWgradThreads, DiagonalWgradConfig{Line::kConfig}.blocks())
     depthwise_diagonal_wgrad(const __grid_constant__ DiagonalWgradParams params) {
 #if __CUDA_ARCH__ >= 800
+  ptx::follow_previous_kernel();
   constexpr DiagonalWgradConfig kConfig{Line::kConfig};
   constexpr DepthwiseConfig kRows = kConfig.rows();
   constexpr int kSlots = kRows.slots(), kStride = kConfig.stride, kTaps = kConfig.taps, kUnits = kConfig.units();

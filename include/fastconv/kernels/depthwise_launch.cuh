@@ -21,7 +21,7 @@ struct DepthwiseLine {
 };
 
 template <typename T, typename Line>
-void launch_depthwise(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, cudaStream_t stream) {
+void launch_depthwise(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, Stream& stream) {
   constexpr DepthwiseConfig kConfig = Line::kConfig;
   if (plan.grid == 0) return;
   DepthwiseParams params = depthwise_params(plan, problem);

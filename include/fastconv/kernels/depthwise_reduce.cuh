@@ -2,6 +2,7 @@
 #pragma once
 
 #include "fastconv/core/problem.h"
+#include "fastconv/ptx/dependent_launch.cuh"
 #include "fastconv/tile/add_partials.cuh"
 #include "fastconv/tile/element.cuh"
 
@@ -23,6 +24,7 @@ struct DepthwiseReduction {
 template <typename T>
 __global__ void __launch_bounds__(kDepthwiseReduceThreads)
     depthwise_reduce(const __grid_constant__ DepthwiseReduction params) {
+  ptx::follow_previous_kernel();
   __shared__ float shared[kDepthwiseReduceThreads];
   const auto thread = static_cast<int32_t>(threadIdx.x);
   const int32_t beside = kDepthwiseReduceThreads / params.strands;

@@ -15,8 +15,7 @@ namespace fastconv {
 
 // Adds the plan's slices, whose sums are in the workspace.
 template <typename T>
-void launch_depthwise_reduce(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers,
-                             cudaStream_t stream) {
+void launch_depthwise_reduce(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, Stream& stream) {
   DepthwiseReduction params{};
   params.sums = static_cast<const float*>(buffers.workspace);
   params.dw = buffers.w;

@@ -2,6 +2,7 @@
 // walks tiles of dy. Threads of a block, and then blocks, are added up in an order that does not change.
 #pragma once
 
+#include "fastconv/ptx/dependent_launch.cuh"
 #include "fastconv/tile/depthwise_rows.cuh"
 
 namespace fastconv {
@@ -57,6 +58,7 @@ __device__ __forceinline__ void add_products(const DepthwiseParams& params, cons
 // part; otherwise there is one for each run of threads that have different channels.
 template <typename T, typename Line>
 __global__ void __launch_bounds__(kDepthwiseThreads) depthwise_wgrad(const __grid_constant__ DepthwiseParams params) {
+  ptx::follow_previous_kernel();
   constexpr DepthwiseConfig kConfig = Line::kConfig;
   constexpr int kRows = kConfig.taps, kAcross = kConfig.taps_w, kAll = kRows * kAcross;
   constexpr int kChannels = kConfig.channels();

@@ -87,7 +87,7 @@ GemmBuffers<T> gemm_buffers(const ConvProblem& problem, const ConvBuffers& buffe
 
 template <typename T, typename Gemm>
 void launch_reduce(const Plan& plan, const typename Gemm::Params& params, const GemmBuffers<T>& buffers,
-                   int64_t outputs, int64_t slices, cudaStream_t stream) {
+                   int64_t outputs, int64_t slices, Stream& stream) {
   constexpr int kThreads = 256;
   const int64_t grid = std::min<int64_t>(ceil_div(outputs, kThreads), INT32_MAX);
   launch(plan.kernel->name, reduce_splits<T, Gemm>, LaunchShape{grid, kThreads}, stream, params, buffers, outputs,
@@ -95,7 +95,7 @@ void launch_reduce(const Plan& plan, const typename Gemm::Params& params, const 
 }
 
 template <typename T, typename Line>
-void launch_direct(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, cudaStream_t stream) {
+void launch_direct(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, Stream& stream) {
   using Config = typename Line::Config;
   using Access = DirectAccess<Line::kPass, Line::kReads, T>;
   using Gemm = DirectGemm<Line::kPass>;

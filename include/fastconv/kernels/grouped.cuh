@@ -2,6 +2,7 @@
 // groups, and its warps take some pixels of one group at a time.
 #pragma once
 
+#include "fastconv/ptx/dependent_launch.cuh"
 #include "fastconv/ptx/mbarrier.cuh"
 #include "fastconv/tile/epilogue_grouped.cuh"
 #include "fastconv/tile/kept.cuh"
@@ -54,6 +55,7 @@ template <typename T, GroupedOperands kOperands, int kFilters>
 __global__ void __launch_bounds__(kGroupedThreads, GroupedConfig{kOperands, kFilters}.blocks_per_sm())
     grouped_conv(const __grid_constant__ GroupedParams params, const GroupedBuffers<T> buffers) {
 #if __CUDA_ARCH__ >= 800
+  ptx::follow_previous_kernel();
   constexpr GroupedConfig kConfig{kOperands, kFilters};
   constexpr bool kRound = kOperands == GroupedOperands::kTf32;
   constexpr bool kChains = kOperands == GroupedOperands::kFloat;  // of sums that are put aside and added

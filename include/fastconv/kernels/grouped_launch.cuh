@@ -11,8 +11,7 @@
 namespace fastconv {
 
 template <typename T, GroupedOperands kOperands, int kFilters>
-void launch_grouped_wgrad(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers,
-                          cudaStream_t stream) {
+void launch_grouped_wgrad(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, Stream& stream) {
   const GroupedWgradParams params = grouped_wgrad_params(plan.kernel->grouped, problem, plan.grouped, plan.split);
   auto* w = static_cast<T*>(buffers.w);
   auto* partial = static_cast<float4*>(buffers.workspace);
@@ -27,7 +26,7 @@ void launch_grouped_wgrad(const Plan& plan, const ConvProblem& problem, const Co
 }
 
 template <typename T, GroupedOperands kOperands, int kFilters>
-void launch_grouped(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, cudaStream_t stream) {
+void launch_grouped(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, Stream& stream) {
   if (problem.pass == Pass::kWgrad) return launch_grouped_wgrad<T, kOperands, kFilters>(plan, problem, buffers, stream);
   if (plan.grid == 0) return;
   const bool dgrad = problem.pass == Pass::kDgrad;

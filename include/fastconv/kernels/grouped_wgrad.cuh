@@ -2,6 +2,7 @@
 // see grouped_wgrad_walk.cuh; a second kernel adds the parts.
 #pragma once
 
+#include "fastconv/ptx/dependent_launch.cuh"
 #include "fastconv/ptx/mbarrier.cuh"
 #include "fastconv/tile/add_partials.cuh"
 #include "fastconv/tile/element.cuh"
@@ -39,6 +40,7 @@ template <typename T, GroupedOperands kOperands, int kFilters>
 __global__ void __launch_bounds__(kGroupedThreads, GroupedConfig{kOperands, kFilters}.wgrad_blocks_per_sm())
     grouped_wgrad(const __grid_constant__ GroupedWgradParams params, const GroupedWgradBuffers<T> buffers) {
 #if __CUDA_ARCH__ >= 800
+  ptx::follow_previous_kernel();
   constexpr GroupedConfig kConfig{kOperands, kFilters};
   constexpr int kTiles = kFilters / 8, kUnitThreads = kConfig.unit_threads(), kStep = kConfig.step_pixels();
   using Tensor =
@@ -117,6 +119,7 @@ template <typename T>
 __global__ void __launch_bounds__(kReduceThreads)
     reduce_grouped_wgrad(const __grid_constant__ GroupedWgradParams params, const GroupedConfig config, T* w,
                          const float4* partial, int32_t strands) {
+  ptx::follow_previous_kernel();
   const int64_t quads = int64_t{params.by_jobs.divisor} * params.job_quads;
   add_partials(partial, quads, params.parts, strands, [&](int64_t at, const float4& sum) {
     int32_t index, quad;

@@ -11,7 +11,7 @@ namespace fastconv {
 
 template <typename T, typename Out, int kBlockK, int kMBlocks, int kChannels, HaloStaging kStaging, FilterTile kFilter,
           int kColumns, bool kLines, HaloOperands kOperands>
-void launch_halo(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, cudaStream_t stream) {
+void launch_halo(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, Stream& stream) {
   if (plan.grid == 0) return;
   const bool dgrad = problem.pass == Pass::kDgrad;
   HaloLaunch halo = halo_launch(plan, problem);

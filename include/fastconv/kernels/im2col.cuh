@@ -2,6 +2,7 @@
 #pragma once
 
 #include "fastconv/kernels/simt_gemm.cuh"
+#include "fastconv/ptx/dependent_launch.cuh"
 #include "fastconv/tile/conv_coords.cuh"
 
 namespace fastconv {
@@ -19,6 +20,7 @@ struct ColumnBlock {
 template <typename T>
 __global__ void __launch_bounds__(256)
     fill_columns(const __grid_constant__ ColumnBlock block, const T* source, T* columns) {
+  ptx::follow_previous_kernel();
   const int64_t count = block.groups * block.taps * block.pixels;
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += int64_t{gridDim.x} * blockDim.x) {
     const int64_t pixel = block.first_pixel + i % block.pixels;

@@ -10,7 +10,7 @@ namespace fastconv {
 // The product with one block, and the sums' way out once the reduction is complete.
 template <typename T, typename Line>
 void multiply_columns(const Plan& plan, const ConvProblem& problem, const ColumnBlock& params,
-                      const GemmBuffers<T>& gemm, bool complete, cudaStream_t stream) {
+                      const GemmBuffers<T>& gemm, bool complete, Stream& stream) {
   using Config = typename Line::Config;
   using Gemm = ColumnsGemm<Line::kPass>;
   constexpr bool kWgrad = Line::kPass == Pass::kWgrad;
@@ -28,7 +28,7 @@ void multiply_columns(const Plan& plan, const ConvProblem& problem, const Column
 }
 
 template <typename T, typename Line>
-void launch_im2col(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, cudaStream_t stream) {
+void launch_im2col(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, Stream& stream) {
   constexpr bool kWgrad = Line::kPass == Pass::kWgrad;
   const Im2colBlocks blocks = im2col_blocks(*plan.kernel, problem);
   ColumnBlock params{};

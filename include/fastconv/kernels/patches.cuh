@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "fastconv/ptx/dependent_launch.cuh"
 #include "fastconv/tile/element.cuh"
 #include "fastconv/tile/patches.h"
 
@@ -15,6 +16,7 @@ inline constexpr int kPatchBlocksPerSm = 4;  // 64 registers a thread
 template <typename T, int kVector, PatchLayout kLayout>
 __global__ void __launch_bounds__(kPatchThreads, kPatchBlocksPerSm)
     gather_patches(const __grid_constant__ Patches patches, const T* image, T* to) {
+  ptx::follow_previous_kernel();
   using Word = Words<sizeof(T) * kVector>;
   const auto unit = static_cast<int32_t>(blockIdx.x * (kPatchThreads / 32) + threadIdx.x / 32);
   if (unit >= patches.units) return;
@@ -45,6 +47,7 @@ __global__ void __launch_bounds__(kPatchThreads, kPatchBlocksPerSm)
 template <typename T, int kVector>
 __global__ void __launch_bounds__(kPatchThreads, kPatchBlocksPerSm)
     scatter_patches(const __grid_constant__ Patches patches, const T* from, T* image) {
+  ptx::follow_previous_kernel();
   using Word = Words<sizeof(T) * kVector>;
   const auto unit = static_cast<int32_t>(blockIdx.x * (kPatchThreads / 32) + threadIdx.x / 32);
   if (unit >= patches.units) return;

@@ -2,8 +2,8 @@
 // fixed order.
 #pragma once
 
+#include "fastconv/ptx/dependent_launch.cuh"
 #include "fastconv/ptx/mbarrier.cuh"
-#include "fastconv/ptx/warpgroup.cuh"
 #include "fastconv/tile/add_partials.cuh"
 #include "fastconv/tile/store_wgrad.cuh"
 
@@ -24,8 +24,7 @@ __global__ __launch_bounds__(kReduceRowsThreads) void reduce_wgrad_rows(const __
   const int64_t all = int64_t{params.jobs.divisor} * Store::kAll;
   const auto* partial = reinterpret_cast<const float4*>(params.partial) + int64_t{index} * Store::kAll;
 
-  ptx::allow_next_kernel();
-  ptx::wait_for_previous_kernel();
+  ptx::follow_previous_kernel();
   if (is_closed(params.gate)) return;
   Store::template put_rows<kReduceRowsThreads / 32>(params, job, rows, slice, threadIdx.x, [&](int quad) {
     return add_in_order(0, 1, params.partials, [&](int part) { return partial[part * all + quad]; });
@@ -41,8 +40,7 @@ __global__ __launch_bounds__(kReduceThreads) void reduce_wgrad(const __grid_cons
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   constexpr int kQuads = 16 * kChannels * kBlocks;  // of a unit
   const int64_t quads = int64_t{params.jobs.divisor} * kSlots * kQuads;
-  ptx::allow_next_kernel();
-  ptx::wait_for_previous_kernel();
+  ptx::follow_previous_kernel();
   if (is_closed(params.gate)) return;
   add_partials(reinterpret_cast<const float4*>(params.partial), quads, params.partials, strands,
                [&](int64_t at, const float4& sum) {

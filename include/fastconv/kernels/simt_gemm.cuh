@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "fastconv/ptx/dependent_launch.cuh"
 #include "fastconv/tile/add_partials.cuh"
 #include "fastconv/tile/epilogue.cuh"
 #include "fastconv/tile/mainloop_simt.cuh"
@@ -66,6 +67,7 @@ template <typename T, typename Config, typename AccessA, typename AccessB, int k
 __global__ void __launch_bounds__(Config::kThreads, kBlocksPerSm)
     simt_gemm(const __grid_constant__ typename Gemm::Params params, const __grid_constant__ GemmBuffers<T> buffers,
               int32_t chain) {
+  ptx::follow_previous_kernel();
   using Acc = Accumulator<T>;
   extern __shared__ __align__(16) unsigned char shared_bytes[];
   auto& smem = *reinterpret_cast<GemmStorage<Gemm, Config, T>*>(shared_bytes);
@@ -120,6 +122,7 @@ template <typename T, typename Gemm>
 __global__ void __launch_bounds__(256)
     reduce_splits(const __grid_constant__ typename Gemm::Params params, const __grid_constant__ GemmBuffers<T> buffers,
                   int64_t outputs, int64_t slices) {
+  ptx::follow_previous_kernel();
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < outputs; i += int64_t{gridDim.x} * blockDim.x) {
     const Accumulator<T> sum = add_in_order(int64_t{0}, int64_t{1}, slices,
                                             [&](int64_t slice) { return buffers.partial[slice * outputs + i]; });

@@ -2,6 +2,7 @@
 // shared memory, see stem_walk.cuh.
 #pragma once
 
+#include "fastconv/ptx/dependent_launch.cuh"
 #include "fastconv/tile/mainloop_stem.cuh"
 #include "fastconv/tile/stage_stem.cuh"
 
@@ -167,6 +168,7 @@ template <int kParts, int kFilters, Operand kOperand>
 __global__ void __launch_bounds__(kStemThreads, 1)
     stem_fprop(const __grid_constant__ StemParams params, const StemBuffers buffers) {
 #if __CUDA_ARCH__ >= 800
+  ptx::follow_previous_kernel();
   using Unit = StemUnit<kParts, kFilters, kOperand>;
   constexpr bool kScaled = kOperand == Operand::kFp16;
   if (is_closed(buffers.gate)) return;

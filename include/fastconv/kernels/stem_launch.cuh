@@ -10,7 +10,7 @@
 namespace fastconv {
 
 template <int kParts, int kFilters, Operand kOperand>
-void launch_stem_wgrad(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, cudaStream_t stream) {
+void launch_stem_wgrad(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, Stream& stream) {
   const StemWgradParams params = stem_wgrad_params(plan.kernel->stem, problem, plan.stem);
   const StemWgradBuffers tensors{static_cast<const float*>(buffers.x), static_cast<const float*>(buffers.y),
                                  static_cast<float*>(buffers.w), static_cast<float4*>(buffers.workspace), buffers.gate};
@@ -24,7 +24,7 @@ void launch_stem_wgrad(const Plan& plan, const ConvProblem& problem, const ConvB
 }
 
 template <int kParts, int kFilters, Operand kOperand>
-void launch_stem(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, cudaStream_t stream) {
+void launch_stem(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, Stream& stream) {
   if (problem.pass == Pass::kWgrad)
     return launch_stem_wgrad<kParts, kFilters, kOperand>(plan, problem, buffers, stream);
   if (plan.grid == 0) return;

@@ -2,6 +2,7 @@
 // for some taps, see stem_walk.cuh; a second kernel adds the blocks' sums.
 #pragma once
 
+#include "fastconv/ptx/dependent_launch.cuh"
 #include "fastconv/tile/add_partials.cuh"
 #include "fastconv/tile/mainloop_stem.cuh"
 #include "fastconv/tile/stage_stem.cuh"
@@ -33,6 +34,7 @@ template <int kParts, int kFilters, Operand kOperand>
 __global__ void __launch_bounds__(kStemThreads, 1)
     stem_wgrad(const __grid_constant__ StemWgradParams params, const StemWgradBuffers buffers) {
 #if __CUDA_ARCH__ >= 800
+  ptx::follow_previous_kernel();
   constexpr StemConfig kConfig{kParts, kFilters, kOperand};
   constexpr int kBlocks = kConfig.filter_blocks(), kTiles = kConfig.tap_tiles();
   constexpr bool kScaled = kOperand == Operand::kFp16;
@@ -147,6 +149,7 @@ __global__ void __launch_bounds__(kStemThreads, 1)
 template <int kParts, int kFilters, Operand kOperand>
 __global__ void __launch_bounds__(kReduceThreads)
     reduce_stem_wgrad(const __grid_constant__ StemWgradParams params, StemWgradBuffers buffers, int32_t strands) {
+  ptx::follow_previous_kernel();
   if (is_closed(buffers.gate)) return;
   constexpr StemConfig kConfig{kParts, kFilters, kOperand};
   const int64_t quads = int64_t{params.by_jobs.divisor} * params.job_quads;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "fastconv/ptx/dependent_launch.cuh"
 #include "fastconv/tile/subpixel.h"
 
 namespace fastconv {
@@ -12,6 +13,7 @@ template <typename T>
 __global__ void __launch_bounds__(kSubpixelThreads)
     write_subpixel_filter(const __grid_constant__ SubpixelFilter filter, const T* from, const T* bias, T* to,
                           T* to_bias) {
+  ptx::follow_previous_kernel();
   const auto element = static_cast<int32_t>(blockIdx.x * kSubpixelThreads + threadIdx.x);
   if (element >= filter.elements) return;
   const int64_t place = filter.place(element);

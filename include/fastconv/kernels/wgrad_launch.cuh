@@ -13,7 +13,7 @@ namespace fastconv {
 
 template <typename T, typename Out, int kChannels, int kBlocks, int kUnits, int kWarpgroups, WgradStaging kStaging,
           HaloOperands kOperands>
-void launch_wgrad(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, cudaStream_t stream) {
+void launch_wgrad(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, Stream& stream) {
   WgradLaunch wgrad = wgrad_launch(plan, problem);
   WgradParams& params = wgrad.params;
   params.x.data = buffers.x, params.y.data = buffers.y, params.w = buffers.w;
@@ -58,7 +58,6 @@ void launch_wgrad(const Plan& plan, const ConvProblem& problem, const ConvBuffer
   for (int i = 0; i < wgrad.y_maps; ++i) y_maps.map[i] = encode_tensor_map(wgrad.y_map[i], y_operand, params.y.data);
 
   LaunchShape shape{plan.grid, plan.block_threads, plan.smem_bytes};
-  shape.early = true;
   shape.cluster = params.cluster.divisor;
   auto start = [&] {
     const auto kernel = conv_wgrad_sm90<T, Out, kChannels, kBlocks, kUnits, kWarpgroups, kStaging, kOperands>;
@@ -84,13 +83,11 @@ void launch_wgrad(const Plan& plan, const ConvProblem& problem, const ConvBuffer
   if (params.store != WgradStore::kQuads) {
     LaunchShape reduce{int64_t{params.jobs.divisor} * 4 * params.m_blocks, kReduceRowsThreads,
                        kWgradStoreRows * params.store_pitch};
-    reduce.early = true;
     return launch(plan.kernel->name, reduce_wgrad_rows<Out, kChannels, kBlocks, kSlots>, reduce, stream, params);
   }
   const int64_t quads = int64_t{params.jobs.divisor} * kSlots * 16 * kChannels * kBlocks;
   const int strands = reduce_strands(params.partials);
   LaunchShape reduce{reduce_blocks(quads, strands), kReduceThreads};
-  reduce.early = true;
   launch(plan.kernel->name, reduce_wgrad<Out, kChannels, kBlocks, kSlots>, reduce, stream, params, strands);
 }
 

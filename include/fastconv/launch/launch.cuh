@@ -10,6 +10,8 @@
 #include <string>
 #include <utility>
 
+#include "fastconv/launch/stream.h"
+
 namespace fastconv {
 
 inline void check_cuda(cudaError_t status, const char* what) {
@@ -18,43 +20,54 @@ inline void check_cuda(cudaError_t status, const char* what) {
   throw std::runtime_error(std::string("fastconv: ") + what + ": " + cudaGetErrorString(status));
 }
 
-// Blocks have at most 48 KiB of dynamic shared memory unless their kernel has asked for more, on each device.
-inline void allow_shared_memory(const void* kernel, int smem_bytes, const char* name) {
-  constexpr int kDefaultBytes = 48 * 1024;
-  if (smem_bytes <= kDefaultBytes) return;
+// What is known of a kernel on a device.
+struct KernelState {
+  int allowed_bytes;  // of dynamic shared memory: 48 KiB unless it has asked for more
+  bool follows;       // waits for the kernel before it, see ptx/dependent_launch.cuh
+};
+
+// With room for so much shared memory.
+inline KernelState prepare_kernel(const void* kernel, int smem_bytes, const char* name) {
+  constexpr int kDefaultBytes = 48 * 1024, kFollowing = 90;
   static std::mutex mutex;
-  static std::map<std::pair<const void*, int>, int> allowed_bytes;
+  static std::map<std::pair<const void*, int>, KernelState> states;
   int device = 0;
   check_cuda(cudaGetDevice(&device), name);
   const std::lock_guard lock(mutex);
-  int& allowed = allowed_bytes[{kernel, device}];
-  if (smem_bytes <= allowed) return;
-  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes), name);
-  allowed = smem_bytes;
+  auto found = states.find({kernel, device});
+  if (found == states.end()) {
+    cudaFuncAttributes attributes{};
+    check_cuda(cudaFuncGetAttributes(&attributes, kernel), name);
+    const bool follows = attributes.ptxVersion >= kFollowing;  // what it was compiled for, wherever it runs
+    found = states.emplace(std::pair{kernel, device}, KernelState{kDefaultBytes, follows}).first;
+  }
+  KernelState& state = found->second;
+  if (smem_bytes > state.allowed_bytes) {
+    check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes), name);
+    state.allowed_bytes = smem_bytes;
+  }
+  return state;
 }
 
 struct LaunchShape {
   int64_t grid;
   int threads;
   int smem_bytes = 0;
-  // Starts as soon as the kernel before it allows; it waits for that kernel's results itself (griddepcontrol).
-  bool early = false;
   unsigned cluster = 1;      // blocks
   bool cooperative = false;  // all blocks run at once, or the launch fails: they wait for each other
 };
 
 template <typename... Params, typename... Args>
-void launch(const char* name, void (*kernel)(Params...), const LaunchShape& shape, cudaStream_t stream,
-            Args&&... args) {
-  allow_shared_memory(reinterpret_cast<const void*>(kernel), shape.smem_bytes, name);
+void launch(const char* name, void (*kernel)(Params...), const LaunchShape& shape, Stream& stream, Args&&... args) {
+  const KernelState state = prepare_kernel(reinterpret_cast<const void*>(kernel), shape.smem_bytes, name);
   cudaLaunchAttribute attributes[3];
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(shape.grid));
   config.blockDim = dim3(static_cast<unsigned>(shape.threads));
   config.dynamicSmemBytes = static_cast<size_t>(shape.smem_bytes);
-  config.stream = stream;
+  config.stream = stream.handle;
   config.attrs = attributes;
-  if (shape.early) {
+  if (stream.behind_ours && state.follows) {
     attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
   }
@@ -67,6 +80,7 @@ void launch(const char* name, void (*kernel)(Params...), const LaunchShape& shap
     attributes[config.numAttrs++].val.cooperative = 1;
   }
   check_cuda(cudaLaunchKernelEx(&config, kernel, std::forward<Args>(args)...), name);
+  stream.behind_ours = true;
 }
 
 }  // namespace fastconv

@@ -1,16 +1,15 @@
 // From a compiled kernel to the function that launches it.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include "fastconv/core/buffers.h"
 #include "fastconv/core/problem.h"
+#include "fastconv/launch/stream.h"
 #include "fastconv/planner/registry.h"
 #include "fastconv/tile/patches.h"
 
 namespace fastconv {
 
-using Launcher = void (*)(const Plan&, const ConvProblem&, const ConvBuffers&, cudaStream_t);
+using Launcher = void (*)(const Plan&, const ConvProblem&, const ConvBuffers&, Stream&);
 
 // The launcher of a family's line, null where the line is not compiled for the element type T. Each choice of
 // template arguments is instantiated in a file of its own under src/instances, so that they compile in parallel.
@@ -34,17 +33,20 @@ template <typename T>
 Launcher grouped_launcher(int line);
 Launcher stem_launcher(int line);
 
+// What run_cuda() does, for a plan that may be a part of another.
+void run_plan(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, Stream& stream);
+
 // Whatever the line and the element type.
-void launch_patches(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, cudaStream_t stream);
-void launch_subpixel(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, cudaStream_t stream);
+void launch_patches(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, Stream& stream);
+void launch_subpixel(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, Stream& stream);
 
 // Of what a scaled kernel multiplies, in the first kRangeBytes of the workspace; see planner/scaled.h.
 const OperandRange* measure_operands(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers,
-                                     cudaStream_t stream);
+                                     Stream& stream);
 
 enum class PatchMove : int8_t { kGatherRows, kGatherPlanes, kScatterRows };
 // The part of either that moves patches, to the workspace or from there.
 void launch_move(PatchMove move, const Plan& plan, const Patches& patches, DType dtype, void* image, void* workspace,
-                 cudaStream_t stream);
+                 Stream& stream);
 
 }  // namespace fastconv

@@ -21,10 +21,10 @@ __device__ __forceinline__ void load_global16(const void* pointer, uint32_t (&v)
 // Of a stream that nobody writes: the second-level cache fetches what lies around it, which is needed soon. Where the
 // load is left out, `v` keeps its value in its register.
 __device__ __forceinline__ void load_ahead(const void* pointer, uint32_t& v) {
-  asm volatile("ld.global.nc.L2::256B.b32 %0, [%1];" : "+r"(v) : "l"(pointer));
+  asm volatile("ld.global.L2::256B.b32 %0, [%1];" : "+r"(v) : "l"(pointer));
 }
 __device__ __forceinline__ void load_ahead(const void* pointer, uint16_t& v) {
-  asm volatile("ld.global.nc.L2::256B.b16 %0, [%1];" : "+h"(v) : "l"(pointer));
+  asm volatile("ld.global.L2::256B.b16 %0, [%1];" : "+h"(v) : "l"(pointer));
 }
 
 // To the next of some rows. The compiler would rather keep the addresses of all rows of a loop's body in registers.

@@ -1,5 +1,5 @@
-// What warp-specialised kernels need of each other: registers, barriers of some warps, the next kernel (PTX ISA,
-// "setmaxnreg", "barrier", "griddepcontrol").
+// What warp-specialised kernels need of each other: registers, barriers of some warps (PTX ISA, "setmaxnreg",
+// "barrier").
 #pragma once
 
 namespace fastconv::ptx {
@@ -38,10 +38,5 @@ __device__ __forceinline__ float shuffle(float value, int lane) {
   asm volatile("shfl.sync.idx.b32 %0, %1, %2, 0x1f, 0xffffffff;" : "=f"(other) : "f"(value), "r"(lane));
   return other;
 }
-
-// Programmatic dependent launch: the wait returns when the kernels before this one have finished and flushed.
-// NOTES: what that kernel may write is not read through the cache of what never changes (__ldg).
-__device__ __forceinline__ void wait_for_previous_kernel() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-__device__ __forceinline__ void allow_next_kernel() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
 }  // namespace fastconv::ptx

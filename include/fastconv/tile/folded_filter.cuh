@@ -53,7 +53,7 @@ __device__ __forceinline__ void pack_folded_filter(const HaloParams& params, con
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       const int64_t source = chunk.source(params.pack, fold, i);
-      value[i] = source < 0 ? 0 : uint32_t{__ldg(filter + source)};
+      value[i] = source < 0 ? 0 : uint32_t{filter[source]};
     }
     auto pair = [&](int i) { return value[i] | value[i + 1] << 16; };
     auto* packed = static_cast<uint16_t*>(params.packed_filter);

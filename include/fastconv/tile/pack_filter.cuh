@@ -80,7 +80,7 @@ struct FilterPacker {
         pack.segments.divmod(segment, i, outer);
         const PackPiece piece(pack, first + i);
         if (at >= piece.segment_size(pack, outer)) continue;
-        const uint16_t value = __ldg(filter + piece.segment_source(pack, outer) + pack_source(pack, at));
+        const uint16_t value = filter[piece.segment_source(pack, outer) + pack_source(pack, at)];
         ptx::store_shared2(data + i * pack.piece_bytes + 2 * (segment_slot(pack, outer) + at), value);
       }
       ptx::mbarrier_arrive(barrier);

@@ -63,7 +63,7 @@ struct HaloUnits {
     for (int c = 0; c < 8; ++c, source += params.in_c) {
       unit.value[c] = 0;
       if (inside && c0 + c < params.c) {
-        unit.value[c] = kVector == 2 ? __ldg(reinterpret_cast<const uint32_t*>(source)) : uint32_t{__ldg(source)};
+        unit.value[c] = kVector == 2 ? *reinterpret_cast<const uint32_t*>(source) : uint32_t{*source};
       }
     }
   }
