@@ -18,7 +18,7 @@ constexpr double kSumsToSmem = 21, kSumsOut = 26;  // bytes a clock
 constexpr double kSplitIssue = 110;                // to load and split dy's fragment of a step
 constexpr double kLaunchClocks = 13300, kReduceClocks = 2900;
 // Producer warps go round: loads, then stores, some 500 instructions of one warp a scheduler and a memory latency.
-constexpr double kStagingRoundClocks = 4400;
+constexpr double kStagingRoundClocks = 2700;
 
 double staging_clocks(const WgradOperand& from, int channels, int64_t boxes) {
   const WgradSharing sharing(from.vector, channels / 8);

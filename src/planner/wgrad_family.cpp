@@ -184,7 +184,9 @@ Plan plan_as(const KernelEntry& entry, const ConvProblem& problem, const DeviceS
   const Copied copied = copied_operands(work, config.staging);
   const double dram_clocks = read_bytes(work, problem) / kDramBytes;
   const bool prepares = work.prepares();
-  constexpr double kBothUs = 3;  // that two reorderings share
+  constexpr double kBothUs = 3;  // that two splits share
+  // Bytes of sums a clock, of blocks that store each of a KCRS filter's values of 16 bits by itself.
+  constexpr double kScattered = 4;
   const int64_t room = max_workspace_bytes(problem) - workspace_of(work).partial_offset();
   const bool can = !streams || (streams_x(config.staging) && work.reorder_x &&
                                 can_stream(work.x_planes, work.groups, device.sm_count, config.threads() / 32));
@@ -229,8 +231,7 @@ Plan plan_as(const KernelEntry& entry, const ConvProblem& problem, const DeviceS
       const int64_t first_grid =
           prepares ? std::min(grid, device.sm_count / sharing.cluster * sharing.cluster) : int64_t{0};
       const double share = std::min(1., static_cast<double>(grid) / device.sm_count);
-      double cost_us = sharing.clocks / kTensorCyclesPerUs -
-                       kBothUs * ((work.parts > 0 && !work.floats) || (work.reorder_x && work.reorder_y));
+      double cost_us = sharing.clocks / kTensorCyclesPerUs - kBothUs * (work.parts > 0 && !work.floats);
       if (work.reorder_x) {
         cost_us += streams ? stream_us(work.x_planes, work.groups, first_grid, config.threads() / 32, share)
                            : reorder_us(work.x_planes, work.groups, share);
@@ -241,11 +242,15 @@ Plan plan_as(const KernelEntry& entry, const ConvProblem& problem, const DeviceS
         if (!work.floats) cost_us += split_us(work.y_planes, work.groups, work.operand, work.parts, share);
       }
       if (fold) cost_us += reorder_us(work.x, work.groups, share);
+      const Store store = partials == 1 ? store_of(problem, config, units, partials, fold) : Store{};
+      const bool scattered = store.mode == WgradStore::kQuads && problem.w_strides.c > 1;
+      if (partials == 1 && scattered && element_size(problem.dtype) == 2) {
+        cost_us += static_cast<double>(config.job_bytes() / sharing.cluster) / kScattered / kTensorCyclesPerUs;
+      }
       if (cost_us >= plan.cost_us) continue;
       tiling.cluster = static_cast<int8_t>(sharing.cluster);
       const int64_t workspace_bytes = workspace_of(work, config, tiling, first_grid).partial_offset() +
                                       (partials > 1 ? partials * jobs * config.job_bytes() : 0);
-      const Store store = partials == 1 ? store_of(problem, config, units, partials, fold) : Store{};
       const int64_t smem_bytes = smem_of(config, tiling, tile, store, prepares);
       if (workspace_bytes > max_workspace_bytes(problem) || smem_bytes > device.smem_optin_bytes) continue;
       plan.wgrad = tiling;
