@@ -204,6 +204,7 @@ NCHW = {
     "aligned planes": Problem(2, 40, 16, 24, 48, 3, 3, dilation=(2, 1)),
     "strided": Problem(3, 64, 33, 17, 72, 3, 3, stride=(2, 2), padding=(1, 1)),
     "channels that no row is full of": Problem(2, 35, 12, 12, 43, 3, 3, padding=(1, 1)),
+    "pairs of pixels that lie aligned": Problem(2, 38, 9, 10, 38, 3, 3, padding=(1, 1)),
     "groups": Problem(2, 96, 9, 11, 192, 3, 3, groups=3),
     "pointwise": Problem(5, 128, 7, 7, 64, 1, 1),
     "more blocks than run at once": Problem(1, 1088, 5, 4, 1088, 3, 3, padding=(1, 1)),
