@@ -53,7 +53,8 @@ int64_t run(const std::string& name, const ConvProblem& p, const DeviceSpec& dev
   const auto pointer = [](uintptr_t address) { return reinterpret_cast<void*>(address); };
   const Launcher launch =
       p.dtype == DType::kFloat16 ? launcher_of<__half>(*plan.kernel) : launcher_of<__nv_bfloat16>(*plan.kernel);
-  launch(plan, p, {pointer(x), pointer(w), pointer(y), pointer(bias), workspace.data()}, nullptr);
+  Stream stream{};
+  launch(plan, p, {pointer(x), pointer(w), pointer(y), pointer(bias), workspace.data()}, stream);
   return machine.columns_by_definition;
 }
 

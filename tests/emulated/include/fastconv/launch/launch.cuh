@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "emulated/cuda.h"
+#include "fastconv/launch/stream.h"
 
 namespace fastconv {
 
@@ -14,7 +15,7 @@ struct LaunchShape {
 };
 
 template <typename... Params, typename... Args>
-void launch(const char* name, void (*kernel)(Params...), const LaunchShape& shape, cudaStream_t, const Args&... args) {
+void launch(const char* name, void (*kernel)(Params...), const LaunchShape& shape, Stream&, const Args&... args) {
   emulated::run_grid(name, shape.grid, shape.threads, shape.smem_bytes, [&] { kernel(args...); });
 }
 
