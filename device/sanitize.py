@@ -39,7 +39,7 @@ PROBLEMS = (
     Problem(1, 40, 6, 134, 16, 3, 3, padding=(1, 1)),
     Problem(1, 3, 21, 20, 128, 7, 7, stride=(2, 2), padding=(3, 3)),
     *(
-        Problem(2, 40, 13, 40, 40, taps, taps, (stride, stride), (taps // 2, taps // 2), groups=40, bias=True)
+        Problem(2, 40, 13, 48, 40, taps, taps, (stride, stride), (taps // 2, taps // 2), groups=40, bias=True)
         for taps in (3, 5, 7)
         for stride in (1, 2)
     ),

@@ -246,6 +246,8 @@ def test_depthwise_threads_form_every_product_once(
         form, dtype, channels_last = native.depthwise_banded_products, "float16", False
     elif kernel.name.startswith("depthwise_diagonal_"):
         form, dtype, channels_last = native.depthwise_diagonal_products, "float16", True
+    elif kernel.name.endswith("_tma"):
+        dtype, channels_last = data.draw(st.sampled_from(["float32", "float16"])), "nhwc" in kernel.name
     problem = native.ConvProblem(*conv, pass_=kernel.pass_, dtype=dtype, channels_last=channels_last)
     assume(kernel.why_not(problem, device) is None)
     products = form(problem, kernel, device)

@@ -6,25 +6,31 @@
 #include <numeric>
 
 #include "fastconv/core/integers.h"
+#include "fastconv/planner/copies.h"
 #include "fastconv/planner/cost_model.h"
 #include "fastconv/planner/sides.h"
 
 namespace fastconv {
 namespace {
 
-constexpr int32_t kLanesOfChannels = 32;  // at most: a warp then reads whole sectors
-constexpr int32_t kLanesOfColumns = 64;   // at most; the rest of a block are runs and channels
+constexpr int32_t kLanesOfChannels = 32;   // at most: a warp then reads whole sectors
+constexpr int32_t kLanesOfColumns = 64;    // at most; the rest of a block are runs and channels
+constexpr int32_t kLanesOfStage = 28;      // the same, so that a box has no more than kMaxBox columns
+constexpr int32_t kStagedBytes = 54 << 8;  // of rows and filters, a warp: 16 then run on a multiprocessor at once
+constexpr int32_t kMostStageRows = 8;
 // A run of rows is cut in two until so many threads have work, unless it becomes so short that the rows which two runs
 // see cost more. Threads with columns take fewer registers, so that more of them run at once.
 constexpr int64_t kColumnThreadsPerSm = 2048, kChannelThreadsPerSm = 768;
 constexpr int32_t kLeastRun = 8;  // times the filter's rows
 // Weight gradient: blocks per multiprocessor that slices fill, and the most rows that one thread adds up, which bounds
 // the rounding errors of its sums.
-constexpr int64_t kBlocksPerSm = 16;
+constexpr int64_t kBlocksPerSm = 16, kStagedBlocksPerSm = 4;  // the latter run at once
 constexpr int64_t kMostRowsOfThread = 256;
 // Times what is counted: 16-bit elements in channels_last, of filters larger than 3x3, took 1.5 times that on an H200.
 constexpr double kUnseenHalf = 1.5;
 constexpr double kUnseenHalfGradient = 1.2;  // of 3x3, of the weight
+// The same of staged rows, which begin later.
+constexpr double kUnseenStaged = .85, kStagedStartUs = 1;
 
 bool column_vectors(const Side& side, const ConvProblem& a, int64_t channels, int64_t elements) {
   const Strides& strides = side.stride;
@@ -76,28 +82,88 @@ DepthwiseTiling choose_tiling(const DepthwiseConfig& config, const ConvProblem& 
                               const DeviceSpec& device) {
   const int64_t units = std::max<int64_t>(1, ceil_div(channels, config.channels()));
   DepthwiseTiling tiling{choose_run(config, problem, units, device), 1, 1, 1};
+  if (config.staged() && config.kind == DepthwiseKind::kWeights) {
+    tiling.run_rows = static_cast<int32_t>(std::max<int64_t>(1, target_side(problem).h));  // see StagedPatches
+  }
   const DepthwiseAxis h = axis_h(config, problem, tiling.run_rows), w = axis_w(config, problem);
   const bool wgrad = config.kind == DepthwiseKind::kWeights;
   if (config.lanes == Lanes::kColumns) {
     if (wgrad) return tiling;
-    tiling.columns = even_part(std::max(w.tiles, 1), kLanesOfColumns);
-    tiling.runs = even_part(std::max(h.tiles, 1), kDepthwiseThreads / tiling.columns);
+    tiling.columns = even_part(std::max(w.tiles, 1), config.staged() ? kLanesOfStage : kLanesOfColumns);
+    if (!config.staged()) tiling.runs = even_part(std::max(h.tiles, 1), kDepthwiseThreads / tiling.columns);
     tiling.channels = even_part(units, kDepthwiseThreads / (tiling.columns * tiling.runs));
     return tiling;
   }
   tiling.channels =
       static_cast<int32_t>(std::bit_ceil(static_cast<uint64_t>(std::min<int64_t>(units, kLanesOfChannels))));
-  if (wgrad) return tiling;
+  if (config.staged()) tiling.channels = kStagedLanes;
+  if (wgrad && !config.staged()) return tiling;
   tiling.columns = even_part(std::max(w.tiles, 1), kDepthwiseThreads / tiling.channels);
-  tiling.runs = even_part(std::max(h.tiles, 1), kDepthwiseThreads / (tiling.channels * tiling.columns));
+  if (!config.staged()) {
+    tiling.runs = even_part(std::max(h.tiles, 1), kDepthwiseThreads / (tiling.channels * tiling.columns));
+  }
   return tiling;
 }
 
+// `rows` of each.
+DepthwiseStages make_stages(const DepthwiseConfig& config, const DepthwiseTiling& tiling, int32_t size, int32_t columns,
+                            int32_t rows) {
+  const bool by_channel = config.lanes == Lanes::kChannels;
+  DepthwiseStages stages{};
+  stages.rows = rows;
+  stages.channels = tiling.channels * config.channels();
+  stages.columns = round_up(columns, 16 / size);
+  stages.row_bytes = stages.columns * size * (by_channel ? stages.channels : 1);
+  stages.channel_bytes = by_channel ? size : rows * stages.row_bytes;
+  stages.box_bytes = rows * stages.row_bytes * (by_channel ? 1 : stages.channels);
+  stages.bytes = round_up(stages.box_bytes, 128);
+  return stages;
+}
+
+struct Staging {
+  DepthwiseStages source, target;
+  int32_t filter_offset, smem_bytes;
+};
+Staging make_staging(const DepthwiseConfig& config, const DepthwiseTiling& tiling, DType dtype) {
+  const auto size = static_cast<int32_t>(element_size(dtype));
+  const bool wgrad = config.kind == DepthwiseKind::kWeights;
+  // Accesses of a thread reach a vector further than what it sees, and a box begins up to 16 bytes early.
+  const int32_t seen = config.across().seen(config.columns) + (config.column_vectors() ? config.vector + 16 / size : 0);
+  const int32_t steps = wgrad ? config.rows_a_shift() : 1;
+  auto with = [&](int32_t rows) {
+    Staging staging{};
+    staging.source =
+        make_stages(config, tiling, size, (tiling.columns - 1) * config.source_columns() + seen, rows * steps);
+    if (wgrad) staging.target = make_stages(config, tiling, size, tiling.columns * config.columns, rows);
+    return staging;
+  };
+  auto bytes = [](const Staging& staging) { return staging.source.bytes + staging.target.bytes; };
+  Staging staging = with(1);
+  const int32_t filter_bytes = wgrad ? 0 : round_up(staging.source.channels * config.taps * config.taps_w * size, 128);
+  const int32_t warps =
+      wgrad ? kDepthwiseThreads / 32 : static_cast<int32_t>(ceil_div(tiling.columns * tiling.channels, 32));
+  const int32_t ring_bytes = std::max(warps * kStagedBytes - filter_bytes, 2 * bytes(staging));
+  staging = with(std::clamp(ring_bytes / 3 / bytes(staging), 1, kMostStageRows));
+  staging.source.count = std::clamp(ring_bytes / bytes(staging), 2, kDepthwiseBarrierBytes / 16);
+  staging.filter_offset = kDepthwiseBarrierBytes + staging.source.count * bytes(staging);
+  staging.smem_bytes = staging.filter_offset + filter_bytes;
+  return staging;
+}
+
+// Weight gradient: tiles that threads or, staged, blocks number; and how many of them a block has under way.
+int64_t tiles_of(const DepthwiseConfig& config, const DepthwiseTiling& tiling, const DepthwiseAxis& h,
+                 const DepthwiseAxis& w, int64_t n) {
+  return n * h.tiles * (config.staged() ? ceil_div(w.tiles, tiling.columns) : w.tiles);
+}
+int64_t strands_of(const DepthwiseConfig& config, const DepthwiseTiling& tiling) {
+  return config.staged() ? 1 : kDepthwiseThreads / tiling.channels;
+}
+
 // Slices of the weight gradient's tiles.
-int64_t choose_slices(const DepthwiseTiling& tiling, int64_t tiles, int64_t chunks, int64_t sums,
-                      const DeviceSpec& device) {
-  const int64_t strands = kDepthwiseThreads / tiling.channels;
-  const int64_t fill = ceil_div(kBlocksPerSm * device.sm_count, chunks);
+int64_t choose_slices(const DepthwiseConfig& config, const DepthwiseTiling& tiling, int64_t strands, int64_t tiles,
+                      int64_t chunks, int64_t sums, const DeviceSpec& device) {
+  const int64_t fill = config.staged() ? std::max<int64_t>(1, kStagedBlocksPerSm * device.sm_count / chunks)
+                                       : ceil_div(kBlocksPerSm * device.sm_count, chunks);
   const int64_t most = std::max<int64_t>(1, tiles / strands);
   const int64_t least = ceil_div(tiles * tiling.run_rows, kMostRowsOfThread * strands);
   const int64_t slices = std::max(std::min(fill, most), least);
@@ -105,8 +171,7 @@ int64_t choose_slices(const DepthwiseTiling& tiling, int64_t tiles, int64_t chun
 }
 
 // As many for each thread, so that none works alone in the last round.
-int64_t slice_tiles(const DepthwiseTiling& tiling, int64_t tiles, int64_t slices) {
-  const int64_t strands = kDepthwiseThreads / tiling.channels;
+int64_t slice_tiles(int64_t strands, int64_t tiles, int64_t slices) {
   return std::max(strands, round_up(ceil_div(tiles, slices), strands));
 }
 
@@ -159,6 +224,18 @@ const char* depthwise_why_not(const KernelEntry& entry, const ConvProblem& probl
   if (depthwise_ring_bytes(config, static_cast<int32_t>(element_size(problem.dtype))) > device.smem_optin_bytes) {
     return "needs more shared memory";
   }
+  if (config.staged()) {
+    const int64_t unit = 16 / element_size(problem.dtype);
+    auto readable = [&](const Side& side) {
+      return config.lanes == Lanes::kChannels ? channel_vectors(side, problem, unit)
+                                              : column_vectors(side, problem, channels, unit);
+    };
+    if (device.arch != 90) return "needs compute capability 9.0";
+    if (problem.k_per_group() != 1 || problem.dilation != Pair{1, 1} || from.h < 1 || from.w < 1 || !readable(from) ||
+        (problem.pass == Pass::kWgrad && !readable(to))) {
+      return "is read by the copy engine: needs aligned rows or channels, no dilation, as many filters as channels";
+    }
+  }
   if (config.column_vectors()) {
     const int64_t source_channels = dgrad ? problem.k : problem.c;
     const bool turned = dgrad && !config.transposed();
@@ -177,22 +254,22 @@ Plan depthwise_plan(const KernelEntry& entry, const ConvProblem& problem, const 
   const int64_t channels = target_channels(problem);
   const DepthwiseTiling tiling = choose_tiling(config, problem, channels, device);
   const DepthwiseAxis h = axis_h(config, problem, tiling.run_rows), w = axis_w(config, problem);
-  const int64_t tiles = int64_t{h.tiles} * w.tiles * problem.n;
+  const int64_t tiles = tiles_of(config, tiling, h, w, problem.n);
   const int64_t taps = int64_t{config.taps} * config.taps_w;
   Plan plan;
   plan.kernel = &entry;
   plan.depthwise = tiling;
-  plan.smem_bytes = depthwise_ring_bytes(config, static_cast<int32_t>(element_size(problem.dtype)));
+  plan.smem_bytes = config.staged() ? make_staging(config, tiling, problem.dtype).smem_bytes
+                                    : depthwise_ring_bytes(config, static_cast<int32_t>(element_size(problem.dtype)));
   const int64_t chunks = ceil_div(channels, int64_t{tiling.channels} * config.channels());
   if (problem.pass == Pass::kWgrad) {
-    const int64_t strands = kDepthwiseThreads / tiling.channels;
-    const int64_t parts =
-        config.lanes == Lanes::kChannels ? strands * tiling.channels * config.channels() : kDepthwiseThreads / 32;
-    plan.split = choose_slices(tiling, tiles, chunks, channels * taps, device);
+    const int64_t strands = strands_of(config, tiling);
+    plan.split = choose_slices(config, tiling, strands, tiles, chunks, channels * taps, device);
     // Rounding slices up can leave the last ones empty.
-    plan.split = std::max<int64_t>(1, ceil_div(tiles, slice_tiles(tiling, tiles, plan.split)));
+    plan.split = std::max<int64_t>(1, ceil_div(tiles, slice_tiles(strands, tiles, plan.split)));
     plan.workspace_bytes = plan.split > 1 ? plan.split * channels * taps * 4 : 0;
-    plan.smem_bytes = std::max(plan.smem_bytes, static_cast<int32_t>(parts * taps * 4));
+    const auto sums_bytes = static_cast<int32_t>(depthwise_block_sums(config, tiling) * taps * 4);
+    plan.smem_bytes = std::max(plan.smem_bytes, sums_bytes + (config.staged() ? kDepthwiseBarrierBytes : 0));
     plan.grid = chunks * plan.split;
     plan.block_threads = kDepthwiseThreads;
   } else {
@@ -211,14 +288,16 @@ Plan depthwise_plan(const KernelEntry& entry, const ConvProblem& problem, const 
   const double rows = config.seen(tiling.run_rows);
   const double accesses =
       double(config.across().seen(config.columns)) / (config.column_vectors() ? config.vector : 1) + 1;
-  const double instructions = products + rows * (3 * accesses + 10) + 2 * outputs + 300;
-  const double threads = static_cast<double>(tiles * ceil_div(channels, config.channels()));
+  const double instructions =
+      products + rows * (config.staged() ? accesses + 8 : 3 * accesses + 10) + 2 * outputs + 300;
+  const double threads =
+      static_cast<double>(int64_t{h.tiles} * w.tiles * problem.n * ceil_div(channels, config.channels()));
   const double cycles = threads * instructions / (128.0 * device.sm_count);
-  double unseen = 1;
-  if (from.stride.c == 1 && from.stride.w != 1 && element_size(problem.dtype) == 2) {
+  double unseen = config.staged() ? kUnseenStaged : 1;
+  if (!config.staged() && from.stride.c == 1 && from.stride.w != 1 && element_size(problem.dtype) == 2) {
     unseen = config.taps > 3 ? kUnseenHalf : problem.pass == Pass::kWgrad ? kUnseenHalfGradient : 1;
   }
-  plan.cost_us = kLaunchUs * (plan.split > 1 ? 2 : 1) +
+  plan.cost_us = kLaunchUs * (plan.split > 1 ? 2 : 1) + (config.staged() ? kStagedStartUs : 0) +
                  unseen * std::max(bytes / (kBytesPerUsPerSm * device.sm_count), cycles / kCyclesPerUs);
   return plan;
 }
@@ -235,17 +314,60 @@ DepthwiseParams depthwise_params(const Plan& plan, const ConvProblem& problem) {
   params.target_strides = target_side(problem).stride;
   params.filter_strides = problem.w_strides;
   const DepthwiseTiling& tiling = params.tiling = plan.depthwise;
+  if (config.staged()) {
+    const Staging staging = make_staging(config, tiling, problem.dtype);
+    params.stages = staging.source, params.target_stages = staging.target;
+    params.filter_offset = staging.filter_offset;
+  }
   params.by_chunks = FastDivmod(std::max<int64_t>(1, ceil_div(params.channels, tiling.channels * config.channels())));
   params.by_patches_w = FastDivmod(std::max<int64_t>(1, ceil_div(params.w.tiles, tiling.columns)));
   params.by_patches_h = FastDivmod(std::max<int64_t>(1, ceil_div(params.h.tiles, tiling.runs)));
   params.by_channels = FastDivmod(tiling.channels);
   params.by_columns = FastDivmod(tiling.columns);
   params.by_runs = FastDivmod(tiling.runs);
-  params.tiles = int64_t{params.h.tiles} * params.w.tiles * problem.n;
-  params.slice_tiles = slice_tiles(tiling, params.tiles, plan.split);
+  params.tiles = tiles_of(config, tiling, params.h, params.w, problem.n);
+  params.slice_tiles = slice_tiles(strands_of(config, tiling), params.tiles, plan.split);
+  if (config.staged() && problem.pass == Pass::kWgrad) {
+    const int32_t stride = config.rows_a_shift(), first = params.h.source(0);
+    const int32_t rows = std::min(config.seen(params.h.target_extent), params.h.source_extent - first);
+    const auto steps = static_cast<int32_t>(ceil_div(rows, stride));
+    params.steps_before = std::min(std::max(0, -first) / stride, steps);
+    params.patch_steps = params.steps_before + round_up(steps - params.steps_before, config.unroll);
+    params.patch_boxes =
+        static_cast<int32_t>(std::max<int64_t>(1, ceil_div(params.patch_steps, params.target_stages.rows)));
+  }
   params.by_tiles_w = FastDivmod(std::max(1, params.w.tiles));
   params.by_tiles_h = FastDivmod(std::max(1, params.h.tiles));
   return params;
+}
+
+DepthwiseMaps depthwise_maps(const Plan& plan, const ConvProblem& problem) {
+  const DepthwiseConfig& config = plan.kernel->depthwise;
+  const Staging staging = make_staging(config, plan.depthwise, problem.dtype);
+  const int64_t channels = target_channels(problem), size = element_size(problem.dtype);
+  auto map_of = [&](const Side& side, const DepthwiseStages& stages) {
+    auto dimension = [](int64_t v) { return static_cast<uint64_t>(v); };
+    auto box = [](int32_t v) { return static_cast<uint32_t>(v); };
+    const uint64_t h_bytes = stride_bytes(side.h, side.stride.h, size);
+    const uint64_t n_bytes = stride_bytes(side.n, side.stride.n, size);
+    TensorMapSpec map{};
+    if (config.lanes == Lanes::kChannels) {
+      map = {{dimension(channels), dimension(side.w), dimension(side.h), dimension(side.n), 1},
+             {stride_bytes(side.w, side.stride.w, size), h_bytes, n_bytes, 16},
+             {box(stages.channels), box(stages.columns), box(stages.rows), 1, 1},
+             {1, 1, 1, 1, 1},
+             0};
+    } else {
+      map = {{dimension(side.w), dimension(side.h), dimension(channels), dimension(side.n), 1},
+             {h_bytes, stride_bytes(channels, side.stride.c, size), n_bytes, 16},
+             {box(stages.columns), box(stages.rows), box(stages.channels), 1, 1},
+             {1, 1, 1, 1, 1},
+             0};
+    }
+    map.exact = true;
+    return map;
+  };
+  return {map_of(source_side(problem), staging.source), map_of(target_side(problem), staging.target)};
 }
 
 }  // namespace fastconv

@@ -247,7 +247,24 @@ Products depthwise_products(const ConvProblem& problem, const KernelEntry& kerne
   const DepthwiseParams params = depthwise_params(plan, problem);
   const bool turned = problem.pass == Pass::kDgrad && !config.transposed();
   Products products;
-  auto add_run = [&](const DepthwisePlace& at) {
+  // Of a thread's source column, where the copy engine puts the block's into shared memory.
+  auto staged = [&](const DepthwisePlace& at, const DepthwisePlace& block, int32_t b) {
+    const DepthwiseStages& stages = params.stages;
+    const auto size = static_cast<int32_t>(element_size(problem.dtype));
+    const int32_t offset = staged_offset(config, params, size, at, block) + b * staged_column_bytes(config, size);
+    const bool by_channel = config.lanes == Lanes::kChannels;
+    const int32_t column_bytes = by_channel ? stages.channels * size : size;
+    const int32_t channel = by_channel ? offset % column_bytes / size : offset / stages.channel_bytes;
+    const int32_t column = (by_channel ? offset : offset % stages.channel_bytes) / column_bytes;
+    if (block.channel + channel != at.channel || column >= stages.columns || offset >= stages.box_bytes) return -1;
+    // Where the copy engine may begin, and where accesses of several columns may.
+    const int32_t first = staged_column(config, params, size, block);
+    const RowAccesses read = RowAccesses::source(config);
+    const int32_t whole = staged_offset(config, params, size, at, block) + read.lead * size;
+    if (!by_channel && (first * size % 16 != 0 || whole % (read.vector * size) != 0)) return -1;
+    return first + column;
+  };
+  auto add_run = [&](const DepthwisePlace& at, const DepthwisePlace& block) {
     const int32_t outputs = params.h.outputs(at.row);
     int32_t first = config.first_output();
     for (int32_t row = 0; row < config.seen(outputs); row += config.rows_a_shift(), first += config.shift()) {
@@ -257,9 +274,12 @@ Products depthwise_products(const ConvProblem& problem, const KernelEntry& kerne
           const int32_t h = params.h.source(at.row) + (row + a) * params.h.source_step;
           const int32_t to_h = at.row + output * params.h.target_step();
           if (r >= config.taps || output < 0 || output >= outputs || h < 0 || h >= params.h.source_extent) continue;
+          const int32_t step = row / config.rows_a_shift();
+          if (params.patch_boxes > 0 && (step < params.steps_before || step >= params.patch_steps)) continue;
           for (int32_t b = 0; b < across.seen(config.columns); ++b) {
             for (int32_t k = 0; k < config.columns; ++k) {
-              const int32_t w = params.w.source(at.column) + b * params.w.source_step;
+              const int32_t w =
+                  config.staged() ? staged(at, block, b) : params.w.source(at.column) + b * params.w.source_step;
               const int32_t to_w = at.column + k * params.w.target_step();
               if (!across.meets(k, b) || w < 0 || w >= params.w.source_extent || to_w >= params.w.target_extent) {
                 continue;
@@ -279,7 +299,16 @@ Products depthwise_products(const ConvProblem& problem, const KernelEntry& kerne
   if (problem.pass == Pass::kWgrad) {
     for (int64_t begin = 0; begin < plan.split * params.slice_tiles; begin += params.slice_tiles) {
       for (int64_t tile = begin; tile < std::min(begin + params.slice_tiles, params.tiles); ++tile) {
-        add_run(depthwise_tile(params, 0, static_cast<int32_t>(tile)));
+        if (!config.staged()) {
+          const DepthwisePlace at = depthwise_tile(params, 0, static_cast<int32_t>(tile));
+          add_run(at, at);
+          continue;
+        }
+        const DepthwisePlace block = depthwise_patch(params, 0, static_cast<int32_t>(tile));
+        for (DepthwisePlace at = block; at.column < block.column + params.tiling.columns * config.columns;
+             at.column += config.columns) {
+          if (at.column < params.w.target_extent) add_run(at, block);
+        }
       }
     }
     return products;
@@ -287,7 +316,7 @@ Products depthwise_products(const ConvProblem& problem, const KernelEntry& kerne
   for (int32_t block = 0; block < plan.grid; ++block) {
     for (int32_t thread = 0; thread < plan.block_threads; ++thread) {
       const DepthwisePlace at = depthwise_place(config, params, block, thread);
-      if (at.exists && at.channel == 0) add_run(at);
+      if (at.exists && at.channel == 0) add_run(at, depthwise_place(config, params, block, 0));
     }
   }
   return products;

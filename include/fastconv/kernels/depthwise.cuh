@@ -5,65 +5,91 @@
 
 #include "fastconv/ptx/dependent_launch.cuh"
 #include "fastconv/tile/depthwise_rows.cuh"
+#include "fastconv/tile/stage_depthwise.cuh"
 
 namespace fastconv {
 
-// Output and input gradient.
-template <typename T, typename Line>
-__global__ void __launch_bounds__(kDepthwiseThreads) depthwise(const __grid_constant__ DepthwiseParams params) {
-  ptx::follow_previous_kernel();
-  constexpr DepthwiseConfig kConfig = Line::kConfig;
-  constexpr int kColumns = kConfig.columns, kChannels = kConfig.channels();
-  using Source = SourceRows<T, kConfig>;
-  using Target = RowColumns<T, kConfig, kColumns, RowAccesses::target(kConfig)>;
-  extern __shared__ __align__(16) unsigned char depthwise_smem[];
+// Of one thread.
+template <typename T, DepthwiseConfig kConfig>
+struct DepthwiseTaps {
+  static constexpr int kChannels = kConfig.channels();
 
-  const DepthwisePlace at = depthwise_place(kConfig, params, blockIdx.x, threadIdx.x);
-  if (!at.exists) return;
+  float filter[kConfig.taps][kConfig.taps_w][kChannels], bias[kChannels];
+
+  // tap(c, r, s): of the thread's channel c.
+  template <typename Tap>
+  __device__ DepthwiseTaps(const DepthwiseParams& params, int32_t channel, const Tap& tap) {
+#pragma unroll
+    for (int c = 0; c < kChannels; ++c) {
+      bias[c] = params.bias != nullptr ? widen(static_cast<const T*>(params.bias)[channel + c]) : 0.f;
+#pragma unroll
+      for (int r = 0; r < kConfig.taps; ++r) {
+#pragma unroll
+        for (int s = 0; s < kConfig.taps_w; ++s) filter[r][s][c] = widen(tap(c, r, s));
+      }
+    }
+  }
+  __device__ bool finite() const {
+    bool finite = true;
+#pragma unroll
+    for (const auto& row : filter) finite = finite && all_finite(row);
+    return finite;
+  }
+};
+
+// The filters of a block's channels, one after the other, by all threads: lanes of channels would each read other
+// lines. Whether those that the thread has copied are finite.
+template <typename T, DepthwiseConfig kConfig>
+__device__ __forceinline__ bool copy_filters(const DepthwiseParams& params, int32_t first_channel, T* filters) {
+  constexpr int kAcross = kConfig.taps_w, kAll = kConfig.taps * kAcross;
+  const Strides& step = params.filter_strides;
+  const int32_t count = min(params.stages.channels, params.channels - first_channel) * kAll;
+  const T* from = static_cast<const T*>(params.filter) + first_channel * step.n;
+  float zero = 0;
+#pragma unroll 4
+  for (auto i = static_cast<int32_t>(threadIdx.x); i < count; i += static_cast<int32_t>(blockDim.x)) {
+    const int32_t c = i / kAll, tap = i % kAll;
+    const T value = from[c * step.n + tap / kAcross * step.h + tap % kAcross * step.w];
+    filters[i] = value;
+    zero += 0.f * widen(value);
+  }
+  return zero == 0.f;
+}
+
+// The outputs of a thread. Rows of padding are left out, unless products with zero are not zero.
+// begin(first, end): the queue of these rows.
+template <typename T, DepthwiseConfig kConfig, typename Source, typename Begin>
+__device__ __forceinline__ void slide(const DepthwiseParams& params, const DepthwisePlace& at,
+                                      const DepthwiseTaps<T, kConfig>& taps, bool finite, Source& source,
+                                      const Begin& begin) {
+  constexpr int kColumns = kConfig.columns, kChannels = kConfig.channels();
+  using Target = RowColumns<T, kConfig, kColumns, RowAccesses::target(kConfig)>;
+
   const int32_t outputs = params.h.outputs(at.row);
   const Strides& strides = params.target_strides;
-  const Target columns(at.column, params.w.target_step(), params.w.target_extent, strides.w);
+  const Target columns(at.column, params.w.target_step(), at.exists ? params.w.target_extent : 0, strides.w);
   T* target = static_cast<T*>(params.target) + at.image * strides.n + at.channel * strides.c + at.row * strides.h +
               at.column * strides.w;
   const int64_t target_stride = params.h.target_step() * strides.h;
 
-  float filter[kConfig.taps][kConfig.taps_w][kChannels], bias[kChannels];
-  const T* taps = static_cast<const T*>(params.filter) + at.channel * params.filter_strides.n;
-#pragma unroll
-  for (int c = 0; c < kChannels; ++c) {
-    bias[c] = params.bias != nullptr ? widen(static_cast<const T*>(params.bias)[at.channel + c]) : 0.f;
-#pragma unroll
-    for (int r = 0; r < kConfig.taps; ++r) {
-#pragma unroll
-      for (int s = 0; s < kConfig.taps_w; ++s) {
-        const Strides& step = params.filter_strides;
-        filter[r][s][c] = widen(taps[c * step.n + r * step.h + s * step.w]);
-      }
-    }
-  }
-  // Rows of padding are left out, unless products with zero are not zero.
-  bool finite = true;
-#pragma unroll
-  for (const auto& row : filter) finite = finite && all_finite(row);
-  Source source(params, at);
   int32_t output = kConfig.first_output(), row = 0, rows = kConfig.seen(outputs);
   if (finite) {
     rows = min(rows, source.rows_until_end());
     const int32_t shifts = min(source.rows_before() / kConfig.rows_a_shift(), -output / kConfig.shift());
     row = shifts * kConfig.rows_a_shift();
     output += shifts * kConfig.shift();
-    source.skip(row);
   }
   target += output * target_stride;
 
-  Rows<T, kConfig, Source> queue(source, ptx::smem_address(depthwise_smem));
+  constexpr int kRowsAtOnce = kConfig.rows_a_shift() * kConfig.unroll;
+  auto&& queue = begin(row, rows + kRowsAtOnce - 1);
   float sums[kConfig.slots()][kColumns][kChannels];
 #pragma unroll
   for (auto& slot : sums) {
 #pragma unroll
     for (auto& column : slot) {
 #pragma unroll
-      for (int c = 0; c < kChannels; ++c) column[c] = bias[c];
+      for (int c = 0; c < kChannels; ++c) column[c] = taps.bias[c];
     }
   }
   auto store_first = [&] {
@@ -74,26 +100,76 @@ __global__ void __launch_bounds__(kDepthwiseThreads) depthwise(const __grid_cons
       target += target_stride;
     }
   };
-  for (; row < rows; row += kConfig.rows_a_shift() * kConfig.unroll) {
+  for (; row < rows; row += kRowsAtOnce) {
 #pragma unroll
     for (int step = 0; step < kConfig.unroll; ++step) {
-      shift_slots<kConfig>(sums, bias);
+      shift_slots<kConfig>(sums, taps.bias);
 #pragma unroll
       for (int a = 0; a < kConfig.rows_a_shift(); ++a) {
         typename Source::Row values;
         queue.pop(source, values);
         each_product<kConfig>(a, [&](int slot, int tap_h, int k, int tap_w, int b) {
 #pragma unroll
-          for (int c = 0; c < kChannels; ++c) sums[slot][k][c] += values[b][c] * filter[tap_h][tap_w][c];
+          for (int c = 0; c < kChannels; ++c) sums[slot][k][c] += values[b][c] * taps.filter[tap_h][tap_w][c];
         });
         if (a == kConfig.last_row()) store_first();
       }
     }
   }
   while (output < outputs) {
-    shift_slots<kConfig>(sums, bias);
+    shift_slots<kConfig>(sums, taps.bias);
     store_first();
   }
+}
+
+// Output and input gradient.
+template <typename T, typename Line>
+__global__ void __launch_bounds__(kDepthwiseThreads) depthwise(const __grid_constant__ DepthwiseParams params) {
+  ptx::follow_previous_kernel();
+  constexpr DepthwiseConfig kConfig = Line::kConfig;
+  using Source = SourceRows<T, kConfig>;
+  extern __shared__ __align__(16) unsigned char depthwise_smem[];
+
+  const DepthwisePlace at = depthwise_place(kConfig, params, blockIdx.x, threadIdx.x);
+  if (!at.exists) return;
+  const Strides& step = params.filter_strides;
+  const T* filter = static_cast<const T*>(params.filter) + at.channel * step.n;
+  const DepthwiseTaps<T, kConfig> taps(
+      params, at.channel, [&](int c, int r, int s) { return filter[c * step.n + r * step.h + s * step.w]; });
+  Source source(params, at);
+  slide(params, at, taps, taps.finite(), source, [&](int32_t first, int32_t) {
+    source.skip(first);
+    return Rows<T, kConfig, Source>(source, ptx::smem_address(depthwise_smem));
+  });
+}
+
+// The same, where the copy engine brings the source for all threads of a block.
+template <typename T, typename Line>
+__global__ void __launch_bounds__(kDepthwiseThreads, 4)
+    depthwise_sm90(const __grid_constant__ DepthwiseParams params, const __grid_constant__ CUtensorMap map) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  if (threadIdx.x == 0) ptx::tma_prefetch(&map);
+  ptx::follow_previous_kernel();
+  constexpr DepthwiseConfig kConfig = Line::kConfig;
+  extern __shared__ __align__(128) unsigned char depthwise_stages[];
+
+  const DepthwisePlace at = depthwise_place(kConfig, params, blockIdx.x, threadIdx.x);
+  const StagedSource<T, kConfig> source(params, at, map);
+  const int32_t most_rows = kConfig.seen(params.h.outputs(at.row)) + kConfig.rows_a_shift() * kConfig.unroll - 1;
+  StagedRows<T, kConfig> rows(source, most_rows, ptx::smem_address(depthwise_stages));
+  T* const filters = reinterpret_cast<T*>(depthwise_stages + params.filter_offset);
+  const bool finite = __syncthreads_and(copy_filters<T, kConfig>(params, source.channel(), filters));
+  const int32_t channel = at.exists ? at.channel : source.channel();
+  constexpr int kAcross = kConfig.taps_w, kAll = kConfig.taps * kAcross;
+  const T* filter = filters + (channel - source.channel()) * kAll;
+  const DepthwiseTaps<T, kConfig> taps(params, channel,
+                                       [&](int c, int r, int s) { return filter[c * kAll + r * kAcross + s]; });
+  slide(params, at, taps, finite, source, [&](int32_t first, int32_t end) -> auto& {
+    rows.begin(source, first, end);
+    return rows;
+  });
+  rows.drain();
+#endif
 }
 
 }  // namespace fastconv

@@ -8,6 +8,7 @@
 #include "fastconv/launch/dtype_of.cuh"
 #include "fastconv/launch/launch.cuh"
 #include "fastconv/launch/launchers.h"
+#include "fastconv/launch/tensor_map.h"
 #include "fastconv/planner/depthwise_family.h"
 
 namespace fastconv {
@@ -28,9 +29,21 @@ void launch_depthwise(const Plan& plan, const ConvProblem& problem, const ConvBu
   const LaunchShape shape{plan.grid, plan.block_threads, plan.smem_bytes};
   const char* name = plan.kernel->name;
   bind_buffers(params, plan, problem, buffers, !kConfig.transposed());
+  CUtensorMap source_map, target_map;
+  if constexpr (kConfig.staged()) {
+    const DepthwiseMaps maps = depthwise_maps(plan, problem);
+    source_map = encode_tensor_map(maps.source, problem.dtype, params.source);
+    if (problem.pass == Pass::kWgrad) target_map = encode_tensor_map(maps.target, problem.dtype, params.target);
+  }
   if constexpr (kConfig.kind == DepthwiseKind::kWeights) {
-    launch(name, depthwise_wgrad<T, Line>, shape, stream, params);
+    if constexpr (kConfig.staged()) {
+      launch(name, depthwise_wgrad_sm90<T, Line>, shape, stream, params, source_map, target_map);
+    } else {
+      launch(name, depthwise_wgrad<T, Line>, shape, stream, params);
+    }
     if (plan.split > 1) launch_depthwise_reduce<T>(plan, problem, buffers, stream);
+  } else if constexpr (kConfig.staged()) {
+    launch(name, depthwise_sm90<T, Line>, shape, stream, params, source_map);
   } else {
     launch(name, depthwise<T, Line>, shape, stream, params);
   }

@@ -4,6 +4,7 @@
 #include "fastconv/planner/planner.h"
 #include "fastconv/planner/registry.h"
 #include "fastconv/tile/depthwise_params.h"
+#include "fastconv/tile/tensor_map_spec.h"
 
 namespace fastconv {
 
@@ -12,5 +13,10 @@ Plan depthwise_plan(const KernelEntry& entry, const ConvProblem& problem, const 
 
 // All but the addresses.
 DepthwiseParams depthwise_params(const Plan& plan, const ConvProblem& problem);
+// Where rows are staged: what the copy engine reads.
+struct DepthwiseMaps {
+  TensorMapSpec source, target;  // the latter of the weight gradient
+};
+DepthwiseMaps depthwise_maps(const Plan& plan, const ConvProblem& problem);
 
 }  // namespace fastconv

@@ -23,7 +23,7 @@ struct DepthwiseConfig {
   Lanes lanes;
   int32_t vector;   // columns or channels of an access; of a transposed one's source, columns over the stride
   int32_t columns;  // of a thread: of the target's, for kWeights of dy's
-  int32_t ahead;    // rows of the source that are on their way while one is multiplied
+  int32_t ahead;    // rows of the source that are on their way while one is multiplied; 0: see DepthwiseStages
   int32_t unroll;   // shifts in a loop's body: the more the fewer moves, until it does not fit the instruction cache
   // Columns of the filter; of column vectors the padding; and of the target's accesses, where its rows begin at smaller
   // multiples than the source's.
@@ -44,6 +44,10 @@ struct DepthwiseConfig {
     return false;
   }
   constexpr bool transposed() const { return kind == DepthwiseKind::kTransposed; }
+  // Whether the copy engine brings the rows of a block's source to shared memory; otherwise each thread reads its own.
+  constexpr bool staged() const { return ahead == 0; }
+  // Source columns from those of a thread to its neighbour's.
+  constexpr int32_t source_columns() const { return transposed() ? columns / stride : columns * stride; }
   // Whether accesses are runs of columns. They begin at multiples of their size, so their padding is fixed as well.
   constexpr bool column_vectors() const { return lanes == Lanes::kColumns && vector > 1; }
   constexpr int32_t channels() const { return lanes == Lanes::kChannels ? vector : 1; }
@@ -127,6 +131,18 @@ constexpr int32_t depthwise_ring_bytes(const DepthwiseConfig& config, int32_t si
   if (config.kind == DepthwiseKind::kWeights) elements += RowAccesses::target(config).elements();
   return (config.ahead + 1) * elements * size * kDepthwiseThreads;
 }
+
+// Rows of a source that the copy engine brings to shared memory: a box of a few rows, of all of a block's columns and
+// channels, is a stage of a ring. In NCHW [channel][row][column], in channels_last [row][column][channel]; a warp's
+// lanes have neighbouring channels there.
+struct DepthwiseStages {
+  int32_t rows, columns, channels;          // of a box
+  int32_t row_bytes, channel_bytes, bytes;  // from one to the next; the last: of stages
+  int32_t box_bytes;
+  int32_t count;
+};
+inline constexpr int32_t kDepthwiseBarrierBytes = 128;  // before the stages
+inline constexpr int32_t kStagedLanes = 32;             // of channels, so that columns lie fixed bytes apart
 
 // A block's threads: channels (or runs of `vector` channels) times tiles of `columns` columns times runs of rows. For
 // the weight gradient only channels; the other threads share the tiles.

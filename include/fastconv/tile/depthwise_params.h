@@ -40,13 +40,26 @@ struct DepthwiseParams : DepthwiseTensors {
   int32_t channels;       // of the target; wgrad: filters
   FastDivmod by_filters;  // target channels to a source channel
   DepthwiseTiling tiling;
+  DepthwiseStages stages, target_stages;  // wgrad: the latter of dy
+  int32_t filter_offset;                  // behind them, in bytes
   // Of a block's number, fastest first; and of a thread's.
   FastDivmod by_chunks, by_patches_w, by_patches_h;
   FastDivmod by_channels, by_columns, by_runs;
   // wgrad: a slice is so many tiles of all images.
   int64_t tiles, slice_tiles;
+  // Staged: tiles are patches of all rows, which a block reads together, in so many boxes. A step has a row of dy; the
+  // first ones have no row of x.
+  int32_t patch_boxes, patch_steps, steps_before;
   FastDivmod by_tiles_w, by_tiles_h;
 };
+
+// wgrad: floats of a block's sums for a tap; where lanes are channels with one between the parts, so that neither
+// neighbouring channels nor taps share a bank.
+FASTCONV_HOST_DEVICE constexpr int32_t depthwise_block_sums(const DepthwiseConfig& config,
+                                                            const DepthwiseTiling& tiling) {
+  if (config.lanes == Lanes::kColumns) return kDepthwiseThreads / 32;
+  return kDepthwiseThreads / tiling.channels * (tiling.channels * config.channels() + 1);
+}
 
 // The tile of a thread.
 struct DepthwisePlace {
@@ -79,7 +92,31 @@ FASTCONV_HOST_DEVICE DepthwisePlace depthwise_place(const DepthwiseConfig& confi
               tile_w < params.w.tiles};
 }
 
-// Of the weight gradient: a tile by its number.
+// Bytes from a staged column to the next, of elements of so many bytes.
+FASTCONV_HOST_DEVICE constexpr int32_t staged_column_bytes(const DepthwiseConfig& config, int32_t size) {
+  return size * (config.lanes == Lanes::kColumns ? 1 : kStagedLanes * config.vector);
+}
+// The first source column of a block, whose first thread is at `block`. NOTES: the copy engine begins at multiples of
+// 16 bytes alone.
+FASTCONV_HOST_DEVICE int32_t staged_column(const DepthwiseConfig& config, const DepthwiseParams& params, int32_t size,
+                                           const DepthwisePlace& block) {
+  const int32_t column = params.w.source(block.column);
+  return config.lanes == Lanes::kColumns ? column & -(16 / size) : column;
+}
+// Bytes from the stage's begin to a thread's first channel and column.
+FASTCONV_HOST_DEVICE int32_t staged_offset(const DepthwiseConfig& config, const DepthwiseParams& params, int32_t size,
+                                           const DepthwisePlace& at, const DepthwisePlace& block) {
+  const int32_t columns = params.w.source(at.column) - staged_column(config, params, size, block);
+  return (at.channel - block.channel) * params.stages.channel_bytes + columns * staged_column_bytes(config, size);
+}
+
+// Of the weight gradient: a patch, and a tile, by its number.
+FASTCONV_HOST_DEVICE DepthwisePlace depthwise_patch(const DepthwiseParams& params, int32_t channel, int32_t patch) {
+  DepthwisePlace at{0, channel, 0, 0, true};
+  params.by_patches_w.divmod(patch, at.image, at.column);
+  at.column = params.w.target(at.column * params.tiling.columns);
+  return at;
+}
 FASTCONV_HOST_DEVICE DepthwisePlace depthwise_tile(const DepthwiseParams& params, int32_t channel, int32_t tile) {
   DepthwisePlace at{0, channel, 0, 0, true};
   params.by_tiles_w.divmod(tile, at.image, at.column);

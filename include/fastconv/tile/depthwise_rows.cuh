@@ -70,6 +70,20 @@ class RowColumns {
     return raw;
   }
 
+  // The same of a row that lies there as columns, kColumnBytes apart; `address`: of the first.
+  template <int kColumnBytes>
+  __device__ static Raw read_columns(uint32_t address) {
+    constexpr int kSize = sizeof(T);
+    Raw raw;
+    if constexpr (kLead > 0) raw.lead = load_words<Access<kLeadRead>>(address + (kLead - kLeadRead) * kSize);
+#pragma unroll
+    for (int i = 0; i < kWhole; ++i) {
+      raw.data[i] = load_words<Access<kVector>>(address + (kRuns ? (kLead + i * kVector) * kSize : i * kColumnBytes));
+    }
+    if constexpr (kTail > 0) raw.tail = load_words<Access<kTailRead>>(address + (kLead + kWhole * kVector) * kSize);
+    return raw;
+  }
+
   __device__ static void widen_row(const Raw& raw, Row& values) {
     auto put = [&](const auto& access, auto elements, int first_column) {
       constexpr int kElements = decltype(elements)::value;
@@ -123,8 +137,10 @@ class RowColumns {
     } else if constexpr (sizeof(Read) == 8) {
       const uint2 v = ptx::load_shared8(address);
       return {{v.x, v.y}};
-    } else {
+    } else if constexpr (sizeof(Read) == 4) {
       return {{ptx::load_shared4(address)}};
+    } else {
+      return {{ptx::load_shared2(address)}};
     }
   }
 
