@@ -254,6 +254,38 @@ def test_depthwise_threads_form_every_product_once(
     assert sorted(products) == sorted(products_by_definition(conv, problem, kernel.pass_))
 
 
+@pytest.mark.parametrize("kernel", [k for k in DEPTHWISE_KERNELS if k.name.endswith("_tma")], ids=lambda k: k.name)
+def test_the_copy_engine_is_given_images_only(kernel: native.Kernel) -> None:
+    """No batch, or images that all have one address, are no tensors to it."""
+    taps = int(kernel.name.split("_")[2][0])
+    factor = 2 if "s2" in kernel.name else 1
+    device = native.DeviceSpec.cuda(90, 132, 227 << 10)
+
+    def why_not(n: int, image_stride: int | None = None) -> str | None:
+        def problem(x: native.Quad | None = None, y: native.Quad | None = None) -> native.ConvProblem:
+            return native.ConvProblem(
+                (n, 8, 16, 16),
+                (8, 1, taps, taps),
+                (factor, factor),
+                (taps // 2, taps // 2),
+                groups=8,
+                pass_=kernel.pass_,
+                channels_last="nhwc" in kernel.name,
+                x_strides=x,
+                y_strides=y,
+            )
+
+        dense = problem()
+        if image_stride is None:
+            return kernel.why_not(dense, device)
+        x, y = ((image_stride, *strides[1:]) for strides in (dense.x_strides, dense.y_strides))
+        return kernel.why_not(problem(x, y), device)
+
+    assert why_not(2) is None
+    assert "copy engine" in (why_not(0) or "")
+    assert "copy engine" in (why_not(2, image_stride=0) or "")
+
+
 HALO_KERNELS = [kernel for kernel in native.kernel_table() if kernel.name.startswith("halo_")]
 
 

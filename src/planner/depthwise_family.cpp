@@ -225,16 +225,21 @@ const char* depthwise_why_not(const KernelEntry& entry, const ConvProblem& probl
     return "needs more shared memory";
   }
   if (config.staged()) {
-    const int64_t unit = 16 / element_size(problem.dtype);
+    const int64_t size = element_size(problem.dtype), unit = 16 / size;
     auto readable = [&](const Side& side) {
-      return config.lanes == Lanes::kChannels ? channel_vectors(side, problem, unit)
-                                              : column_vectors(side, problem, channels, unit);
+      const Strides& strides = side.stride;
+      if (!copies(side.n, strides.n, size) || !copies(side.h, strides.h, size)) return false;
+      return config.lanes == Lanes::kChannels
+                 ? copies(side.w, strides.w, size) && channel_vectors(side, problem, unit)
+                 : copies(channels, strides.c, size) && column_vectors(side, problem, channels, unit);
     };
     if (device.arch != 90) return "needs compute capability 9.0";
-    if (problem.k_per_group() != 1 || problem.dilation != Pair{1, 1} || from.h < 1 || from.w < 1 || !readable(from) ||
-        (problem.pass == Pass::kWgrad && !readable(to))) {
+    const bool wgrad = problem.pass == Pass::kWgrad;
+    if (problem.n < 1 || problem.k_per_group() != 1 || problem.dilation != Pair{1, 1} || !readable(from) ||
+        (wgrad && !readable(to))) {
       return "is read by the copy engine: needs aligned rows or channels, no dilation, as many filters as channels";
     }
+    if (wgrad && to.h > kMostRowsOfThread) return "adds up all rows of an image in one thread: that would be too many";
   }
   if (config.column_vectors()) {
     const int64_t source_channels = dgrad ? problem.k : problem.c;
@@ -292,7 +297,10 @@ Plan depthwise_plan(const KernelEntry& entry, const ConvProblem& problem, const 
       products + rows * (config.staged() ? accesses + 8 : 3 * accesses + 10) + 2 * outputs + 300;
   const double threads =
       static_cast<double>(int64_t{h.tiles} * w.tiles * problem.n * ceil_div(channels, config.channels()));
-  const double cycles = threads * instructions / (128.0 * device.sm_count);
+  double cycles = threads * instructions / (128.0 * device.sm_count);
+  // Images are not cut, however few there are.
+  if (config.staged() && plan.grid > 0)
+    cycles *= std::max(1., static_cast<double>(device.sm_count) / double(plan.grid));
   double unseen = config.staged() ? kUnseenStaged : 1;
   if (!config.staged() && from.stride.c == 1 && from.stride.w != 1 && element_size(problem.dtype) == 2) {
     unseen = config.taps > 3 ? kUnseenHalf : problem.pass == Pass::kWgrad ? kUnseenHalfGradient : 1;
@@ -367,7 +375,12 @@ DepthwiseMaps depthwise_maps(const Plan& plan, const ConvProblem& problem) {
     map.exact = true;
     return map;
   };
-  return {map_of(source_side(problem), staging.source), map_of(target_side(problem), staging.target)};
+  Side source = source_side(problem);
+  if (problem.pass == Pass::kWgrad) {  // rows that no output sees are zeros: they meet zeros for dy
+    const DepthwiseAxis h = axis_h(config, problem, plan.depthwise.run_rows);
+    source.h = std::min<int64_t>(source.h, h.source(0) + config.seen(h.target_extent));
+  }
+  return {map_of(source, staging.source), map_of(target_side(problem), staging.target)};
 }
 
 }  // namespace fastconv

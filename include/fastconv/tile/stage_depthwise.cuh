@@ -191,20 +191,20 @@ class StagedPatches {
                       barrier);
   }
 
-  // Of the warp's tile.
+  // Of the warp's tile; a warp without one has the last.
   __device__ void read_gradient(uint32_t stage, int32_t row, GradientRow& values) const {
-    const int32_t column = warp() * kConfig.columns * Gradient::kColumnBytes;
+    const int32_t column = tile() * kConfig.columns * Gradient::kColumnBytes;
     Gradient::read(stage + column + lane_bytes() + row * params.target_stages.row_bytes, values);
   }
   __device__ void read_source(uint32_t stage, int32_t row, SourceRow& values) const {
-    const int32_t column = warp() * kConfig.source_columns() * Source::kColumnBytes;
+    const int32_t column = tile() * kConfig.source_columns() * Source::kColumnBytes;
     Source::read(stage + params.target_stages.bytes + column + lane_bytes() + row * params.stages.row_bytes, values);
   }
 
   const DepthwiseParams& params;
 
  private:
-  __device__ static int32_t warp() { return static_cast<int32_t>(threadIdx.x) / 32; }
+  __device__ int32_t tile() const { return min32(static_cast<int32_t>(threadIdx.x) / 32, params.tiling.columns - 1); }
   __device__ static int32_t lane_bytes() {
     return static_cast<int32_t>(threadIdx.x) % 32 * kConfig.vector * static_cast<int32_t>(sizeof(T));
   }
