@@ -16,7 +16,7 @@ namespace {
 constexpr int32_t kLanesOfChannels = 32;   // at most: a warp then reads whole sectors
 constexpr int32_t kLanesOfColumns = 64;    // at most; the rest of a block are runs and channels
 constexpr int32_t kLanesOfStage = 28;      // the same, so that a box has no more than kMaxBox columns
-constexpr int32_t kStagedBytes = 54 << 8;  // of rows and filters, a warp: 16 then run on a multiprocessor at once
+constexpr int32_t kStagedBytes = 54 << 8;  // of rows, a warp: 16 then run on a multiprocessor at once
 constexpr int32_t kMostStageRows = 8;
 // A run of rows is cut in two until so many threads have work, unless it becomes so short that the rows which two runs
 // see cost more. Threads with columns take fewer registers, so that more of them run at once.
@@ -122,7 +122,7 @@ DepthwiseStages make_stages(const DepthwiseConfig& config, const DepthwiseTiling
 
 struct Staging {
   DepthwiseStages source, target;
-  int32_t filter_offset, smem_bytes;
+  int32_t smem_bytes;
 };
 Staging make_staging(const DepthwiseConfig& config, const DepthwiseTiling& tiling, DType dtype) {
   const auto size = static_cast<int32_t>(element_size(dtype));
@@ -139,14 +139,12 @@ Staging make_staging(const DepthwiseConfig& config, const DepthwiseTiling& tilin
   };
   auto bytes = [](const Staging& staging) { return staging.source.bytes + staging.target.bytes; };
   Staging staging = with(1);
-  const int32_t filter_bytes = wgrad ? 0 : round_up(staging.source.channels * config.taps * config.taps_w * size, 128);
   const int32_t warps =
       wgrad ? kDepthwiseThreads / 32 : static_cast<int32_t>(ceil_div(tiling.columns * tiling.channels, 32));
-  const int32_t ring_bytes = std::max(warps * kStagedBytes - filter_bytes, 2 * bytes(staging));
+  const int32_t ring_bytes = warps * kStagedBytes;
   staging = with(std::clamp(ring_bytes / 3 / bytes(staging), 1, kMostStageRows));
   staging.source.count = std::clamp(ring_bytes / bytes(staging), 2, kDepthwiseBarrierBytes / 16);
-  staging.filter_offset = kDepthwiseBarrierBytes + staging.source.count * bytes(staging);
-  staging.smem_bytes = staging.filter_offset + filter_bytes;
+  staging.smem_bytes = kDepthwiseBarrierBytes + staging.source.count * bytes(staging);
   return staging;
 }
 
@@ -325,7 +323,6 @@ DepthwiseParams depthwise_params(const Plan& plan, const ConvProblem& problem) {
   if (config.staged()) {
     const Staging staging = make_staging(config, tiling, problem.dtype);
     params.stages = staging.source, params.target_stages = staging.target;
-    params.filter_offset = staging.filter_offset;
   }
   params.by_chunks = FastDivmod(std::max<int64_t>(1, ceil_div(params.channels, tiling.channels * config.channels())));
   params.by_patches_w = FastDivmod(std::max<int64_t>(1, ceil_div(params.w.tiles, tiling.columns)));

@@ -16,16 +16,18 @@ struct DepthwiseTaps {
 
   float filter[kConfig.taps][kConfig.taps_w][kChannels], bias[kChannels];
 
-  // tap(c, r, s): of the thread's channel c.
-  template <typename Tap>
-  __device__ DepthwiseTaps(const DepthwiseParams& params, int32_t channel, const Tap& tap) {
+  __device__ DepthwiseTaps(const DepthwiseParams& params, int32_t channel) {
+    const T* taps = static_cast<const T*>(params.filter) + channel * params.filter_strides.n;
 #pragma unroll
     for (int c = 0; c < kChannels; ++c) {
       bias[c] = params.bias != nullptr ? widen(static_cast<const T*>(params.bias)[channel + c]) : 0.f;
 #pragma unroll
       for (int r = 0; r < kConfig.taps; ++r) {
 #pragma unroll
-        for (int s = 0; s < kConfig.taps_w; ++s) filter[r][s][c] = widen(tap(c, r, s));
+        for (int s = 0; s < kConfig.taps_w; ++s) {
+          const Strides& step = params.filter_strides;
+          filter[r][s][c] = widen(taps[c * step.n + r * step.h + s * step.w]);
+        }
       }
     }
   }
@@ -36,25 +38,6 @@ struct DepthwiseTaps {
     return finite;
   }
 };
-
-// The filters of a block's channels, one after the other, by all threads: lanes of channels would each read other
-// lines. Whether those that the thread has copied are finite.
-template <typename T, DepthwiseConfig kConfig>
-__device__ __forceinline__ bool copy_filters(const DepthwiseParams& params, int32_t first_channel, T* filters) {
-  constexpr int kAcross = kConfig.taps_w, kAll = kConfig.taps * kAcross;
-  const Strides& step = params.filter_strides;
-  const int32_t count = min(params.stages.channels, params.channels - first_channel) * kAll;
-  const T* from = static_cast<const T*>(params.filter) + first_channel * step.n;
-  float zero = 0;
-#pragma unroll 4
-  for (auto i = static_cast<int32_t>(threadIdx.x); i < count; i += static_cast<int32_t>(blockDim.x)) {
-    const int32_t c = i / kAll, tap = i % kAll;
-    const T value = from[c * step.n + tap / kAcross * step.h + tap % kAcross * step.w];
-    filters[i] = value;
-    zero += 0.f * widen(value);
-  }
-  return zero == 0.f;
-}
 
 // The outputs of a thread. Rows of padding are left out, unless products with zero are not zero.
 // begin(first, end): the queue of these rows.
@@ -132,10 +115,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads) depthwise(const __grid_cons
 
   const DepthwisePlace at = depthwise_place(kConfig, params, blockIdx.x, threadIdx.x);
   if (!at.exists) return;
-  const Strides& step = params.filter_strides;
-  const T* filter = static_cast<const T*>(params.filter) + at.channel * step.n;
-  const DepthwiseTaps<T, kConfig> taps(
-      params, at.channel, [&](int c, int r, int s) { return filter[c * step.n + r * step.h + s * step.w]; });
+  const DepthwiseTaps<T, kConfig> taps(params, at.channel);
   Source source(params, at);
   slide(params, at, taps, taps.finite(), source, [&](int32_t first, int32_t) {
     source.skip(first);
@@ -157,14 +137,8 @@ __global__ void __launch_bounds__(kDepthwiseThreads, 4)
   const StagedSource<T, kConfig> source(params, at, map);
   const int32_t most_rows = kConfig.seen(params.h.outputs(at.row)) + kConfig.rows_a_shift() * kConfig.unroll - 1;
   StagedRows<T, kConfig> rows(source, most_rows, ptx::smem_address(depthwise_stages));
-  T* const filters = reinterpret_cast<T*>(depthwise_stages + params.filter_offset);
-  const bool finite = __syncthreads_and(copy_filters<T, kConfig>(params, source.channel(), filters));
-  const int32_t channel = at.exists ? at.channel : source.channel();
-  constexpr int kAcross = kConfig.taps_w, kAll = kConfig.taps * kAcross;
-  const T* filter = filters + (channel - source.channel()) * kAll;
-  const DepthwiseTaps<T, kConfig> taps(params, channel,
-                                       [&](int c, int r, int s) { return filter[c * kAll + r * kAcross + s]; });
-  slide(params, at, taps, finite, source, [&](int32_t first, int32_t end) -> auto& {
+  const DepthwiseTaps<T, kConfig> taps(params, at.exists ? at.channel : source.channel());
+  slide(params, at, taps, __syncthreads_and(taps.finite()), source, [&](int32_t first, int32_t end) -> auto& {
     rows.begin(source, first, end);
     return rows;
   });

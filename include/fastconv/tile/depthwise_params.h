@@ -41,7 +41,6 @@ struct DepthwiseParams : DepthwiseTensors {
   FastDivmod by_filters;  // target channels to a source channel
   DepthwiseTiling tiling;
   DepthwiseStages stages, target_stages;  // wgrad: the latter of dy
-  int32_t filter_offset;                  // behind them, in bytes
   // Of a block's number, fastest first; and of a thread's.
   FastDivmod by_chunks, by_patches_w, by_patches_h;
   FastDivmod by_channels, by_columns, by_runs;
