@@ -217,18 +217,21 @@ def test_depthwise_padding_and_values_that_are_not_finite(where: str, special: f
 @pytest.mark.parametrize(
     "kernel", [pytest.param(k, id=k.name) for k in KERNELS if re.match("depthwise_wgrad_.*s2", k.name)]
 )
-@pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
-def test_depthwise_gradient_of_rows_that_no_output_sees(kernel: Kernel, layout: str) -> None:
+def test_depthwise_gradient_of_rows_that_no_output_sees(kernel: Kernel) -> None:
     """They have no part in the weight's gradient, whatever they hold."""
     taps = int(kernel.name.split("_")[2][0])
     problem = Problem(2, 8, 14, 16, 8, taps, taps, stride=(2, 2), padding=(0, taps // 2), groups=8)
-    o = operands(problem, torch.float32, "cuda", views=(layout,) * 3)
-    o.input[..., 13, :] = 0
-    expected = expect_pass("wgrad", o, problem)
-    o.input[..., 13, :] = math.nan
-    actual = run_forced(kernel, o, problem)
-    if actual is not None:
-        reference.assert_right(actual, expected, kernel.name)
+    ran = 0
+    for layout in ("contiguous", "channels_last"):
+        o = operands(problem, torch.float32, "cuda", views=(layout,) * 3)
+        o.input[..., 13, :] = 0
+        expected = expect_pass("wgrad", o, problem)
+        o.input[..., 13, :] = math.nan
+        actual = run_forced(kernel, o, problem)
+        if actual is not None:
+            reference.assert_right(actual, expected, kernel.name)
+            ran += 1
+    assert ran > 0, "it refused both layouts"
 
 
 @pytest.mark.cuda
