@@ -343,7 +343,11 @@ def test_sums_of_few_products_are_not_of_two_parts(channels_last: bool) -> None:
 @pytest.mark.parametrize(
     ("name", "pass_", "mode", "layout", "expected"),
     [  # in bench/results, beside others: `python -m bench.hindsight`
-        ("unet_512", "fprop", "fp16", "nhwc", "halo_fprop_256x128_c64_tma .* in turns"),
+        ("unet_512", "fprop", "fp16", "nhwc", "halo_fprop_384x128_c64_tma .* in turns"),
+        ("deeplab_d12", "fprop", "fp16", "nhwc", "halo_fprop_384x128_c64_tma .* linear in turns"),
+        ("rn50_l3_1x1", "fprop", "fp16", "nhwc", "halo_fprop_384x128_c64_tma .* 1x192 pixels in turns.* stages 5\\+5"),
+        ("rn50_l1_1x1", "fprop", "fp16", "nhwc", "halo_fprop_128x256_c64_tma .* in turns"),
+        ("rn50_l2_3x3", "fprop", "fp16", "nhwc", "halo_fprop_256x128_c64_tma "),
         ("rn50_l2_3x3", "dgrad", "fp16", "nhwc", "halo_dgrad_256x128_c64_tma_krsc .* in turns"),
         ("sd_vae_512", "fprop", "fp16", "nchw", "halo_fprop_256x128_c32_transposed .*"),
         ("deeplab_d12", "dgrad", "bf16x3", "nchw", "halo_dgrad_256x128_c64_parts .* taps by row"),
@@ -417,6 +421,15 @@ def test_rows_that_begin_within_sectors_are_stored_in_lines() -> None:
     for problem, options, lines in cases:
         plan = native.make_plan(native_problem(problem, **{"dtype": "float16", "align": 128, **options}), GPUS[90])
         assert plan.kernel.endswith("_lines") == lines, (problem, options)
+
+
+def test_the_largest_tiles_store_runs_alone() -> None:
+    kernel = KERNELS["halo_fprop_384x128_c64_tma"]
+    for filters, taken in [(96, True), (104, True), (100, False)]:  # channels_last: runs of 8 channels
+        problem = native_problem(Problem(8, 64, 16, 16, filters, 3, 3), dtype="float16", channels_last=True)
+        assert (kernel.why_not(problem, GPUS[90]) is None) == taken, filters
+    planes = native_problem(Problem(8, 64, 15, 15, 100, 3, 3), dtype="float16")  # NCHW: rows of pixels, of any length
+    assert kernel.why_not(planes, GPUS[90]) is None
 
 
 @pytest.mark.parametrize("pass_", ["fprop", "dgrad"])

@@ -25,7 +25,8 @@ double store_rate(const Work& work, const HaloConfig& config, const HaloTiling& 
   if (stores_strided_pixels(work, store)) return 3;
   if (store.mode == StoreMode::kChannels) return 40;
   const bool narrow = tiling.block_w_log2 == 3;
-  const int across = tiling.linear ? config.m_blocks : std::min(config.m_blocks, 1 << tiling.across_log2);
+  const int together = config.m_blocks % 2 != 0 ? 1 : config.m_blocks;  // as the epilogue has it
+  const int across = tiling.linear ? config.m_blocks : std::min(together, 1 << tiling.across_log2);
   const double run = 1. * work.element_bytes * across * (narrow ? 8 : 64);
   double rate = std::min(40., run / 2);
   if (stores_pieces(work, store)) {
@@ -130,12 +131,15 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
   // Measured: tiles of twice the size take less than twice as long.
   const bool strided = stores_strided_pixels(work, store_mode(work, config, tiling.linear));
   const double epilogue = out_bytes / store_rate(work, config, tiling) + (strided ? 1000. * work.element_bytes : 300);
+  // Of two stages each is waited for while the other is multiplied.
+  constexpr double kCopyLatency = 1600;
+  const double stages = tiling.halo_stages > 2 ? 0 : (mma + load + kCopyLatency * halos) / 2;
   // Warps that stage and products compete for shared memory.
   const bool by_warps = staged_by_warps(config.staging);
   const bool half = config.operands == HaloOperands::kHalf;
   // What a step waits for shows where a block has few of them.
   const bool waits_for_steps = floats || tiling.shares > 1;
-  const double body = std::max({mma, smem, load, issue}) +
+  const double body = std::max({mma, smem, load, issue, stages}) +
                       (by_warps ? (half ? .15 : .05) * std::min(mma, staging) : 0) +
                       (waits_for_steps ? (work.taps == 1 ? .1 : .14) * std::min(mma, issue) : 0) +
                       (half && tiles.raw.whole ? 900 * halos : 0);
@@ -158,21 +162,23 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
   const bool small = config.m_blocks == 1 && config.n() < 128;  // for few pixels; others have better ones
   const bool made = by_warps && !half;
   const bool by_threads = config.staging == HaloStaging::kPairs || config.staging == HaloStaging::kPixels;
-  const double rough =
-      !by_threads ? 1 +
-                        (config.staging != HaloStaging::kTransposed ? .02
-                         : tiling.linear                            ? .06
-                                                                    : .08) *
-                            (tiling.halo_stages == 2) +
-                        .02 * short_of_filters(tiling, tiles) + .01 * tiling.linear + .5 * waits + .9 * narrow +
-                        (small && waves > 1) + .05 * ((tiling.linear || config.columns > 1) && tiling.turns) -
-                        .08 * (promoted && config.m_blocks == 3 && !tiling.linear) +
-                        .03 * (config.staging == HaloStaging::kTransposed && tiling.turns) +
-                        .8 * (half && tiles.raw.step_log2 > 0 && tiling.turns && tiling.halo_stages == 2) +
-                        (made ? rough_operands(work, config, tiling, tiles) : 0) +
-                        .01 * (!tiling.linear && tiling.block_w_log2 == 6) + .02 * idle +
-                        .1 * (by_warps && half && tiling.linear && config.channels < 64 && work.in.c > 32)
-                  : 1 + .06 * (4 - tiling.halo_stages) + .1 * idle;
+  const double rough = !by_threads
+                           ? 1 +
+                                 (config.staging != HaloStaging::kTransposed ? .02
+                                  : tiling.linear                            ? .06
+                                                                             : .08) *
+                                     (tiling.halo_stages == 2) +
+                                 .02 * short_of_filters(tiling, tiles) + .01 * tiling.linear + .5 * waits +
+                                 .9 * narrow + (small && waves > 1) +
+                                 .05 * (work.taps == 1 && is_large_tile(config.m_blocks, config.block_k)) +
+                                 .05 * ((tiling.linear || config.columns > 1) && tiling.turns) -
+                                 .08 * (promoted && config.m_blocks == 3 && !tiling.linear) +
+                                 .03 * (config.staging == HaloStaging::kTransposed && tiling.turns) +
+                                 .8 * (half && tiles.raw.step_log2 > 0 && tiling.turns && tiling.halo_stages == 2) +
+                                 (made ? rough_operands(work, config, tiling, tiles) : 0) +
+                                 .01 * (!tiling.linear && tiling.block_w_log2 == 6) + .02 * idle +
+                                 .1 * (by_warps && half && tiling.linear && config.channels < 64 && work.in.c > 32)
+                           : 1 + .06 * (4 - tiling.halo_stages) + .1 * idle;
   const bool reorders = work.reordering.in || work.reordering.out || work.splitting.in;  // they wait anyway
   const double share = static_cast<double>(std::clamp<int64_t>(tiles.count * tiling.shares, 1, sm_count)) / sm_count;
   // A few multiprocessors are slow to split a filter.

@@ -59,8 +59,10 @@ void for_each_tiling(const Work& work, const HaloConfig& config, TapSplit split,
     const int blocks = config.m_blocks * (turns ? 1 : 2);
     for (const int block_w_log2 : {3, 6}) {
       const int block_w = 1 << block_w_log2, block_h = 64 >> block_w_log2;
-      for (int across_log2 = 0; blocks % (1 << across_log2) == 0; ++across_log2) {
-        const int across = 1 << across_log2;
+      for (int across_log2 = 0; 1 << across_log2 < 2 * blocks; ++across_log2) {
+        const int across = std::min(1 << across_log2, blocks);
+        // A power of two, or all in a row.
+        if (blocks % across != 0 || (across < 1 << across_log2 && block_w < kBlock)) continue;
         tiling.tile_p = static_cast<int16_t>(block_h * (blocks / across));
         tiling.tile_q = static_cast<int16_t>(block_w * across);
         tiling.block_w_log2 = static_cast<int16_t>(block_w_log2);
@@ -190,18 +192,28 @@ void fill_taps(const Work& work, TapSplit split, const Tiles& tiles, HaloParams&
   params.steps_per_filter_tile = steps;
 }
 
+// Of a large tile's halo. Pieces of a long row arrive sooner than all of it.
+void choose_loads(HaloParams& params) {
+  constexpr int32_t kPiece = 64;  // pixels
+  params.raw.box_w = params.load_rows * params.halo_pitch;
+  if (params.linear || params.halo_rows > 1 || params.halo_pitch % kPiece != 0) return;
+  params.loads = params.halo_pitch / kPiece, params.load_rows = 0;
+  params.raw.box_w = kPiece, params.raw.advance = kPiece * params.in_step_w;
+}
+
 TensorMapSpec in_map(const Work& work, const HaloConfig& config, const HaloParams& params) {
+  const bool pieces = params.raw.advance > 0;
+  const int64_t cols = pieces ? params.raw.box_w : params.halo_pitch, rows = pieces ? 1 : params.load_rows;
   const Side& in = work.in;
   const int64_t groups = work.groups * work.splitting.parts, bytes = operand_bytes(config.operands);
-  return {
-      {static_cast<uint64_t>(work.in_channels()), static_cast<uint64_t>(groups), static_cast<uint64_t>(in.w),
-       static_cast<uint64_t>(in.h), static_cast<uint64_t>(in.n)},
-      {stride_bytes(groups, work.in_channels(), bytes), stride_bytes(in.w, in.stride.w, bytes),
-       stride_bytes(in.h, in.stride.h, bytes), stride_bytes(in.n, in.stride.n, bytes)},
-      {static_cast<uint32_t>(config.channels), 1, static_cast<uint32_t>((params.halo_pitch - 1) * work.in_step.w + 1),
-       static_cast<uint32_t>((params.load_rows - 1) * work.in_step.h + 1), 1},
-      {1, 1, static_cast<uint32_t>(work.in_step.w), static_cast<uint32_t>(work.in_step.h), 1},
-      config.pixel_bytes()};
+  return {{static_cast<uint64_t>(work.in_channels()), static_cast<uint64_t>(groups), static_cast<uint64_t>(in.w),
+           static_cast<uint64_t>(in.h), static_cast<uint64_t>(in.n)},
+          {stride_bytes(groups, work.in_channels(), bytes), stride_bytes(in.w, in.stride.w, bytes),
+           stride_bytes(in.h, in.stride.h, bytes), stride_bytes(in.n, in.stride.n, bytes)},
+          {static_cast<uint32_t>(config.channels), 1, static_cast<uint32_t>((cols - 1) * work.in_step.w + 1),
+           static_cast<uint32_t>((rows - 1) * work.in_step.h + 1), 1},
+          {1, 1, static_cast<uint32_t>(work.in_step.w), static_cast<uint32_t>(work.in_step.h), 1},
+          config.pixel_bytes()};
 }
 
 TensorMapSpec planes_map(const Work& work, const HaloConfig& config) {
@@ -383,6 +395,9 @@ const char* tiles_why_not(const KernelEntry& entry, const ConvProblem& problem, 
   }
   if (config.lines && !stores_pieces(work, store_mode(work, config, false))) {
     return "stores rows that begin within a sector";
+  }
+  if (is_large_tile(config.m_blocks, config.block_k) && store_mode(work, config, false).mode == StoreMode::kElements) {
+    return "stores runs of channels or of pixels";
   }
   if (best_tiling(work, config, problem, device, /*any=*/true).cost_us > 0) {
     return "finds no tile that fits shared memory, the copy engine's boxes and the workspace";
@@ -590,7 +605,10 @@ HaloLaunch halo_launch(const Plan& plan, const ConvProblem& problem) {
   params.raw = tiles.raw;
   if (config.staging == HaloStaging::kFloats) params.raw.stages = params.a_stages;
   switch (config.staging) {
-    case HaloStaging::kTma: launch.in_map[launch.in_maps++] = in_map(work, config, params); break;
+    case HaloStaging::kTma:
+      if (is_large_tile(config.m_blocks, config.block_k)) choose_loads(params);
+      launch.in_map[launch.in_maps++] = in_map(work, config, params);
+      break;
     case HaloStaging::kFloats:
       launch.in_map[launch.in_maps++] =
           floats_map(work.in, work.groups, tiles.raw.box_w, config.channels, config.operands != HaloOperands::kTf32);

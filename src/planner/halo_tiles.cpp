@@ -191,15 +191,23 @@ bool choose_stages(const Work& work, const HaloConfig& config, const Tiles& tile
   // Of parts that several products need one is enough.
   const int parts = work.splitting.parts / config.parts_a_stage();
   const int64_t resident = tiles.steps / split_products(parts) * parts;
+  // Where each halo has one tap, they are needed as fast as filter steps. More are then under way, for the latency of
+  // memory.
+  const bool single = (config.staging == HaloStaging::kTma || config.staging == HaloStaging::kPlanes) &&
+                      config.columns == 1 && work.taps == 1;
+  const int64_t most = single ? 6 : 4;
   tiling.filter_resident = tiling.shares == 1 && tiles.filters == 1 && work.groups == 1 && resident > 0 &&
                            (parts == 1 || work.phases() == 1) &&
-                           resident + (floats ? 8 : 4) + tiles.raw.stages <= kMaxHaloStages &&
+                           resident + (floats ? 8 : most) + tiles.raw.stages <= kMaxHaloStages &&
                            resident * step + least * halo <= room;
   int64_t halo_stages, filter_stages;
   if (tiling.filter_resident) {
     filter_stages = resident;
-    halo_stages = std::min<int64_t>(4, (room - resident * step) / halo);
+    halo_stages = std::min(most, (room - resident * step) / halo);
     halo_stages -= halo_stages % halo_pipelines(config.lines);
+  } else if (single && room / (halo + step) >= 4) {
+    halo_stages = std::min(most, room / (halo + step));
+    filter_stages = std::min<int64_t>(24, (room - halo_stages * halo) / step);
   } else {
     // Enough filter stages to cover the latency of L2 come first, a third halo stage after that.
     const int64_t want = std::max<int64_t>(4, ceil_div(49152, step));

@@ -1286,6 +1286,18 @@ std::vector<int64_t> staged_halo(const HaloParams& params, const HaloConfig& con
     const bool inside = n < params.n && h >= 0 && h < params.height && w >= 0 && w < params.width;
     pixel = inside ? n * params.in_n + h * params.in_h + w * params.in_w : kZero;
   };
+  auto put_copy = [&](int32_t i) {
+    const bool large = is_large_tile(config.m_blocks, config.block_k), pieces = large && params.raw.advance > 0;
+    const int32_t pixels = large ? params.raw.box_w : params.load_rows * params.halo_pitch;
+    const int32_t columns = pieces ? pixels : params.halo_pitch, left = pieces ? i * params.raw.advance : 0;
+    if (i > 0 && pixels * config.pixel_bytes() % 128 != 0) throw py::index_error("a copy begins within 128 bytes");
+    const HaloRow first = halo_row(params, tile, group, i * params.load_rows);
+    for (int32_t j = 0; j < pixels; ++j) {
+      const int32_t place = i * pixels + j;
+      put(place / params.halo_pitch, place % params.halo_pitch, first.n, first.h + j / columns * params.in_step_h,
+          halo_col(params, tile, group) + left + j % columns * params.in_step_w);
+    }
+  };
   auto put_row = [&](int32_t i) {
     const HaloRow row = halo_row(params, tile, group, i);
     for (int32_t column = 0; column < params.halo_pitch; ++column) {
@@ -1294,6 +1306,9 @@ std::vector<int64_t> staged_halo(const HaloParams& params, const HaloConfig& con
   };
   if (staging == HaloStaging::kPlanes) {
     for (int32_t i = 0; i < params.loads * 64; ++i) put(0, i, tile.n, tile.p, tile.q + i);
+  } else if (staging == HaloStaging::kTma) {
+    for (int32_t i = 0; i < params.loads; ++i) put_copy(i);
+    if (std::count(halo.begin(), halo.end(), kNothing) > 0) throw py::index_error("not copied");
   } else if (staging == HaloStaging::kTransposed) {
     const int32_t w0 = halo_col(params, tile, group);
     const HaloColumns inside(params, w0);
@@ -1853,6 +1868,10 @@ void check_copies(const ConvProblem& problem, const KernelEntry& kernel, const D
     for (int i = 0; i < launch.in_maps; ++i) check_copy(launch.in_map[i], element_size(launch.in_values), 0);
     if (launch.params.filter_split.parts > 0 && launch.params.data_bytes < plan.block_threads / 32 * kReorderBytes) {
       throw py::index_error("no room to split");
+    }
+    const HaloParams& params = launch.params;
+    if (params.a_stages + params.b_stages + params.raw.stages > kMaxHaloStages) {
+      throw py::index_error("no room for the barriers");
     }
     if (launch.params.filter_direct) check_copy(launch.filter_map, bytes, 0);
     if (launch.planes.size[0] > 0) check_copy(launch.planes, bytes, 0);

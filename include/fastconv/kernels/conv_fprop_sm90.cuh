@@ -119,7 +119,8 @@ __device__ __forceinline__ void produce_filter(const HaloParams& params, Walk wa
 }
 
 // Halos of the walk's tiles. `warp` of the kWarps that stage; -1 starts copies for them, or clears what they copied.
-template <typename T, typename Value, int kChannels, int kParts, HaloStaging kStaging, int kWarps, bool kRuns>
+template <typename T, typename Value, int kChannels, int kParts, HaloStaging kStaging, int kWarps, bool kRuns,
+          bool kPieces>
 __device__ __forceinline__ void produce_halos(const HaloParams& params, TileWalk<kRuns> walk,
                                               const HaloMaps<kStaging>& maps, Ring raw, Ring halo, uint32_t waste,
                                               int warp, int lane) {
@@ -129,7 +130,7 @@ __device__ __forceinline__ void produce_halos(const HaloParams& params, TileWalk
     for (; walk.more(); walk.next()) {
       const Tile tile(params, walk.index);
       if constexpr (kStaging == HaloStaging::kTma) {
-        stage_halo_tma<kChannels, kChannels * sizeof(T)>(params, tile, &maps.in, halo, lane);
+        stage_halo_tma<kChannels, kChannels * sizeof(T), kPieces>(params, tile, &maps.in, halo, lane);
       } else if constexpr (kStaging == HaloStaging::kPlanes) {
         stage_planes<kChannels>(params, tile, &maps, halo, lane);
       } else if constexpr (kStaging == HaloStaging::kFloats) {
@@ -267,7 +268,7 @@ __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
     ptx::release_registers<kProducerRegisters>();
     constexpr int kStagers = Threads::kStagingWarps;
     auto produce = [&](int pipeline, int staging_warp) {
-      produce_halos<T, Out, kChannels, kParts, kStaging, kStagers>(
+      produce_halos<T, Out, kChannels, kParts, kStaging, kStagers, kLines, is_large_tile(kMBlocks, kBlockK)>(
           params, walk_of(pipeline), in_maps, raw.part(pipeline, kPipelines), halo.part(pipeline, kPipelines), waste,
           staging_warp, lane);
     };
@@ -328,7 +329,7 @@ __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
       if constexpr (is_scaled(kOperands)) unscale(acc, *params.gate.range);
       // NOTES: where a thread's pixels lie in a tile does not change, but to keep it would spill.
       int thread = threadIdx.x % 128;
-      if constexpr (kColumns > 1) asm volatile("" : "+r"(thread));
+      if constexpr (kColumns > 1 || is_large_tile(kMBlocks, kBlockK)) asm volatile("" : "+r"(thread));
       Epilogue<Out, kBlockK, kMBlocks> store(params, tile, thread, buffer, barrier);
       if constexpr (kShares) {
         if (params.shares.divisor > 1) {

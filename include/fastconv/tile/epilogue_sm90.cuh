@@ -128,7 +128,7 @@ struct Epilogue {
     for (int m = 0; m < kMBlocks; ++m) {
       if (params.store == StoreMode::kChannels) {
         store_channels(acc[m], first_block + m);
-      } else {
+      } else if (!is_large_tile(kMBlocks, kBlockK)) {
         store_elements(acc[m], first_block + m);
       }
     }

@@ -30,6 +30,10 @@ FASTCONV_HOST_DEVICE constexpr bool shares_tiles(HaloStaging staging, int m_bloc
   return staging == HaloStaging::kTma && m_blocks <= 2 && columns == 1 && !lines;
 }
 
+// Threads have so many sums that no registers are left to store elements of any strides, one by one. Pointwise, such
+// tiles are long rows of pixels, which are copied in pieces.
+FASTCONV_HOST_DEVICE constexpr bool is_large_tile(int m_blocks, int block_k) { return m_blocks * block_k >= 384; }
+
 // A filter tile of one step in shared memory.
 enum class FilterTile : int8_t {
   kKMajor,  // [filters][channels]
@@ -114,7 +118,7 @@ struct HaloTiling {
   bool turns;            // consumer warpgroups take tiles in turns instead of sharing each
   bool filter_resident;  // all filter taps stay in shared memory
   int16_t tile_p, tile_q, block_w_log2;
-  int16_t across_log2;  // M-blocks side by side in a tile
+  int16_t across_log2;  // M-blocks side by side in a tile, all of them if that is more
   int16_t halo_stages, filter_stages;
   int8_t run_rows;    // HaloConfig::lines: rows of the output that a consumer warpgroup takes one after the other
   int8_t shares = 1;  // kTma: blocks that share a tile, each with some of its channels; a cluster

@@ -97,7 +97,7 @@ struct HaloParams {
   FastDivmod phase_rounds;       // tiles of all phases of a round
   int32_t last_round_at;         // tile index
   int32_t tile_p, tile_q;        // rectangular tiles
-  int32_t blocks_q_log2;         // M-blocks side by side in a tile
+  int32_t blocks_q_log2;         // M-blocks side by side in a tile, rounded up
   int32_t block_p, block_q;      // output rows and columns from an M-block to those below it and beside it
   int32_t group_p, group_q;      // and between its groups of 8 pixels
   int32_t strip;                 // columns of a group, over M-blocks side by side, that are outputs
@@ -119,7 +119,8 @@ struct HaloParams {
   int32_t promote_steps;          // and after how many filter steps
   int32_t shrink_at[2];           // c_blocks before which sums of small products shrink by `shrink`, see split_scale()
   float shrink;
-  RawPlanes raw;               // HaloStaging::kTransposed; kFloats: box_w and as many stages as the halo
+  RawPlanes raw;               // HaloStaging::kTransposed; kFloats: box_w and as many stages as the halo; kTma, large
+                               // tiles: box_w and advance of a copy
   FastDivmod stage_row_units;  // staging by threads: pixels, or loads of pairs, that cover a halo row
 
   int32_t data_bytes;  // of shared memory, before the barriers

@@ -11,20 +11,21 @@
 
 namespace fastconv {
 
-// One warp. The copy engine fills in zeros for padding, for channels beyond C and for images beyond N.
-template <int kChannels, int kPixelBytes>
+// One warp. The copy engine fills in zeros for padding, for channels beyond C and for images beyond N. kPieces: of a
+// halo of one row too, see HaloParams::raw.
+template <int kChannels, int kPixelBytes, bool kPieces>
 __device__ __forceinline__ void stage_halo_tma(const HaloParams& params, const Tile& tile, const CUtensorMap* map,
                                                Ring& ring, int lane) {
   for_each_halo(params, tile, [&](const TapGroup& group, int c_block) {
     const HaloBlock block(params, tile, c_block);
     ring.wait_empty();
-    const int32_t load_bytes = params.load_rows * params.halo_pitch * kPixelBytes;
+    const int32_t load_bytes = (kPieces ? params.raw.box_w : params.load_rows * params.halo_pitch) * kPixelBytes;
     if (lane == 0) ptx::mbarrier_arrive_expect(ring.full(), params.loads * load_bytes);
     __syncwarp();
     for (int i = lane; i < params.loads; i += 32) {
       const HaloRow row = halo_row(params, tile, group, i * params.load_rows);
       ptx::tma_load(ring.stage() + i * load_bytes, map, block.c_block * kChannels, block.in_group,
-                    halo_col(params, tile, group), row.h, row.n, ring.full());
+                    halo_col(params, tile, group) + (kPieces ? i * params.raw.advance : 0), row.h, row.n, ring.full());
     }
     ring.next();
   });
