@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 
 import fastconv
-from bench import accuracy, alternatives, bias_grad, environment, hindsight, limits, opponents, targets, timing
+from bench import accuracy, alternatives, bias_grad, builds, environment, hindsight, limits, opponents, targets, timing
 from bench.__main__ import QUICK_FLOPS, parse, quick
 from bench.errors import Reference, random_tensors, reference, verdict
 from bench.floors import H200, Ceilings, floor_of
@@ -440,6 +440,27 @@ def test_alternatives_meet_the_opponent_of_their_mode(tmp_path: Path, monkeypatc
     assert met == {"fp32 ieee": {False}, "fp32 tf32": {True}, "fp32 bf16x3": {False}, "fp64": {False}}
     assert [row["mode"] for row in found["rows"]] == list(met) and all(f" {mode} " in table for mode in met)
     assert torch.backends.cudnn.allow_tf32 == before
+
+
+def test_builds_are_timed_in_turns(tmp_path: Path) -> None:
+    site = Path(fastconv.__file__).parents[1]
+    case = ["--suite", "host", "--problem", "tiny_1x1", "--device", "cpu", "--layout", "nchw"]
+    assert builds.main([str(site), str(site), *case, "--repeats", "1", "--out", str(tmp_path)]) == 0
+    (written,) = tmp_path.glob("builds-*.json")
+    found = json.loads(written.read_text())
+    assert [row["pass"] for row in found["rows"]] == list(PASSES) and list(found["builds"]) == ["A", "B"]
+    assert found["builds"]["A"] == found["builds"]["B"] and "libfastconv_cpu.so" in found["builds"]["A"]
+    for row in found["rows"]:
+        assert row["kernels"][0].startswith("cpu_") and len(set(row["kernels"])) == 1 and min(row["us"]) > 0
+    assert "geometric mean" in written.with_suffix(".md").read_text()
+
+
+def test_a_build_that_fails_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "fastconv").mkdir()
+    (tmp_path / "fastconv/__init__.py").write_text("raise ImportError('no such build')")
+    case = ["--suite", "host", "--problem", "tiny_1x1", "--device", "cpu"]
+    with pytest.raises(RuntimeError, match="exit status 1"):
+        builds.main([str(tmp_path), str(tmp_path), *case, "--out", str(tmp_path)])
 
 
 def test_gradient_of_the_bias_is_timed_in_both_layouts(tmp_path: Path) -> None:
