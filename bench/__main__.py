@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import torch
 from tqdm import tqdm
 
 from bench import environment, opponents, report, timing
-from bench.modes import DTYPES, LONG, PRECISIONS, modes_of
+from bench.modes import DTYPES, LONG, PRECISIONS, Mode, modes_of
 from bench.runner import Plan, measure
 from bench.suites import LAYOUTS, PASSES, Problem, Suite, load_suite, select, suite_names
 
@@ -169,6 +170,29 @@ def choices(allowed: Sequence[str] | None = None, aliases: dict[str, str] | None
         return list(dict.fromkeys(items))
 
     return convert
+
+
+def add_case_options(parser: argparse.ArgumentParser) -> None:
+    """Which cases a comparison of kernels or builds is of; `cases` lists them."""
+    cuda = torch.cuda.is_available()
+    add = parser.add_argument
+    add("--suite", default="public")
+    add("--problem", type=choices(), default=[], help="names or shell patterns; default: all of the suite")
+    add("--pass", dest="pass_", type=choices(PASSES), default=list(PASSES), help="fprop,dgrad,wgrad")
+    add("--layout", type=choices(LAYOUTS), default=list(LAYOUTS), help="default: nchw,nhwc")
+    add("--dtype", type=choices(list(DTYPES), LONG), default=["float16" if cuda else "float32"], help="fp32,fp16,bf16")
+    add("--precision", type=choices(PRECISIONS), default=["ieee"], help="of fp32: ieee,bf16x3,tf32; default: ieee")
+    add("--device", choices=("cpu", "cuda"), default="cuda" if cuda else "cpu")
+
+
+def cases(options: argparse.Namespace) -> Iterator[tuple[Problem, str, Mode, str]]:
+    """Problem, layout, mode and pass."""
+    return itertools.product(
+        select(load_suite(options.suite).problems, options.problem),
+        options.layout,
+        modes_of(options.dtype, options.precision),
+        options.pass_,
+    )
 
 
 if __name__ == "__main__":

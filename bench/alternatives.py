@@ -21,11 +21,11 @@ from typing import Any
 import torch
 
 from bench import environment, opponents, report, timing
-from bench.__main__ import choices
+from bench.__main__ import add_case_options, cases, choices
 from bench.errors import Tensors
-from bench.modes import DTYPES, LONG, PRECISIONS, Mode, modes_of
+from bench.modes import Mode
 from bench.runner import MEMORY_FORMATS, input_sets
-from bench.suites import LAYOUTS, PASSES, Problem, load_suite, select
+from bench.suites import Problem
 
 
 def expected_us(explanation: Sequence[str]) -> dict[str, float]:
@@ -104,15 +104,8 @@ def markdown(rows: Sequence[dict[str, Any]], opponent: str) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.alternatives", description=__doc__)
-    cuda = torch.cuda.is_available()
+    add_case_options(parser)
     add = parser.add_argument
-    add("--suite", default="public")
-    add("--problem", type=choices(), default=[], help="names or shell patterns; default: all of the suite")
-    add("--pass", dest="pass_", type=choices(PASSES), default=list(PASSES), help="fprop,dgrad,wgrad")
-    add("--layout", type=choices(LAYOUTS), default=list(LAYOUTS), help="default: nchw,nhwc")
-    add("--dtype", type=choices(list(DTYPES), LONG), default=["float16" if cuda else "float32"], help="fp32,fp16,bf16")
-    add("--precision", type=choices(PRECISIONS), default=["ieee"], help="of fp32: ieee,bf16x3,tf32; default: ieee")
-    add("--device", choices=("cpu", "cuda"), default="cuda" if cuda else "cpu")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--within", type=float, default=1.4, help="times the planner's least: which kernels are timed")
     which.add_argument("--kernel", type=named, default=[], help="names or shell patterns: which, instead of --within")
@@ -123,10 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     timing.use_device(device)
     rows = [
         measure(problem, pass_, mode, layout, options.kernel, options.within, device, options.seconds)
-        for problem in select(load_suite(options.suite).problems, options.problem)
-        for layout in options.layout
-        for mode in modes_of(options.dtype, options.precision)
-        for pass_ in options.pass_
+        for problem, layout, mode, pass_ in cases(options)
     ]
     title = f"Kernels beside the planner's choice, {environment.device_name(device)}"
     table = markdown(rows, opponents.display_name("torch", device))

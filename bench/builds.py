@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
-import hashlib
 import json
 import math
 import os
@@ -28,10 +27,10 @@ from typing import Any
 import torch
 
 from bench import environment, opponents, report, timing
-from bench.__main__ import choices
-from bench.modes import DTYPES, LONG, PRECISIONS, Mode, modes_of
+from bench.__main__ import add_case_options, cases
+from bench.modes import Mode
 from bench.runner import MEMORY_FORMATS, input_sets
-from bench.suites import LAYOUTS, PASSES, load_suite, select
+from bench.suites import load_suite, select
 
 ROUNDS, SAMPLES = 5, 4  # turns of each build, and what it measures in one
 
@@ -129,16 +128,9 @@ def markdown(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.builds", description=__doc__.partition("\n")[0])
-    cuda = torch.cuda.is_available()
+    add_case_options(parser)
     add = parser.add_argument
     add("builds", type=Path, nargs="*", help="wheels, or folders that hold the package; the first is compared with")
-    add("--suite", default="public")
-    add("--problem", type=choices(), default=[], help="names or shell patterns; default: all of the suite")
-    add("--pass", dest="pass_", type=choices(PASSES), default=list(PASSES), help="fprop,dgrad,wgrad")
-    add("--layout", type=choices(LAYOUTS), default=list(LAYOUTS), help="default: nchw,nhwc")
-    add("--dtype", type=choices(list(DTYPES), LONG), default=["float16" if cuda else "float32"], help="fp32,fp16,bf16")
-    add("--precision", type=choices(PRECISIONS), default=["ieee"], help="of fp32: ieee,bf16x3,tf32; default: ieee")
-    add("--device", choices=("cpu", "cuda"), default="cuda" if cuda else "cpu")
     add("--repeats", type=int, default=2, help="how often tensors are allocated anew")
     add("--out", type=Path, default=Path(__file__).parent / "results")
     add("--worker", action="store_true", help=argparse.SUPPRESS)
@@ -166,19 +158,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 mode=[mode.dtype, mode.precision],
                 **{"pass": pass_},
             )
-            for problem in select(load_suite(options.suite).problems, options.problem)
-            for layout in options.layout
-            for mode in modes_of(options.dtype, options.precision)
-            for pass_ in options.pass_
+            for problem, layout, mode, pass_ in cases(options)
         ]
         title = f"Builds in turns, {environment.device_name(device)}: " + ", ".join(
             f"{name} {path}" for name, path in zip(names, options.builds, strict=True)
         )
         table = markdown(rows, names)
-        hashes = {}
-        for name, site in zip(names, sites, strict=True):
-            libraries = sorted((site / "fastconv").glob("lib*.so"))
-            hashes[name] = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in libraries}
+        hashes = {name: environment.libraries(site / "fastconv") for name, site in zip(names, sites, strict=True)}
         written = environment.write_table(options.out, "builds", device, title, table, builds=hashes, rows=rows)
     print(f"{table}\n\nwrote {written}.json, {written}.md")
     return 0

@@ -81,9 +81,13 @@ def build() -> dict[str, Any]:
         origin = None
     if origin:
         facts["wheel"] = json.loads(origin).get("archive_info", {}).get("hash", "")
-    for library in sorted(Path(fastconv.__file__).parent.glob("libfastconv_*.so")):
-        facts[library.name] = "sha256=" + hashlib.sha256(library.read_bytes()).hexdigest()
-    return facts
+    return facts | libraries(Path(fastconv.__file__).parent)
+
+
+def libraries(package: Path) -> dict[str, str]:
+    """The hashes of a package's libraries by their names."""
+    found = sorted(package.glob("libfastconv_*.so"))
+    return {path.name: "sha256=" + hashlib.sha256(path.read_bytes()).hexdigest() for path in found}
 
 
 def write_table(out: Path, name: str, device: torch.device, title: str, table: str, **data: Any) -> Path:

@@ -195,7 +195,7 @@ bool choose_stages(const Work& work, const HaloConfig& config, const Tiles& tile
   // memory.
   const bool single = (config.staging == HaloStaging::kTma || config.staging == HaloStaging::kPlanes) &&
                       config.columns == 1 && work.taps == 1;
-  const int64_t most = single ? 6 : 4;
+  const int64_t most = single ? 6 : 4, pairs = room / (halo + step);  // of a halo and a filter step
   tiling.filter_resident = tiling.shares == 1 && tiles.filters == 1 && work.groups == 1 && resident > 0 &&
                            (parts == 1 || work.phases() == 1) &&
                            resident + (floats ? 8 : most) + tiles.raw.stages <= kMaxHaloStages &&
@@ -205,8 +205,8 @@ bool choose_stages(const Work& work, const HaloConfig& config, const Tiles& tile
     filter_stages = resident;
     halo_stages = std::min(most, (room - resident * step) / halo);
     halo_stages -= halo_stages % halo_pipelines(config.lines);
-  } else if (single && room / (halo + step) >= 4) {
-    halo_stages = std::min(most, room / (halo + step));
+  } else if (single && pairs >= 4) {
+    halo_stages = std::min(most, pairs);
     filter_stages = std::min<int64_t>(24, (room - halo_stages * halo) / step);
   } else {
     // Enough filter stages to cover the latency of L2 come first, a third halo stage after that.

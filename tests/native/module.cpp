@@ -1873,6 +1873,13 @@ void check_copies(const ConvProblem& problem, const KernelEntry& kernel, const D
     if (params.a_stages + params.b_stages + params.raw.stages > kMaxHaloStages) {
       throw py::index_error("no room for the barriers");
     }
+    if (kernel.halo.staging == HaloStaging::kTma) {
+      const TensorMapSpec& map = launch.in_map[0];
+      auto pixels = [&](int i) { return (map.box[i] - 1) / map.step[i] + 1; };  // of a copy, along a dimension
+      const int64_t halo = int64_t{params.halo_rows} * params.halo_pitch;
+      if (params.loads * pixels(2) * pixels(3) != halo) throw py::index_error("copies are of another halo");
+      if (halo * kernel.halo.pixel_bytes() > params.a_stage_bytes) throw py::index_error("no room for the halo");
+    }
     if (launch.params.filter_direct) check_copy(launch.filter_map, bytes, 0);
     if (launch.planes.size[0] > 0) check_copy(launch.planes, bytes, 0);
     if (launch.out_planes.size[0] > 0) check_copy(launch.out_planes, bytes, 0);
