@@ -15,6 +15,7 @@ import functools
 import json
 import math
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tqdm import tqdm
 
 from bench import environment, opponents, report, timing
 from bench.__main__ import add_case_options, cases
@@ -148,26 +150,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
         builds = [Build(site, options.device) for site in sites]
         for build in builds:
             stack.callback(build.end)
-        rows = [
-            measure(
-                builds,
-                options.repeats,
-                suite=options.suite,
-                problem=problem.name,
-                layout=layout,
-                mode=[mode.dtype, mode.precision],
-                **{"pass": pass_},
-            )
-            for problem, layout, mode, pass_ in cases(options)
-        ]
-        title = f"Builds in turns, {environment.device_name(device)}: " + ", ".join(
-            f"{name} {path}" for name, path in zip(names, options.builds, strict=True)
-        )
-        table = markdown(rows, names)
-        hashes = {name: environment.libraries(site / "fastconv") for name, site in zip(names, sites, strict=True)}
-        written = environment.write_table(options.out, "builds", device, title, table, builds=hashes, rows=rows)
-    print(f"{table}\n\nwrote {written}.json, {written}.md")
+        # A time limit's signal ends the run as an exception would, so that what was measured is still reported.
+        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+        rows: list[dict[str, Any]] = []
+        try:
+            for problem, layout, mode, pass_ in tqdm(list(cases(options)), disable=None):
+                case = {"suite": options.suite, "problem": problem.name, "layout": layout, "pass": pass_}
+                rows.append(measure(builds, options.repeats, mode=[mode.dtype, mode.precision], **case))
+        finally:
+            if rows:
+                write(rows, options, names, sites, device)
     return 0
+
+
+def write(
+    rows: Sequence[dict[str, Any]],
+    options: argparse.Namespace,
+    names: Sequence[str],
+    sites: Sequence[Path],
+    device: torch.device,
+) -> None:
+    title = f"Builds in turns, {environment.device_name(device)}: " + ", ".join(
+        f"{name} {path}" for name, path in zip(names, options.builds, strict=True)
+    )
+    table = markdown(rows, names)
+    hashes = {name: environment.libraries(site / "fastconv") for name, site in zip(names, sites, strict=True)}
+    written = environment.write_table(options.out, "builds", device, title, table, builds=hashes, rows=rows)
+    print(f"{table}\n\nwrote {written}.json, {written}.md")
 
 
 if __name__ == "__main__":

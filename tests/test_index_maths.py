@@ -320,11 +320,13 @@ def staged_convolutions(draw: st.DrawFn, kernel: native.Kernel) -> Convolution:
     dgrad, lines = kernel.pass_ == "dgrad", "lines" in kernel.name
     staging = next((name for name in STAGINGS if name in kernel.name), "tma")
     unit_stride = staging == "floats" and not dgrad
-    whole = staging == "planes"
+    whole = staging in ("planes", "shifted")
     side_by_side = "x3_" in kernel.name  # columns of the filter, three at a time, at most three pixels apart
     n = draw(st.integers(1, 2))
     if staging == "planes":
         image = draw(st.sampled_from([(1, 64), (8, 8), (8, 24), (2, 72), (3, 136)]))
+    elif staging == "shifted":  # every second plane begins 8 bytes beside a multiple of 16
+        image = draw(st.sampled_from([(14, 14), (10, 10), (1, 68), (3, 100)]))
     elif lines:  # only so many phases of planes; columns follow from the output's
         image = (draw(st.sampled_from([4, 8] if dtype_of(kernel)["dtype"] == "float16" else [4, 5, 6, 8])), 0)
     elif staging == "transposed" or (side_by_side and staging != "floats"):
@@ -382,7 +384,7 @@ def staged_convolutions(draw: st.DrawFn, kernel: native.Kernel) -> Convolution:
     return Convolution((n, c, h, w), (k, c, r, s), stride, padding, dilation, 1)
 
 
-STAGINGS = ("tma", "transposed", "planes", "floats", "pairs", "pixels", "folded")
+STAGINGS = ("tma", "transposed", "planes", "shifted", "floats", "pairs", "pixels", "folded")
 # By the kernel's name, the first that is in it: a precision.
 FLOAT32 = {"tf32": "tf32", "promoted": "ieee", "2_parts_scaled": "ieee", "scaled": "tf32", "parts": "bf16x3"}
 
@@ -522,7 +524,9 @@ def test_halo_engine_packs_the_filter_as_it_is_used(pass_: str, channels_last: b
         data.draw(st.sampled_from([1, 1, 2])),
         *data.draw(st.sampled_from([(1, 1), (3, 3), (1, 4), (5, 7), (2, 2), (9, 11), (1, 300)])),
     )
-    taps = [(r, s)] if "planes" not in kernel.name else [(1, 1)]
+    image = (10, 10) if "shifted" in kernel.name else (40, 608)
+    if "planes" in kernel.name or "shifted" in kernel.name:
+        r = s = 1
     reduced, produced = (
         data.draw(st.sampled_from([16, 38, 40, 64, 72])),
         kernel.tile[1] // 2 + data.draw(st.integers(0, 3)),
@@ -535,7 +539,7 @@ def test_halo_engine_packs_the_filter_as_it_is_used(pass_: str, channels_last: b
     padding = (0, 0)
     if "_columns" in kernel.name:
         stride, dilation, padding = (stride[0], 2), (dilation[0], 1), (0, data.draw(st.integers(0, 3)))
-    conv = Convolution((1, groups * c, 40, 608), (groups * k, c, *taps[0]), stride, padding, dilation, groups)
+    conv = Convolution((1, groups * c, *image), (groups * k, c, r, s), stride, padding, dilation, groups)
     assume(not native.validate(*conv))
     strides = (c * r * s, 1, s * c, c) if channels_last else (c * r * s, r * s, s, 1)
     problem = native.ConvProblem(

@@ -52,7 +52,7 @@ double raw_copies(const Work& work, const HaloTiling& tiling, const Tiles& tiles
 
 // Clocks that staging takes of the warps and the copy engine, a halo.
 double staging_clocks(const Work& work, const HaloConfig& config, const HaloTiling& tiling, const Tiles& tiles) {
-  constexpr double kBytesPerClock[] = {40, 0, 40, 40, 4.6, 4, 3};  // by HaloStaging
+  constexpr double kBytesPerClock[] = {40, 0, 40, 27, 40, 4.6, 4, 3};  // by HaloStaging
   if (config.staging != HaloStaging::kTransposed) {
     return static_cast<double>(tiles.halo_bytes) / kBytesPerClock[static_cast<int>(config.staging)];
   }
@@ -103,7 +103,7 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
                const Reaches& reaches, Packing packing, double bytes, int sm_count) {
   constexpr double kLoadBytesPerClock = 40;
   constexpr double kFixedClocks = 6000;  // launch, first loads, last store
-  constexpr double kPackUs = .8, kWaitUs = 1.8, kPackBytesPerUs = 1.4e6, kTurnUs = 1;
+  constexpr double kPackUs = .8, kWaitUs = 1.8, kHiddenUs = 1.5, kPackBytesPerUs = 1.4e6, kTurnUs = 1;
   const double phases = work.phases();
   const double steps = static_cast<double>(tiles.steps) / phases / tiling.shares;
   const double halos =
@@ -177,16 +177,17 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
                                  .8 * (half && tiles.raw.step_log2 > 0 && tiling.turns && tiling.halo_stages == 2) +
                                  (made ? rough_operands(work, config, tiling, tiles) : 0) +
                                  .01 * (!tiling.linear && tiling.block_w_log2 == 6) + .02 * idle +
+                                 .15 * (config.staging == HaloStaging::kShifted) +
                                  .1 * (by_warps && half && tiling.linear && config.channels < 64 && work.in.c > 32)
                            : 1 + .06 * (4 - tiling.halo_stages) + .1 * idle;
   const bool reorders = work.reordering.in || work.reordering.out || work.splitting.in;  // they wait anyway
   const double share = static_cast<double>(std::clamp<int64_t>(tiles.count * tiling.shares, 1, sm_count)) / sm_count;
   // A few multiprocessors are slow to split a filter.
   const double pack_rate = kPackBytesPerUs * (config.operands == HaloOperands::kHalf ? 1 : std::min(1., 2 * share));
-  const double pack = packing.bytes == 0
-                          ? 0
-                          : kPackUs + (reorders ? 0 : kWaitUs) + kTurnUs * (packing.turned && config.channels == 64) +
-                                static_cast<double>(packing.bytes) / pack_rate;
+  const double pack = packing.bytes == 0 ? 0
+                                         : kPackUs + (reorders ? 0 : kWaitUs - kHiddenUs) +
+                                               kTurnUs * (packing.turned && config.channels == 64) +
+                                               static_cast<double>(packing.bytes) / pack_rate;
   constexpr double kLastUs = 4;  // until all have stored, and with nothing else to do
   const Operand operand = operand_of(config.operands);
   const Splitting& split = work.splitting;
@@ -196,8 +197,9 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
   // What is moved twice takes power, and that is short where a kernel runs long; more so in short steps.
   constexpr double kLongCycles = 200000;
   const double hungry = loads_filters_twice(config, tiling) && waves * tile > kLongCycles ? 2. / config.channels : 0;
-  // Read once, and lines of memory in two parts.
-  const double lines = work.taps == 1 && config.channels < std::min<int64_t>(work.in.c, 64) ? 1.15 : 1;
+  // Read once, and lines of memory in two parts. Planes for few filters at once, measured.
+  const double lines = (work.taps == 1 && config.channels < std::min<int64_t>(work.in.c, 64) ? 1.15 : 1) *
+                       (staged_as_planes(config.staging) && config.block_k < 128 ? 1.05 : 1);
   const double clocks = waves * tile * (rough + hungry) + kFixedClocks + (tiling.turns ? epilogue : 0) + shares;
   const double compute_us = clocks / kTensorCyclesPerUs, memory_us = bytes / (kBytesPerUsPerSm * sm_count) * lines;
   return pack + reorder + splits + std::max(compute_us, memory_us) +

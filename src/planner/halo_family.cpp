@@ -69,7 +69,7 @@ void for_each_tiling(const Work& work, const HaloConfig& config, TapSplit split,
         tiling.across_log2 = static_cast<int16_t>(across_log2);
         // Whole rows of pixels, as they lie; elsewhere, where more than half of a tile lies outside, linear ones do
         // better.
-        const bool planes = config.staging == HaloStaging::kPlanes;
+        const bool planes = staged_as_planes(config.staging);
         const bool outside =
             tiling.tile_p >= 2 * work.rows || (tiling.tile_q >= 2 * work.cols && tiling.tile_q > kBlock);
         const bool row = tiling.tile_p == 1 && block_w == kBlock;
@@ -78,7 +78,7 @@ void for_each_tiling(const Work& work, const HaloConfig& config, TapSplit split,
         if (f(tiling)) return;
       }
     }
-    if (config.staging == HaloStaging::kPlanes || config.staging == HaloStaging::kFolded ||
+    if (staged_as_planes(config.staging) || config.staging == HaloStaging::kFolded ||
         config.staging == HaloStaging::kFloats || config.lines) {
       continue;
     }
@@ -216,15 +216,16 @@ TensorMapSpec in_map(const Work& work, const HaloConfig& config, const HaloParam
           config.pixel_bytes()};
 }
 
-TensorMapSpec planes_map(const Work& work, const HaloConfig& config) {
+// So many channels to a row.
+TensorMapSpec planes_map(const Work& work, const HaloConfig& config, int64_t together, int64_t box_w) {
   const Side& in = work.in;
-  return {{static_cast<uint64_t>(in.w), static_cast<uint64_t>(in.c), static_cast<uint64_t>(work.groups),
-           static_cast<uint64_t>(in.h), static_cast<uint64_t>(in.n)},
-          {stride_bytes(in.c, in.stride.c), stride_bytes(work.groups, in.c * in.stride.c),
+  return {{static_cast<uint64_t>(in.w * together), static_cast<uint64_t>(in.c / together),
+           static_cast<uint64_t>(work.groups), static_cast<uint64_t>(in.h), static_cast<uint64_t>(in.n)},
+          {stride_bytes(in.c, in.stride.c * together), stride_bytes(work.groups, in.c * in.stride.c),
            stride_bytes(in.h, in.stride.h), stride_bytes(in.n, in.stride.n)},
-          {kBlock, static_cast<uint32_t>(config.channels), 1, 1, 1},
+          {static_cast<uint32_t>(box_w), static_cast<uint32_t>(config.channels / together), 1, 1, 1},
           {1, 1, 1, 1, 1},
-          2 * kBlock};
+          box_w == kBlock ? 2 * kBlock : 0};
 }
 
 // Of the channels `phase`, `phase` + number of maps and so on. It begins fewer than 16 bytes before their planes.
@@ -272,8 +273,9 @@ TensorMapSpec split_filter_map(const ConvProblem& problem, const Work& work, con
           config.pixel_bytes()};
 }
 
+// By so many warps; at_once is 0 if `room` bytes of shared memory are too few.
 PackParams pack_params(const Work& work, const ConvProblem& problem, const HaloConfig& config, const Tiles& tiles,
-                       const RawPlanes& raw) {
+                       int64_t warps, int64_t room) {
   const Strides& w = problem.w_strides;
   const int64_t taps = problem.r * problem.s, channels = config.channels, groups = problem.groups;
   PackParams pack{};
@@ -286,7 +288,7 @@ PackParams pack_params(const Work& work, const ConvProblem& problem, const HaloC
   pack.block_k_log2 = std::countr_zero(static_cast<uint32_t>(config.block_k));
   pack.filters_log2 = std::countr_zero(static_cast<uint32_t>(config.block_k / columns));
   pack.channels_log2 = std::countr_zero(static_cast<uint32_t>(config.channels));
-  pack.channel_phases_log2 = raw.phases_log2;
+  pack.channel_phases_log2 = tiles.raw.phases_log2;
   pack.taps = FastDivmod(taps), pack.filter_w = FastDivmod(problem.s);
   const Run& run = work.w.run[0];
   pack.step_w = static_cast<int32_t>(columns > 1 ? columns * run.count : problem.s);
@@ -295,6 +297,7 @@ PackParams pack_params(const Work& work, const ConvProblem& problem, const HaloC
   pack.c_blocks = FastDivmod(tiles.c_blocks), pack.k_tiles = FastDivmod(tiles.filters);
   pack.along_cols = filter.along_cols();
 
+  room -= pack_table_bytes(static_cast<int>(pack.step_taps.divisor));
   // Pieces for all multiprocessors; of columns, eight rows make contiguous multiples of 16 bytes.
   constexpr int64_t kEnough = 128;
   int64_t inner, outer, rows = 16, pieces;
@@ -307,9 +310,8 @@ PackParams pack_params(const Work& work, const ConvProblem& problem, const HaloC
     pack.col_pitch = static_cast<int32_t>(pack.along_cols ? taps : pitch);
     pack.spread = pack.along_cols ? 0 : -8;
     pack.piece_bytes = static_cast<int32_t>(2 * (outer * pitch + (pack.along_cols ? 0 : outer)));
-  } while (rows > 1 && (pack.piece_bytes > kPackBytes || (pack.along_cols && pieces < kEnough)));
+  } while (rows > 1 && (pack.piece_bytes > room || (pack.along_cols && pieces < kEnough)));
   pack.piece_rows_log2 = std::countr_zero(static_cast<uint32_t>(rows)), pack.pieces = static_cast<int32_t>(pieces);
-  pack.at_once = kPackBytes / pack.piece_bytes;
   pack.segment = FastDivmod(inner * taps), pack.segments = FastDivmod(outer);
   pack.chunks = FastDivmod(rows * problem.r * pack.step_w * channels / 8);
   const int64_t inner_stride = std::min(pack.row, pack.col), outer_stride = std::max(pack.row, pack.col);
@@ -317,18 +319,20 @@ PackParams pack_params(const Work& work, const ConvProblem& problem, const HaloC
   pack.copied = inner_stride == taps && (problem.s == 1 || pack.s == 1) && (problem.r == 1 || pack.r == problem.s) &&
                 problem.w_align >= 16 && outer_stride % 8 == 0 && (groups == 1 || pack.group % 8 == 0) &&
                 inner * taps % 8 == 0 && last * taps % 8 == 0;
+  const int64_t fit = std::max<int64_t>(room, 0) / pack.piece_bytes;
+  pack.at_once = static_cast<int32_t>(pack.copied ? std::min(fit, 32 * warps * kPackCopies / outer) : fit);
   return pack;
 }
 
-PackParams folded_pack_params(const ConvProblem& problem, const HaloConfig& config, const HaloParams& params) {
+PackParams folded_pack_params(const Work& work, const ConvProblem& problem, const HaloConfig& config,
+                              const Tiles& tiles) {
   const Strides& w = problem.w_strides;
   PackParams pack{};
   pack.row = w.n, pack.col = w.c, pack.r = w.h, pack.s = w.w;
-  pack.rows = params.k;
+  pack.rows = static_cast<int32_t>(work.out.c);
   pack.block_k_log2 = std::countr_zero(static_cast<uint32_t>(config.block_k));
   pack.channels_log2 = std::countr_zero(static_cast<uint32_t>(config.channels));
-  pack.pieces = static_cast<int32_t>(int64_t{params.k_tiles.divisor} * params.steps_per_filter_tile * config.block_k *
-                                     config.channels / 8);
+  pack.pieces = static_cast<int32_t>(tiles.filters * tiles.steps * config.block_k * config.channels / 8);
   return pack;
 }
 
@@ -342,11 +346,49 @@ int32_t promote_steps(const HaloConfig& config, const ConvProblem& problem) {
   return static_cast<int32_t>(ceil_div(taps, shares));
 }
 
-// Those that a tensor leaves idle. If it keeps all of them busy more than once, the first begin late with it.
-int32_t pack_warps(const Reorder& order, const Plan& plan) {
-  constexpr int64_t kLate = 4;
-  const int64_t idle = plan.block_threads / 32 - ceil_div(order.units, plan.grid);
-  return static_cast<int32_t>(idle > 0 ? idle : kLate);
+// What is written to the workspace first, and the warps and shared memory that write the filter.
+struct Preparation {
+  Prepare what = Prepare::kNothing;
+  int64_t warps = 0, buffer = 0, bytes = 0;
+  PackParams pack{};
+};
+
+Preparation preparation_of(const Work& work, const ConvProblem& problem, const HaloConfig& config, const Tiles& tiles,
+                           const Plan& plan) {
+  const bool half = config.operands == HaloOperands::kHalf, input = work.reordering.in || work.splitting.in;
+  const bool filter = half ? !reads_filter_directly(work, config, problem) : work.splitting.filter;
+  Preparation found;
+  if (!filter && !input) return found;
+  found.what = Prepare::kFilter;
+  if (config.staging == HaloStaging::kFolded) {
+    found.warps = kPackers, found.pack = folded_pack_params(work, problem, config, tiles);
+    return found;
+  }
+  if (!input && !work.reordering.out) {  // a block must not arrive for the output while it waits for the filter
+    const int64_t halos = plan.halo.halo_stages * tiles.halo_stage_bytes;
+    found.buffer = round_up(halos, kHaloAlignment);
+    found.bytes = halos + plan.halo.filter_stages * tiles.step_bytes - found.buffer;
+    found.warps = half ? kPackers : std::min<int64_t>(kPackers, found.bytes / kReorderBytes);
+    if (half) found.pack = pack_params(work, problem, config, tiles, found.warps, found.bytes);
+    if (half ? found.pack.at_once > 0 : found.warps > 0) return found;
+  }
+  found.what = Prepare::kInput;
+  const int64_t warps = plan.block_threads / 32;
+  if (!half) {
+    found.warps = warps, found.buffer = 0, found.bytes = warps * kReorderBytes;
+    return found;
+  }
+  found.warps = 0, found.buffer = reorders(config.staging) ? warps * kReorderBytes : 0, found.bytes = 0;
+  if (filter) {
+    // Those that a tensor leaves idle. If it keeps all of them busy more than once, the last begin late with it.
+    constexpr int64_t kLate = 4;
+    const int64_t blocks = std::max<int64_t>(plan.grid, 1);  // none where there is no image
+    const int64_t units = input ? make_reorder(work.in_planes, work.groups).units : 0;
+    const int64_t idle = warps - ceil_div(units, blocks);
+    found.warps = idle > 0 ? idle : kLate;
+    found.bytes = kPackBytes, found.pack = pack_params(work, problem, config, tiles, found.warps, found.bytes);
+  }
+  return found;
 }
 
 // Truncation loses about 2e-8 of a sum with every 16 products of its largest parts, so that more than so many would
@@ -463,6 +505,7 @@ const char* halo_why_not(const KernelEntry& entry, const ConvProblem& problem, c
       case HaloStaging::kTransposed:
         return "needs contiguous images, 16 bytes apart, more than 8 channels, more than one tap or odd planes";
       case HaloStaging::kPlanes: return "needs one tap, contiguous pixels, rows and planes 16 bytes apart";
+      case HaloStaging::kShifted: return "needs one tap, planes without gaps, every second of them 16 bytes apart";
       case HaloStaging::kPairs: return "needs contiguous rows of whole, aligned pairs of pixels, stride 1";
       case HaloStaging::kPixels: return "reads the input in smaller pieces than it allows";
       case HaloStaging::kFloats: break;  // asked with float32
@@ -503,12 +546,12 @@ Plan halo_plan(const KernelEntry& entry, const ConvProblem& problem, const Devic
   plan.workspace_bytes = best.workspace.bytes();
   plan.halo = best.tiling;
   plan.halo.reorder_in = work.reordering.in, plan.halo.reorder_out = work.reordering.out;
-  if (best.workspace.bytes() > 0) {
-    const bool rewrites = reorders(entry.halo.staging) || entry.halo.operands != HaloOperands::kHalf;
-    const int32_t reorder_bytes = rewrites ? plan.block_threads / 32 * kReorderBytes : 0;
-    const int32_t pack_bytes = entry.halo.operands == HaloOperands::kHalf ? kPackBytes + kPackTableBytes : 0;
-    plan.smem_bytes = std::max(plan.smem_bytes, kHaloAlignment + reorder_bytes + pack_bytes + kHaloBarrierBytes);
-  }
+  const Preparation preparation = preparation_of(work, problem, entry.halo, tiles, plan);
+  const int64_t out_bytes = work.reordering.out ? 8 * kReorderBytes : 0;
+  plan.smem_bytes =
+      std::max(plan.smem_bytes,
+               static_cast<int32_t>(kHaloAlignment + std::max(preparation.buffer + preparation.bytes, out_bytes) +
+                                    kHaloBarrierBytes));
   plan.cost_us = best.cost_us;
   return measured(plan, problem, device);
 }
@@ -615,7 +658,12 @@ HaloLaunch halo_launch(const Plan& plan, const ConvProblem& problem) {
       break;
     case HaloStaging::kPlanes:
       params.loads = params.tile_q / kBlock;
-      launch.in_map[launch.in_maps++] = planes_map(work, config);
+      launch.in_map[launch.in_maps++] = planes_map(work, config, 1, kBlock);
+      break;
+    case HaloStaging::kShifted:
+      params.loads = params.tile_q / kBlock;
+      launch.in_map[launch.in_maps++] = planes_map(work, config, 2, kBlock);
+      launch.in_map[launch.in_maps++] = planes_map(work, config, 2, params.raw.box_w);
       break;
     case HaloStaging::kTransposed:
       for (; !params.raw.whole && launch.in_maps < 1 << params.raw.phases_log2; ++launch.in_maps) {
@@ -632,15 +680,14 @@ HaloLaunch halo_launch(const Plan& plan, const ConvProblem& problem) {
   launch.in_values = makes_parts(config.staging) ? problem.dtype : launch.operand;
   if (work.splitting.in) params.in_split = make_split(work.in_planes, work.groups, operand, work.splitting.parts);
   if (work.splitting.filter) params.filter_split = make_filter_split(problem, operand, work.splitting.parts);
-  params.prepares = !params.filter_direct || tiling.reorder_in || work.splitting.in || work.splitting.filter;
+  const Preparation preparation = preparation_of(work, problem, config, tiles, plan);
+  params.prepare = preparation.what, params.pack = preparation.pack;
+  params.prepare_warps = static_cast<int32_t>(preparation.warps);
+  params.prepare_buffer = static_cast<int32_t>(preparation.buffer);
   if (work.splitting.filter) {
     launch.filter_map = split_filter_map(problem, work, config);
   } else if (params.filter_direct) {
     launch.filter_map = filter_map(problem, config);
-  } else {
-    params.pack = config.staging == HaloStaging::kFolded ? folded_pack_params(problem, config, params)
-                                                         : pack_params(work, problem, config, tiles, params.raw);
-    params.pack.warps = pack_warps(params.in_order, plan);
   }
   launch.fold = work.fold;
   return launch;

@@ -21,6 +21,12 @@ RawPlanes raw_planes(const Work& work, const HaloConfig& config, const HaloTilin
                      const Tiles& tiles) {
   constexpr int64_t kLinearBox = 104;  // short enough that the last of an image wastes little
   RawPlanes raw{};
+  if (config.staging == HaloStaging::kShifted) {
+    raw.phases_log2 = 1, raw.shared = true, raw.stages = tiling.tile_q <= 128 ? 5 : 3;
+    raw.box_w = kShiftedBox;
+    raw.stage_bytes = static_cast<int32_t>(tiling.tile_q / kBlock * config.channels * raw.box_w);  // of every second
+    return raw;
+  }
   if (config.staging != HaloStaging::kTransposed) return raw;
   const Side& in = work.in;
   const int64_t bytes = work.element_bytes, unit = raw_unit(work.element_bytes), each_bytes = config.channels * bytes;
@@ -193,7 +199,7 @@ bool choose_stages(const Work& work, const HaloConfig& config, const Tiles& tile
   const int64_t resident = tiles.steps / split_products(parts) * parts;
   // Where each halo has one tap, they are needed as fast as filter steps. More are then under way, for the latency of
   // memory.
-  const bool single = (config.staging == HaloStaging::kTma || config.staging == HaloStaging::kPlanes) &&
+  const bool single = (config.staging == HaloStaging::kTma || staged_as_planes(config.staging)) &&
                       config.columns == 1 && work.taps == 1;
   const int64_t most = single ? 6 : 4, pairs = room / (halo + step);  // of a halo and a filter step
   tiling.filter_resident = tiling.shares == 1 && tiles.filters == 1 && work.groups == 1 && resident > 0 &&
@@ -205,7 +211,7 @@ bool choose_stages(const Work& work, const HaloConfig& config, const Tiles& tile
     filter_stages = resident;
     halo_stages = std::min(most, (room - resident * step) / halo);
     halo_stages -= halo_stages % halo_pipelines(config.lines);
-  } else if (single && pairs >= 4) {
+  } else if (single && pairs >= (config.staging == HaloStaging::kShifted ? 3 : 4)) {
     halo_stages = std::min(most, pairs);
     filter_stages = std::min<int64_t>(24, (room - halo_stages * halo) / step);
   } else {
@@ -244,9 +250,8 @@ int64_t pack_rows(const Work& work, const HaloConfig& config, const Tiles& tiles
 bool reads_filter_directly(const Work& work, const HaloConfig& config, const ConvProblem& problem) {
   if (config.operands != HaloOperands::kHalf) return true;  // or so once it is split
   if (config.columns > 1) return false;
-  if (config.staging == HaloStaging::kTransposed && plane_phases(work.in, work.groups, work.element_bytes) > 1) {
-    return false;
-  }
+  const bool in_phases = config.staging == HaloStaging::kTransposed || config.staging == HaloStaging::kShifted;
+  if (in_phases && plane_phases(work.in, work.groups, work.element_bytes) > 1) return false;
   if (config.staging == HaloStaging::kFolded) return false;
   return (config.filter == FilterTile::kNMajor || problem.pass == Pass::kFprop) && tma_can_load_filter(problem);
 }

@@ -194,8 +194,12 @@ HaloStaging best_staging(const ConvProblem& problem, const Side& in, Pair in_ste
   if (tma_can_stage(in, groups, in_step)) return HaloStaging::kTma;
   const int64_t bytes = element_size(problem.dtype);
   if (planes_can_stage(in, groups, in_step, bytes)) {
-    const bool planes = in.c > 32 && is_pointwise(problem) && in.w >= kBlock && plane_phases(in, groups, bytes) == 1;
-    return planes ? HaloStaging::kPlanes : HaloStaging::kTransposed;
+    if (in.c > 32 && is_pointwise(problem) && in.w >= kBlock) {
+      const int64_t phases = plane_phases(in, groups, bytes);
+      if (phases == 1) return HaloStaging::kPlanes;
+      if (phases == 2 && in.h == 1 && in.stride.c == in.w && in.c % 2 == 0) return HaloStaging::kShifted;
+    }
+    return HaloStaging::kTransposed;
   }
   // Pairs of pixels that never straddle the end of a row, aligned.
   const bool pairs =

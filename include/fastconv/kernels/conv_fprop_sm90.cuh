@@ -8,6 +8,7 @@
 #include "fastconv/tile/epilogue_lines.cuh"
 #include "fastconv/tile/epilogue_sm90.cuh"
 #include "fastconv/tile/folded_filter.cuh"
+#include "fastconv/tile/grid_barrier.cuh"
 #include "fastconv/tile/mainloop_floats_sm90.cuh"
 #include "fastconv/tile/mainloop_sm90.cuh"
 #include "fastconv/tile/pack_filter.cuh"
@@ -21,14 +22,20 @@
 namespace fastconv {
 
 // Named barriers; 0 is __syncthreads. One of the first two a consumer warpgroup.
-enum BlockBarrier : int { kEpilogueBarrier = 1, kTurnBarrier = 3, kPackBarrier = 5 };
+enum BlockBarrier : int {
+  kEpilogueBarrier = 1,
+  kTurnBarrier = 3,
+  kPackBarrier = 5,
+  kPackedBarrier = 6,
+  kFilterBarrier = 7
+};
 
 // Warp 0 brings the filter, with those that nothing else needs; where raw input is copied for others to rearrange, warp
 // 1 starts those copies, and warp 0 those of a second pipeline, once the filter is there; the next ones stage.
 template <HaloStaging kStaging, bool kLines>
 struct HaloThreads {
   static constexpr int kPipelines = halo_pipelines(kLines);
-  static constexpr bool kRaw = kStaging == HaloStaging::kTransposed;
+  static constexpr bool kRaw = kStaging == HaloStaging::kTransposed || kStaging == HaloStaging::kShifted;
   static constexpr bool kByWarps = staged_by_warps(kStaging);
   static constexpr int kProducerWarpgroups = kByWarps ? 2 : 1;
   static constexpr int kConsumerWarpgroups = 2;
@@ -77,15 +84,15 @@ struct HaloMapsOf<HaloStaging::kTransposed> {
   using Type = TensorMaps;
 };
 template <>
+struct HaloMapsOf<HaloStaging::kShifted> {
+  using Type = TensorMaps;
+};
+template <>
 struct HaloMapsOf<HaloStaging::kFolded> {
   using Type = Fold;
 };
 template <HaloStaging kStaging>
 using HaloMaps = typename HaloMapsOf<kStaging>::Type;
-
-__device__ __forceinline__ void arrive_block_barrier(int barrier) {
-  asm volatile("bar.arrive %0, 256;" ::"r"(barrier) : "memory");
-}
 
 // Filter steps of the walk's tiles, in the order of use; or of all phases once, if they stay. A stage is kColumns
 // steps, which follow each other. One thread.
@@ -133,6 +140,12 @@ __device__ __forceinline__ void produce_halos(const HaloParams& params, TileWalk
         stage_halo_tma<kChannels, kChannels * sizeof(T), kPieces>(params, tile, &maps.in, halo, lane);
       } else if constexpr (kStaging == HaloStaging::kPlanes) {
         stage_planes<kChannels>(params, tile, &maps, halo, lane);
+      } else if constexpr (kStaging == HaloStaging::kShifted) {
+        if (warp < 0) {
+          copy_shifted<kChannels>(params, tile, maps, raw, halo, lane);
+        } else {
+          move_shifted<kChannels, kWarps>(params, tile, raw, halo, warp, lane);
+        }
       } else if constexpr (kStaging == HaloStaging::kFloats) {
         if (warp >= 0) {
           stage_floats<kChannels>(params, tile, &maps, raw, halo, lane);
@@ -172,33 +185,53 @@ __device__ __forceinline__ void consume_runs(const HaloParams& params, TileWalk<
   }
 }
 
-// Writes anew what the copy engine cannot read as it is. All blocks together; the first warps pack the filter, the
-// others begin with the tensor.
+// Writes anew what the copy engine cannot read as it is. All blocks together; the last warps pack the filter, the
+// others begin with the tensor. If that is read as it is, they go on, and those who bring the filter wait alone.
 template <HaloStaging kStaging, FilterTile kFilter, bool kLines, HaloOperands kOperands>
 __device__ __forceinline__ void prepare_operands(const HaloParams& params, const HaloMaps<kStaging>& maps,
-                                                 uint32_t smem, int warp, int lane) {
-  constexpr int kThreads = HaloThreads<kStaging, kLines>::kThreads, kWarps = kThreads / 32;
-  constexpr bool kReorders = reorders(kStaging);
-  if constexpr (kStaging == HaloStaging::kFolded) {
-    pack_folded_filter(params, maps, static_cast<int>(blockIdx.x * kThreads + threadIdx.x),
-                       static_cast<int>(gridDim.x * kThreads));
-  } else if constexpr (kOperands != HaloOperands::kHalf) {
-    constexpr Operand kOperand = operand_of(kOperands);
-    const uint32_t buffer = smem + warp * kReorderBytes;
-    split_to_rows<kOperand>(params.filter_split, buffer, warp, kWarps, lane);
-    split_to_rows<kOperand>(params.in_split, buffer, warp, kWarps, lane);
-  } else {
-    const int packers = params.pack.warps;
-    if (params.pack.pieces > 0 && warp < packers) {
-      const uint32_t buffer = smem + (kReorders ? kWarps * kReorderBytes : 0);
-      FilterPacker<columns_at_once(kFilter)>(params, buffer, threadIdx.x, 32 * packers, kPackBarrier).run();
-    }
-    if constexpr (kReorders) {  // others first
-      const int turn = warp < packers ? warp + kWarps - packers : warp - packers;
-      reorder_to_rows(params.in_order, maps.planes, smem + warp * kReorderBytes, turn, kWarps, lane);
+                                                 uint32_t smem, int warp) {
+  constexpr int kWarps = HaloThreads<kStaging, kLines>::kThreads / 32;
+  const int lane = ptx::lane();  // NOTES: with what follows from it, it would stay in registers that producers lack
+  const int packers = params.prepare_warps, packer = warp - (kWarps - packers);
+  const uint32_t buffer = smem + params.prepare_buffer;
+  if (packer >= 0) {
+    if constexpr (kStaging == HaloStaging::kFolded) {
+      pack_folded_filter(params, maps, (static_cast<int>(blockIdx.x) * packers + packer) * 32 + lane,
+                         static_cast<int>(gridDim.x) * packers * 32);
+    } else if constexpr (kOperands != HaloOperands::kHalf) {
+      split_to_rows<operand_of(kOperands)>(params.filter_split, buffer + packer * kReorderBytes, packer, packers, lane);
+    } else if (params.pack.pieces > 0) {
+      FilterPacker<columns_at_once(kFilter)>(params, buffer, packer * 32 + lane, 32 * packers, kPackBarrier).run();
     }
   }
+  if (params.prepare == Prepare::kFilter) {
+    if (packer < 0) return;
+    ptx::async_proxy_fence_all();
+    ptx::barrier_arrive(kPackedBarrier, 32 * (packers + HaloThreads<kStaging, kLines>::kFilterWarps));
+    return;
+  }
+  if constexpr (kOperands != HaloOperands::kHalf) {
+    split_to_rows<operand_of(kOperands)>(params.in_split, smem + warp * kReorderBytes, warp, kWarps, lane);
+  } else if constexpr (reorders(kStaging)) {
+    reorder_to_rows(params.in_order, maps.planes, smem + warp * kReorderBytes, warp, kWarps, lane);
+  }
   sync_grid();
+}
+
+// Until all blocks have packed the filter. Those who bring it, all of a warp.
+template <int kFilterWarps>
+__device__ __forceinline__ void wait_for_filter(const HaloParams& params) {
+  ptx::barrier_sync(kPackedBarrier, 32 * (params.prepare_warps + kFilterWarps));
+  if (threadIdx.x == 0) {
+    const GridBarrier barrier;
+    barrier.wait(barrier.arrive());
+  }
+  if constexpr (kFilterWarps > 1) {
+    ptx::barrier_sync<32 * kFilterWarps>(kFilterBarrier);
+  } else {
+    __syncwarp();
+  }
+  ptx::async_proxy_fence_all();
 }
 
 template <typename T, typename Out, int kBlockK, int kMBlocks, int kChannels, HaloStaging kStaging, FilterTile kFilter,
@@ -214,7 +247,7 @@ __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
   constexpr int kParts = parts_a_stage(kStaging, kOperands);
   constexpr int kPixelBytes = kChannels * sizeof(T), kFilterBytes = kParts * kColumns * kBlockK * kPixelBytes;
   constexpr int kPipelines = Threads::kPipelines, kEpilogue = epilogue_bytes(kLines, kBlockK, kMBlocks, sizeof(Out));
-  constexpr bool kMMajor = kStaging == HaloStaging::kPlanes, kNMajor = kFilter == FilterTile::kNMajor;
+  constexpr bool kMMajor = staged_as_planes(kStaging), kNMajor = kFilter == FilterTile::kNMajor;
   using Loop =
       std::conditional_t<kStaging == HaloStaging::kFloats,
                          FloatsMainloop<T, kBlockK, kMBlocks, kChannels, kColumns, kOperands>,
@@ -234,7 +267,6 @@ __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
                         ~(kHaloAlignment - 1u);  // swizzling goes by absolute address
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
   constexpr bool kReordersOut = kOperands == HaloOperands::kHalf && reorders(kStaging) && kFilter != FilterTile::kPairs;
-  const bool reorder_out = kReordersOut && params.out_order.units > 0;
   Ring halo, filter, raw;
   halo.data = smem, halo.stage_bytes = params.a_stage_bytes, halo.stages = params.a_stages;
   filter.data = halo.data + params.a_stages * params.a_stage_bytes;
@@ -248,7 +280,8 @@ __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
   const uint32_t waste = raw.barriers + 16 * params.raw.stages;
   constexpr int kWarps = Threads::kThreads / 32;
   const int consumer_warps = 4 * params.warpgroups_per_tile;
-  halo.init(warp, kWarps, lane, Threads::kStagingWarps, consumer_warps);
+  // Of shifted planes a part is copied as it lies.
+  halo.init(warp, kWarps, lane, Threads::kStagingWarps + (kStaging == HaloStaging::kShifted), consumer_warps);
   filter.init(warp, kWarps, lane, 1, consumer_warps);
   raw.init(warp, kWarps, lane, 1, params.raw.shared ? Threads::kStagingWarps : 1);
   ptx::mbarrier_init_fence();
@@ -262,7 +295,8 @@ __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
   if constexpr (kOperands != HaloOperands::kHalf) {
     if (is_closed(params.gate)) return;
   }
-  if (params.prepares) prepare_operands<kStaging, kFilter, kLines, kOperands>(params, in_maps, smem, warp, lane);
+  if (params.prepare != Prepare::kNothing)
+    prepare_operands<kStaging, kFilter, kLines, kOperands>(params, in_maps, smem, warp);
 
   if (warp < 4 * Threads::kProducerWarpgroups) {
     ptx::release_registers<kProducerRegisters>();
@@ -279,6 +313,7 @@ __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
     } else if (kStaging == HaloStaging::kFloats && warp > 0) {
       if (warp == kStagersEnd) produce(0, -1);
     } else {
+      if (params.prepare == Prepare::kFilter) wait_for_filter<Threads::kFilterWarps>(params);
       if (lane == 0 && (warp == 0 || Threads::kFilterWarps > 1)) {
         const FilterTurn<Threads::kFilterWarps> turn{warp == 0 ? 0 : warp - kStagersEnd + 1};
         produce_filter<kBlockK, kChannels, kPixelBytes, kFilter, kColumns, kParts>(params, walk_of(0), &filter_map,
@@ -290,7 +325,6 @@ __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
       __syncwarp();
       if (params.shares.divisor > 1) ptx::cluster_sync();  // with add_shares()
     }
-    if (reorder_out) sync_grid();
   } else {
     ptx::acquire_registers<consumer_registers<kStaging>(kProducerRegisters)>();
     const int warpgroup = warp / 4 - Threads::kProducerWarpgroups;
@@ -305,7 +339,7 @@ __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
     // so it waits for its turn, which begins when the other has waited for all stages of its tile.
     const bool turns = params.warpgroups_per_tile == 1;
     const int my_turn = kTurnBarrier + warpgroup, next_turn = kTurnBarrier + 1 - warpgroup;
-    if (turns && warpgroup == 1) arrive_block_barrier(next_turn);
+    if (turns && warpgroup == 1) ptx::barrier_arrive<256>(next_turn);
     const int first_block = turns ? 0 : warpgroup * kMBlocks;
     int turn = 0;
     for (auto walk = walk_of(0); walk.more(); walk.next(), ++turn) {
@@ -323,7 +357,7 @@ __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
       float acc[kMBlocks][kColumns * kBlockK / 2];
       if (turns) ptx::barrier_sync<256>(my_turn);
       Loop::run(params, tile, first_block, halo, filter, !params.filter_resident, lane == 0, acc, [&] {
-        if (turns) arrive_block_barrier(next_turn);
+        if (turns) ptx::barrier_arrive<256>(next_turn);
       });
       if (params.phase[tile.phase].taps == 0) clear(acc);
       if constexpr (is_scaled(kOperands)) unscale(acc, *params.gate.range);
@@ -349,10 +383,10 @@ __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
       }
     }
     if constexpr (kReordersOut) {
-      if (!reorder_out) return;
-      sync_grid();
+      if (params.out_order.units == 0) return;
       constexpr int kConsumerWarps = 4 * Threads::kConsumerWarpgroups;  // producers have too few registers
       const int mine = warp - 4 * Threads::kProducerWarpgroups;
+      sync_grid(kPackBarrier, 32 * mine + lane, 32 * kConsumerWarps);
       reorder_to_planes(params.out_order, in_maps.out_planes, smem + mine * kReorderBytes, mine, kConsumerWarps, lane);
     }
   }

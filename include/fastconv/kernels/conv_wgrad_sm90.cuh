@@ -8,6 +8,7 @@
 #include "fastconv/ptx/dependent_launch.cuh"
 #include "fastconv/ptx/warpgroup.cuh"
 #include "fastconv/tile/fold.cuh"
+#include "fastconv/tile/grid_barrier.cuh"
 #include "fastconv/tile/mainloop_wgrad_floats_sm90.cuh"
 #include "fastconv/tile/mainloop_wgrad_sm90.cuh"
 #include "fastconv/tile/reorder.cuh"

@@ -56,10 +56,10 @@ void launch_halo(const Plan& plan, const ConvProblem& problem, const ConvBuffers
   params.share_sums = reinterpret_cast<float*>(workspace + halo.sums_offset);
   LaunchShape shape{plan.grid, HaloThreads<kStaging, kLines>::kThreads, plan.smem_bytes};
   shape.cluster = params.shares.divisor;
-  shape.cooperative = params.prepares || plan.halo.reorder_out;
+  shape.cooperative = params.prepare != Prepare::kNothing || plan.halo.reorder_out;
   const auto kernel =
       conv_fprop_sm90<T, Out, kBlockK, kMBlocks, kChannels, kStaging, kFilter, kColumns, kLines, kOperands>;
-  if constexpr (kStaging == HaloStaging::kTransposed) {
+  if constexpr (kStaging == HaloStaging::kTransposed || kStaging == HaloStaging::kShifted) {
     launch(plan.kernel->name, kernel, shape, stream, params, in_maps, filter_map);
   } else if constexpr (kStaging == HaloStaging::kTma) {
     ReorderedMaps maps{in_maps.map[0], {}, {}};

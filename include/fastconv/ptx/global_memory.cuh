@@ -36,6 +36,12 @@ __device__ __forceinline__ void step(size_t& address, int64_t bytes) {
 __device__ __forceinline__ void add_release(uint32_t* counter) {
   asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
 }
+// The same for what others of the block wrote before they met with this thread; the value before.
+__device__ __forceinline__ uint32_t fetch_add_release(uint32_t* counter, uint32_t value) {
+  uint32_t before;
+  asm volatile("atom.release.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(value) : "memory");
+  return before;
+}
 __device__ __forceinline__ uint32_t load_acquire(const uint32_t* counter) {
   uint32_t v;
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(counter) : "memory");

@@ -24,6 +24,15 @@ __device__ __forceinline__ void barrier_sync(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
+// The same for those who do not wait.
+template <int kThreads>
+__device__ __forceinline__ void barrier_arrive(int barrier) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "n"(kThreads) : "memory");
+}
+__device__ __forceinline__ void barrier_arrive(int barrier, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
 // Of the warp's 32. NOTES: read again each time, so that it takes no register in between.
 __device__ __forceinline__ int lane() {
   int lane;

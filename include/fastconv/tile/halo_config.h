@@ -12,6 +12,7 @@ enum class HaloStaging : int8_t {
   kTma,         // contiguous channels, as they lie
   kTransposed,  // NCHW planes by the copy engine; warps transpose them and make operands of float32
   kPlanes,      // NCHW and one tap: contiguous pixels, multiplied as they lie
+  kShifted,     // the same, where every second plane begins 8 bytes beside what the copy engine takes: warps move those
   kFloats,      // float32 NCHW planes by the copy engine; those who multiply make operands of them in registers
   kPairs,       // through the registers of warps, whose threads load two pixels of a channel at once
   kPixels,      // the same, one pixel: any strides
@@ -20,6 +21,11 @@ enum class HaloStaging : int8_t {
 // The others need no warps but the one that starts copies and, of kFloats, one that clears padding.
 constexpr bool staged_by_warps(HaloStaging staging) {
   return staging != HaloStaging::kTma && staging != HaloStaging::kPlanes && staging != HaloStaging::kFloats;
+}
+
+// Operands are rows of pixels, one a channel.
+FASTCONV_HOST_DEVICE constexpr bool staged_as_planes(HaloStaging staging) {
+  return staging == HaloStaging::kPlanes || staging == HaloStaging::kShifted;
 }
 
 // Tensors of other layouts may be written anew for it, see reorder.h.

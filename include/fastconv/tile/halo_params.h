@@ -52,8 +52,8 @@ FASTCONV_HOST_DEVICE constexpr int line_pitch(int m_blocks, int element_bytes) {
 }
 
 // Shared memory: stages of the halo, of the filter and of raw rows, then the epilogue's buffer for each consumer
-// warpgroup, or before all that what prepares operands; then the barriers and 16 bytes that take what nobody wants; all
-// from an address that swizzling needs.
+// warpgroup. What prepares operands has those of the filter if nothing else waits for it, otherwise all of that. Then
+// the barriers and 16 bytes that take what nobody wants; all from an address that swizzling needs.
 inline constexpr int kHaloAlignment = 1024;
 inline constexpr int kMaxHaloStages = 79;    // of all three: two barriers of 8 bytes each
 inline constexpr int kEpilogueBytes = 8192;  // of one warpgroup, unless it stores lines
@@ -72,6 +72,13 @@ enum class StoreMode : int32_t {
   kPixels,    // runs of pixels, one channel at a time
   kPairs,     // two pixels of a channel that a thread has, FilterTile::kPairs
   kElements   // any strides
+};
+
+// Which operands are written to the workspace before the products.
+enum class Prepare : int32_t {
+  kNothing,
+  kFilter,  // while the first halos are staged: only who brings the filter waits for it
+  kInput    // and the filter, if that cannot be read as it is; everything waits for both
 };
 
 struct HaloParams {
@@ -128,7 +135,8 @@ struct HaloParams {
   bool filter_resident;
   bool filter_direct;  // filter tiles come from the filter itself, by its own tensor map; nothing is packed
 
-  bool prepares;  // operands are written to the workspace first
+  Prepare prepare;
+  int32_t prepare_warps, prepare_buffer;  // that write the filter, the last of a block; their shared memory
   PackParams pack;
   Reorder in_order, out_order;   // of NCHW tensors, before the products and after them; "in" and "out" are then rows
   Split in_split, filter_split;  // of float32 operands, before the products; without parts: read as they are

@@ -17,7 +17,7 @@ struct FilterPacker {
   const HaloParams& params;
   const PackParams& pack;
   int thread, threads, block_barrier;
-  uint32_t data, table, barrier;  // shared memory: kPackBytes and kPackTableBytes
+  uint32_t table, barrier, data;  // shared memory
   int first, end;                 // pieces
   uint32_t parity = 0;
 
@@ -27,9 +27,9 @@ struct FilterPacker {
         thread(thread),
         threads(threads),
         block_barrier(block_barrier),
-        data(smem),
-        table(smem + kPackBytes),
-        barrier(table + 8 * kMaxPackTaps) {
+        table(smem),
+        barrier(table + 8 * pack.step_taps.divisor),
+        data(smem + pack_table_bytes(static_cast<int>(pack.step_taps.divisor))) {
     const int blocks = static_cast<int>(gridDim.x), share = (pack.pieces + blocks - 1) / blocks;
     first = min(share * static_cast<int>(blockIdx.x), pack.pieces), end = min(first + share, pack.pieces);
     if (thread == 0) {
@@ -86,7 +86,11 @@ struct FilterPacker {
       ptx::mbarrier_arrive(barrier);
       return;
     }
-    for (int index = thread; index < count; index += threads) {
+    // NOTES: as another loop by as many threads as above, ptxas would spill.
+#pragma unroll
+    for (int u = 0; u < kPackCopies; ++u) {
+      const int index = thread + u * threads;
+      if (index >= count) break;
       int i, outer;
       pack.segments.divmod(index, i, outer);
       const PackPiece piece(pack, first + i);

@@ -14,12 +14,15 @@
 
 namespace fastconv {
 
-inline constexpr int kMaxPackTaps = 720;                       // so that a row of 64 channels fits
-inline constexpr int kPackBytes = 94208;                       // of shared memory, for pieces
-inline constexpr int kPackTableBytes = 8 * kMaxPackTaps + 16;  // and a barrier
+inline constexpr int kPackers = 8;        // warps, the last of a block, if they have nothing else to do
+inline constexpr int kPackCopies = 4;     // of segments, a thread, for the pieces that are packed at once
+inline constexpr int kMaxPackTaps = 720;  // so that a row of 64 channels fits
+// Of shared memory: what packing needs beside pieces for so many taps, a barrier too; and with them where there is
+// room.
+FASTCONV_HOST_DEVICE constexpr int pack_table_bytes(int taps) { return (8 * taps + 8 + 15) / 16 * 16; }
+inline constexpr int kPackBytes = 94208 + pack_table_bytes(kMaxPackTaps);
 
 struct PackParams {
-  int32_t warps;  // of a block, the first
   const void* filter;
   int64_t row, col, r, s;  // strides, elements: a row is an output channel of the engine, a column an input channel
   int64_t group;           // elements between the filters of two convolution groups
@@ -40,7 +43,7 @@ struct PackParams {
   // is -8 and not 0, so that lanes that read the chunks of a row meet different banks.
   int32_t row_pitch, col_pitch, spread;
   int32_t piece_bytes;
-  int32_t at_once;  // pieces that fit shared memory
+  int32_t at_once;  // pieces that fit their shared memory, behind the table
   int32_t pieces;   // 0: the filter is not packed
 };
 

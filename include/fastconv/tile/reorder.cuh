@@ -4,7 +4,6 @@
 // is staged many times, or where planes begin at addresses that the copy engine does not take.
 #pragma once
 
-#include <cooperative_groups.h>
 #include <cuda.h>
 
 #include <type_traits>
@@ -17,15 +16,6 @@
 #include "fastconv/tile/reorder.h"
 
 namespace fastconv {
-
-// Waits for all blocks; everything that any wrote to memory before is visible after it, to the copy engine too. All
-// threads, of a cooperative launch.
-__device__ __forceinline__ void sync_grid() {
-  ptx::async_proxy_fence_all();
-  __syncwarp();
-  cooperative_groups::this_grid().sync();
-  ptx::async_proxy_fence_all();
-}
 
 // One warp and its buffer.
 struct Reorderer {

@@ -122,6 +122,65 @@ __device__ __forceinline__ void stage_planes(const HaloParams& params, const Til
   });
 }
 
+// HaloStaging::kShifted: the same blocks, first the channels whose planes begin where the copy engine can, then the
+// others, which are copied from kShift pixels earlier on and moved by warps. Behind a plane's last pixel follows what
+// lies there, for outputs that do not exist. One warp starts the copies: of what is moved as early as possible.
+template <int kChannels>
+__device__ __forceinline__ void copy_shifted(const HaloParams& params, const Tile& tile, const TensorMaps& maps,
+                                             Ring& raw, Ring& ring, int lane) {
+  constexpr int kHalf = kChannels / 2, kBytes = kHalf * 128, kRawBytes = kHalf * kShiftedBox * 2;
+  const int q = tile.q + lane * 64;
+  for_each_halo(params, tile, [&](const TapGroup&, int c_block) {
+    raw.wait_empty();
+    if (lane == 0) ptx::mbarrier_arrive_expect(raw.full(), params.loads * kRawBytes);
+    __syncwarp();
+    if (lane < params.loads) {
+      ptx::tma_load(raw.stage() + lane * kRawBytes, &maps.map[1], q + static_cast<int>(params.in_c) - kShift,
+                    c_block * kHalf, tile.group, tile.p, tile.n, raw.full());
+    }
+    ring.wait_empty();
+    if (lane == 0) ptx::mbarrier_arrive_expect(ring.full(), params.loads * kBytes);
+    __syncwarp();
+    if (lane < params.loads) {
+      ptx::tma_load(ring.stage() + lane * 2 * kBytes, &maps.map[0], q, c_block * kHalf, tile.group, tile.p, tile.n,
+                    ring.full());
+    }
+    raw.next(), ring.next();
+  });
+}
+
+// kWarps warps: rows of two channels at once, 16 lanes each, 4 pixels a lane.
+template <int kChannels, int kWarps>
+__device__ __forceinline__ void move_shifted(const HaloParams& params, const Tile& tile, Ring& raw, Ring& ring,
+                                             int warp, int lane) {
+  constexpr int kHalf = kChannels / 2, kBytes = kHalf * 128, kUnroll = 4;
+  const int column = lane % 16 * 8, rows = kHalf * params.loads;
+  for_each_halo(params, tile, [&](const TapGroup&, int) {
+    raw.wait_full(), ring.wait_empty();
+    const uint32_t from = raw.stage() + kShift * 2 + column, to = ring.stage() + kBytes;
+#pragma unroll 1
+    for (int first = warp * 2 + lane / 16; first < rows; first += 2 * kWarps * kUnroll) {
+      uint2 v[kUnroll];
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u) {
+        const int row = first + 2 * kWarps * u;
+        if (row < rows) v[u] = ptx::load_shared8(from + row * (kShiftedBox * 2));
+      }
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u) {
+        const int row = first + 2 * kWarps * u;
+        if (row < rows) {
+          ptx::store_shared8(to + row / kHalf * 2 * kBytes + row % kHalf * 128 + (column ^ (row % 8 * 16)), v[u]);
+        }
+      }
+    }
+    ptx::async_proxy_fence();
+    __syncwarp();
+    if (lane == 0) ptx::mbarrier_arrive(ring.full()), ptx::mbarrier_arrive(raw.empty());
+    raw.next(), ring.next();
+  });
+}
+
 // HaloStaging::kFloats: a copy for each row of the halo that exists. One warp.
 template <int kChannels>
 __device__ __forceinline__ void stage_floats(const HaloParams& params, const Tile& tile, const CUtensorMap* map,

@@ -1,0 +1,51 @@
+// Blocks of a cooperative launch wait for each other, as cooperative groups have it, but not each thread for all
+// others: some threads may arrive for their block, others wait, and the rest goes on.
+#pragma once
+
+#include <cooperative_groups.h>
+
+#include "fastconv/ptx/global_memory.cuh"
+#include "fastconv/ptx/tma.cuh"
+#include "fastconv/ptx/warpgroup.cuh"
+
+namespace fastconv {
+
+struct GridBarrier {
+  uint32_t* word;  // the driver's, for each launch. Its highest bit changes whenever all blocks have arrived
+
+  // NOTES: read again each time, or its address would be kept in registers.
+  __device__ GridBarrier() {
+    uint32_t low, high;
+    asm volatile("mov.b32 %0, %%envreg2;\nmov.b32 %1, %%envreg1;" : "=r"(low), "=r"(high));
+    word = &reinterpret_cast<cooperative_groups::details::grid_workspace*>(uint64_t{high} << 32 | low)->barrier;
+  }
+
+  // One thread of a block that has met with those who wrote, after a fence of each.
+  __device__ __forceinline__ uint32_t arrive() const {
+    return ptx::fetch_add_release(word, blockIdx.x == 0 ? 0x80000000u - (gridDim.x - 1) : 1);
+  }
+  // For all blocks; `before` is what the block's arrival brought. A fence follows, of each who reads.
+  __device__ __forceinline__ void wait(uint32_t before) const {
+    while (((ptx::load_acquire(word) ^ before) & 0x80000000u) == 0) {
+    }
+  }
+};
+
+// So many threads of each block, which have a named barrier of their own; thread 0 of them is one. Everything that any
+// wrote to memory before is visible to all of them after it, to the copy engine too.
+__device__ __forceinline__ void sync_grid(int block_barrier, int thread, int threads) {
+  ptx::async_proxy_fence_all();
+  ptx::barrier_sync(block_barrier, threads);
+  if (thread == 0) {
+    const GridBarrier barrier;
+    barrier.wait(barrier.arrive());
+  }
+  ptx::barrier_sync(block_barrier, threads);
+  ptx::async_proxy_fence_all();
+}
+// All threads of all blocks.
+__device__ __forceinline__ void sync_grid() {
+  sync_grid(0, static_cast<int>(threadIdx.x), static_cast<int>(blockDim.x));
+}
+
+}  // namespace fastconv
