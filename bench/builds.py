@@ -151,20 +151,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for build in builds:
             stack.callback(build.end)
         # A time limit's signal ends the run as an exception would, so that what was measured is still reported.
-        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-        rows: list[dict[str, Any]] = []
+        before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+        asked, rows = list(cases(options)), list[dict[str, Any]]()
         try:
-            for problem, layout, mode, pass_ in tqdm(list(cases(options)), disable=None):
+            for problem, layout, mode, pass_ in tqdm(asked, disable=None):
                 case = {"suite": options.suite, "problem": problem.name, "layout": layout, "pass": pass_}
                 rows.append(measure(builds, options.repeats, mode=[mode.dtype, mode.precision], **case))
         finally:
+            signal.signal(signal.SIGTERM, before)
             if rows:
-                write(rows, options, names, sites, device)
+                write(rows, len(asked), options, names, sites, device)
     return 0
 
 
 def write(
     rows: Sequence[dict[str, Any]],
+    asked: int,
     options: argparse.Namespace,
     names: Sequence[str],
     sites: Sequence[Path],
@@ -173,6 +175,8 @@ def write(
     title = f"Builds in turns, {environment.device_name(device)}: " + ", ".join(
         f"{name} {path}" for name, path in zip(names, options.builds, strict=True)
     )
+    if len(rows) < asked:
+        title += f"; ended after {len(rows)} of {asked} cases"
     table = markdown(rows, names)
     hashes = {name: environment.libraries(site / "fastconv") for name, site in zip(names, sites, strict=True)}
     written = environment.write_table(options.out, "builds", device, title, table, builds=hashes, rows=rows)

@@ -347,6 +347,10 @@ def test_sums_of_few_products_are_not_of_two_parts(channels_last: bool) -> None:
         ("deeplab_d12", "fprop", "fp16", "nhwc", "halo_fprop_384x128_c64_tma .* linear in turns"),
         ("rn50_l3_1x1", "fprop", "fp16", "nhwc", "halo_fprop_384x128_c64_tma .* 1x192 pixels in turns.* stages 5\\+5"),
         ("rn50_l1_1x1", "fprop", "fp16", "nhwc", "halo_fprop_128x256_c64_tma .* in turns"),
+        ("rn50_l1_1x1", "fprop", "fp16", "nchw", "halo_fprop_128x256_c64_planes .* in turns"),
+        ("rn50_l1_1x1", "dgrad", "fp16", "nchw", "halo_dgrad_256x128_c64_planes .* in turns"),
+        ("rn50_l3_1x1", "fprop", "fp16", "nchw", "halo_fprop_256x128_c64_shifted .* 1x256 pixels,"),
+        ("rn50_l3_1x1", "dgrad", "fp16", "nchw", "halo_dgrad_256x128_c64_tma_krsc .* reorders input"),
         ("rn50_l2_3x3", "fprop", "fp16", "nhwc", "halo_fprop_256x128_c64_tma "),
         ("rn50_l2_3x3", "dgrad", "fp16", "nhwc", "halo_dgrad_256x128_c64_tma_krsc .* in turns"),
         ("sd_vae_512", "fprop", "fp16", "nchw", "halo_fprop_256x128_c32_transposed .*"),
@@ -421,6 +425,24 @@ def test_rows_that_begin_within_sectors_are_stored_in_lines() -> None:
     for problem, options, lines in cases:
         plan = native.make_plan(native_problem(problem, **{"dtype": "float16", "align": 128, **options}), GPUS[90])
         assert plan.kernel.endswith("_lines") == lines, (problem, options)
+
+
+@pytest.mark.parametrize("pass_", ["fprop", "dgrad"])
+def test_planes_that_are_shifted_may_be_transposed_too(pass_: str) -> None:
+    """There are shifted kernels for many filters alone."""
+    for few, groups in [(32, 1), (24, 1), (32, 2)]:
+        c, k = (36 * groups, few * groups) if pass_ == "fprop" else (few * groups, 36 * groups)
+        asked = native_problem(Problem(8, c, 14, 14, k, 1, 1, groups=groups), pass_, dtype="float16")
+        kernels = [k for k in KERNELS.values() if k.name.startswith("halo") and k.pass_ == pass_]
+        taken = [kernel.name for kernel in kernels if kernel.why_not(asked, GPUS[90]) is None]
+        assert any("transposed" in name for name in taken) and not any("shifted" in name for name in taken), few
+
+
+def test_rows_of_the_filter_that_reach_nothing_count_where_columns_are_packed_in_pairs() -> None:
+    for rows, taken in [(60, True), (360, False)]:
+        problem = Problem(1, 64, 1, 64, 64, rows, 2, stride=(2, 2), padding=(rows // 2, 1))
+        asked = native_problem(problem, "dgrad", dtype="float16")
+        assert (KERNELS["halo_dgrad_256x128_c64_columns"].why_not(asked, GPUS[90]) is None) == taken, rows
 
 
 def test_the_largest_tiles_store_runs_alone() -> None:

@@ -496,14 +496,16 @@ const char* halo_why_not(const KernelEntry& entry, const ConvProblem& problem, c
   if (!floats && config.channels * 2 < std::min<int64_t>(in.c, most / 2 + 1)) return "has stages of too few channels";
   if (config.operands != HaloOperands::kHalf) return split_why_not(entry, problem, device);
   const HaloStaging best = best_staging(problem, in, in_step_of(problem));
-  if (config.staging != best && !reordering.in &&
-      !(config.staging == HaloStaging::kPixels && best == HaloStaging::kPairs)) {
+  const bool takes_more = (config.staging == HaloStaging::kPixels && best == HaloStaging::kPairs) ||
+                          (config.staging == HaloStaging::kTransposed && best == HaloStaging::kShifted);
+  if (config.staging != best && !reordering.in && !takes_more) {
     switch (config.staging) {
       case HaloStaging::kTma:
         return "needs contiguous channels, 16-byte strides and addresses, or planes without gaps; strides of the "
                "convolution up to 8";
       case HaloStaging::kTransposed:
-        return "needs contiguous images, 16 bytes apart, more than 8 channels, more than one tap or odd planes";
+        return "needs contiguous images, 16 bytes apart, more than 8 channels, more than one tap or planes that "
+               "begin elsewhere";
       case HaloStaging::kPlanes: return "needs one tap, contiguous pixels, rows and planes 16 bytes apart";
       case HaloStaging::kShifted: return "needs one tap, planes without gaps, every second of them 16 bytes apart";
       case HaloStaging::kPairs: return "needs contiguous rows of whole, aligned pairs of pixels, stride 1";

@@ -88,7 +88,9 @@ RawPlanes float_planes(const Work& work, const HaloConfig& config, const Tiles& 
 int64_t packed_filter_bytes(const Work& work, const ConvProblem& problem, const HaloConfig& config,
                             const Tiles& tiles) {
   constexpr int64_t kNoWorkspace = int64_t{1} << 50;
-  const int64_t taps = columns_at_once(config.filter) * work.taps;  // of pairs some that the filter does not have
+  // Of pairs of columns some that the filter does not have, and rows that reach no output.
+  const int64_t columns = columns_at_once(config.filter), rows = columns > 1 ? problem.r * work.w.run[0].count : 0;
+  const int64_t taps = columns * std::max(work.taps, rows);
   if (config.staging != HaloStaging::kFolded && std::max(taps, problem.r * problem.s) > kMaxPackTaps) {
     return kNoWorkspace;
   }

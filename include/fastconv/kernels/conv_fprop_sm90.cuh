@@ -186,7 +186,7 @@ __device__ __forceinline__ void consume_runs(const HaloParams& params, TileWalk<
 }
 
 // Writes anew what the copy engine cannot read as it is. All blocks together; the last warps pack the filter, the
-// others begin with the tensor. If that is read as it is, they go on, and those who bring the filter wait alone.
+// others begin with the tensor. Prepare::kFilter: nobody waits here, and those who bring the filter do so later.
 template <HaloStaging kStaging, FilterTile kFilter, bool kLines, HaloOperands kOperands>
 __device__ __forceinline__ void prepare_operands(const HaloParams& params, const HaloMaps<kStaging>& maps,
                                                  uint32_t smem, int warp) {
@@ -384,6 +384,10 @@ __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
     }
     if constexpr (kReordersOut) {
       if (params.out_order.units == 0) return;
+      // Steps of a resident filter that no tile of this block has read may be on their way to what is written here.
+      for (int i = 0; params.filter_resident && i < filter.stages; ++i) {
+        ptx::mbarrier_wait(filter.barriers + 16 * i, 0);
+      }
       constexpr int kConsumerWarps = 4 * Threads::kConsumerWarpgroups;  // producers have too few registers
       const int mine = warp - 4 * Threads::kProducerWarpgroups;
       sync_grid(kPackBarrier, 32 * mine + lane, 32 * kConsumerWarps);

@@ -78,7 +78,8 @@ enum class StoreMode : int32_t {
 enum class Prepare : int32_t {
   kNothing,
   kFilter,  // while the first halos are staged: only who brings the filter waits for it
-  kInput    // and the filter, if that cannot be read as it is; everything waits for both
+  kInput  // and the filter, if that cannot be read as it is; everything waits for both. Or the filter alone, where the
+          // output passes through the workspace too, or the filter's stages have no room for what packs it
 };
 
 struct HaloParams {
@@ -126,8 +127,8 @@ struct HaloParams {
   int32_t promote_steps;          // and after how many filter steps
   int32_t shrink_at[2];           // c_blocks before which sums of small products shrink by `shrink`, see split_scale()
   float shrink;
-  RawPlanes raw;               // HaloStaging::kTransposed; kFloats: box_w and as many stages as the halo; kTma, large
-                               // tiles: box_w and advance of a copy
+  RawPlanes raw;  // HaloStaging::kTransposed, kShifted; kFloats: box_w and as many stages as the halo; kTma, large
+                  // tiles: box_w and advance of a copy
   FastDivmod stage_row_units;  // staging by threads: pixels, or loads of pairs, that cover a halo row
 
   int32_t data_bytes;  // of shared memory, before the barriers
