@@ -366,7 +366,7 @@ def test_sums_of_few_products_are_not_of_two_parts(channels_last: bool) -> None:
     ],
 )
 def test_plans_are_those_that_were_fastest(name: str, pass_: str, mode: str, layout: str, expected: str) -> None:
-    """Where a change of the cost models once chose another, which took 4 to 140 % longer."""
+    """Where a change of the cost models once chose another, which took 2 to 140 % longer."""
     (problem,) = (p for suite in ("public", "few_channels") for p in load_suite(suite).problems if p.name == name)
     dtype, precision = ("float16", "ieee") if mode == "fp16" else ("float32", mode)
     asked = native.ConvProblem(

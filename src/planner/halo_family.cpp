@@ -18,6 +18,7 @@ namespace {
 
 using namespace halo;
 
+constexpr int64_t kConsumerWarps = 8;    // which write an output anew
 constexpr int8_t kMaxShares = 4;         // larger clusters leave much of some groups of multiprocessors idle
 constexpr int64_t kMaxStride = 1 << 12;  // a tile that begins inside and ends outside has 32-bit coordinates
 
@@ -549,7 +550,7 @@ Plan halo_plan(const KernelEntry& entry, const ConvProblem& problem, const Devic
   plan.halo = best.tiling;
   plan.halo.reorder_in = work.reordering.in, plan.halo.reorder_out = work.reordering.out;
   const Preparation preparation = preparation_of(work, problem, entry.halo, tiles, plan);
-  const int64_t out_bytes = work.reordering.out ? 8 * kReorderBytes : 0;
+  const int64_t out_bytes = work.reordering.out ? kConsumerWarps * kReorderBytes : 0;
   plan.smem_bytes =
       std::max(plan.smem_bytes,
                static_cast<int32_t>(kHaloAlignment + std::max(preparation.buffer + preparation.bytes, out_bytes) +

@@ -1304,14 +1304,14 @@ std::vector<int64_t> staged_halo(const HaloParams& params, const HaloConfig& con
       put(i, column, row.n, row.h, halo_col(params, tile, group) + column * params.in_step_w);
     }
   };
-  if (staging == HaloStaging::kPlanes) {
-    for (int32_t i = 0; i < params.loads * 64; ++i) put(0, i, tile.n, tile.p, tile.q + i);
-  } else if (staging == HaloStaging::kShifted) {
-    // What a row of the copy's tensor has there: the first plane, and the second as copied, kShift pixels early.
-    const auto plane = static_cast<int32_t>(params.in_c);
-    if (plane != params.width || params.c % 2 != 0) throw py::index_error("no pairs of planes without gaps");
-    if (tile.q % unit != 0 || (tile.q + plane - kShift) % unit != 0) throw py::index_error("no column of a copy");
-    if (kShift + 64 > params.raw.box_w || params.raw.box_w % unit != 0) throw py::index_error("not copied");
+  if (staged_as_planes(staging)) {
+    if (staging == HaloStaging::kShifted) {
+      // What a row of the copy's tensor has there: the first plane, and the second as copied, kShift pixels early.
+      const auto plane = static_cast<int32_t>(params.in_c);
+      if (plane != params.width || params.c % 2 != 0) throw py::index_error("no pairs of planes without gaps");
+      if (tile.q % unit != 0 || (tile.q + plane - kShift) % unit != 0) throw py::index_error("no column of a copy");
+      if (kShift + 64 > params.raw.box_w || params.raw.box_w % unit != 0) throw py::index_error("not copied");
+    }
     for (int32_t i = 0; i < params.loads * 64; ++i) put(0, i, tile.n, tile.p, tile.q + i);
   } else if (staging == HaloStaging::kTma) {
     for (int32_t i = 0; i < params.loads; ++i) put_copy(i);
@@ -1690,6 +1690,14 @@ std::tuple<std::vector<int64_t>, std::vector<int64_t>> folded_packed_filter(cons
   return {packed, expected};
 }
 
+// Whether so many bytes for what writes the filter to the workspace are nobody else's meanwhile.
+bool prepares_in_its_room(const HaloParams& params, const HaloConfig& config, int32_t bytes) {
+  const int32_t begin = params.prepare_buffer, end = begin + bytes;
+  if (params.prepare != Prepare::kFilter) return end <= params.data_bytes;
+  const int32_t halos = params.a_stages * params.a_stage_bytes;  // which are staged
+  return begin >= halos && end <= halos + params.b_stages * config.parts_a_stage() * config.n() * config.pixel_bytes();
+}
+
 // The packed filter as elements of the filter, kZero or kNothing, by the same steps as the kernel that packs it; empty
 // if none is packed. Beside it what it should be, by the order in which tiles use it.
 std::tuple<std::vector<int64_t>, std::vector<int64_t>> halo_packed_filter(const ConvProblem& problem,
@@ -1740,16 +1748,13 @@ std::tuple<std::vector<int64_t>, std::vector<int64_t>> halo_packed_filter(const 
     }
   }
   const auto segments = static_cast<int32_t>(pack.segments.divisor), size = static_cast<int32_t>(pack.segment.divisor);
-  const int32_t halos = params.a_stages * params.a_stage_bytes,
-                pack_end = params.prepare_buffer + pack_table_bytes(static_cast<int32_t>(all_taps)) +
-                           pack.at_once * pack.piece_bytes;
-  const bool aside = params.prepare == Prepare::kFilter;  // halos are staged meanwhile
-  const int32_t filters = params.b_stages * kernel.halo.n() * kernel.halo.pixel_bytes();
-  if (pack.at_once < 1 || pack_end > (aside ? halos + filters : params.data_bytes))
-    throw py::index_error("does not fit");
-  if (pack.copied && pack.at_once * segments > kPackCopies * 32 * params.prepare_warps)
+  const int32_t pack_bytes = pack_table_bytes(static_cast<int32_t>(all_taps)) + pack.at_once * pack.piece_bytes;
+  if (pack.at_once < 1 || !prepares_in_its_room(params, kernel.halo, pack_bytes)) throw py::index_error("does not fit");
+  if (pack.copied && pack.at_once * segments > kPackCopies * 32 * params.prepare_warps) {
     throw py::index_error("left out");
-  if (aside && (params.prepare_buffer < halos || params.out_order.units > 0)) throw py::index_error("in use");
+  }
+  if (params.prepare == Prepare::kFilter && params.out_order.units > 0)
+    throw py::index_error("blocks meet out of turn");
   for (int32_t index = 0; index < pack.pieces; ++index) {
     const PackPiece piece(pack, index);
     std::vector<int64_t> smem(pack.piece_bytes / 2, kNothing);
@@ -1883,13 +1888,10 @@ void check_copies(const ConvProblem& problem, const KernelEntry& kernel, const D
     const int64_t bytes = element_size(launch.operand);
     for (int i = 0; i < launch.in_maps; ++i) check_copy(launch.in_map[i], element_size(launch.in_values), 0);
     const HaloParams& params = launch.params;
-    const int32_t split_end = params.prepare_buffer + params.prepare_warps * kReorderBytes;
-    const int32_t halos = params.a_stages * params.a_stage_bytes,
-                  filters = params.b_stages * kernel.halo.parts_a_stage() * kernel.halo.n() * kernel.halo.pixel_bytes();
-    const bool aside = params.prepare == Prepare::kFilter;  // halos are staged meanwhile
-    const bool fits = aside ? params.prepare_buffer >= halos && split_end <= halos + filters
-                            : split_end <= params.data_bytes && params.prepare_warps == plan.block_threads / 32;
-    if (params.filter_split.parts > 0 && (params.prepare_warps < 1 || !fits)) {
+    const bool all_split = params.prepare == Prepare::kFilter || params.prepare_warps == plan.block_threads / 32;
+    if (params.filter_split.parts > 0 &&
+        (params.prepare_warps < 1 || !all_split ||
+         !prepares_in_its_room(params, kernel.halo, params.prepare_warps * kReorderBytes))) {
       throw py::index_error("no room to split");
     }
     if (params.a_stages + params.b_stages + params.raw.stages > kMaxHaloStages) {

@@ -43,8 +43,8 @@ struct PackParams {
   // is -8 and not 0, so that lanes that read the chunks of a row meet different banks.
   int32_t row_pitch, col_pitch, spread;
   int32_t piece_bytes;
-  int32_t
-      at_once;     // pieces: they fit their shared memory, behind the table, and kPackCopies copies a thread bring them
+  // Pieces: they fit their shared memory, behind the table, and kPackCopies copies a thread bring them.
+  int32_t at_once;
   int32_t pieces;  // 0: the filter is not packed
 };
 
