@@ -78,6 +78,7 @@ CASES = {
     "patches_with_rows_left_over": Problem(2, 3, 33, 34, 40, 4, 4, stride=(4, 4)),
     "patches_of_16": Problem(2, 64, 48, 50, 64, 16, 16, stride=(16, 16)),
     "patches_of_2": Problem(3, 40, 14, 15, 72, 2, 2, stride=(2, 2), bias=True),
+    "strided_even_rows": Problem(2, 72, 11, 16, 24, 3, 3, stride=(2, 2), padding=(1, 1)),
     "rgb_output": Problem(2, 40, 21, 26, 3, 3, 3, padding=(1, 1), bias=True),
     "rgb_input_of_many_taps": Problem(2, 3, 59, 64, 64, 11, 11, stride=(4, 4), padding=(2, 2)),
     "grey_output": Problem(1, 64, 30, 31, 1, 5, 5, padding=(2, 2), bias=True),

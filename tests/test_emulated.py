@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -14,12 +16,18 @@ from torch import Tensor
 import _fastconv_emulated as emulated
 import _fastconv_native as native
 import reference
+from check import MODES as PRECISIONS
 from check import expect_pass
-from shapes import VIEWS, Operands, Problem, operands
+from shapes import CASES, NCHW, PASSES, STEMS, VIEWS, Operands, Problem, operands, wide_problems
 
+ALL_KERNELS = [kernel for kernel in native.kernel_table() if kernel.is_cuda]
 FAMILIES = ("depthwise_banded_", "depthwise_diagonal_")
-KERNELS = [pytest.param(kernel, id=kernel.name) for kernel in native.kernel_table() if kernel.name.startswith(FAMILIES)]
+KERNELS = [pytest.param(kernel, id=kernel.name) for kernel in ALL_KERNELS if kernel.name.startswith(FAMILIES)]
 HALF = [torch.float16, torch.bfloat16]
+MODES = [*((dtype, "ieee") for dtype in (*HALF, torch.float64)), *((torch.float32, mode) for mode in PRECISIONS)]
+NAMED = [p for p in {**CASES, **NCHW, **STEMS}.values() if p.n and p.products < 40e6]
+LAYOUTS = ["contiguous", "channels_last"]
+SMS = 3
 MARGIN = 64  # elements, whole lines of 128 bytes
 
 
@@ -39,9 +47,15 @@ class Result:
 
 
 def run(
-    kernel: native.Kernel, o: Operands, problem: Problem, sms: int = 132, haste: bool = False, view: str = "contiguous"
-) -> Result:
-    """What the kernel computes, which writes nothing else."""
+    kernel: native.Kernel,
+    o: Operands,
+    problem: Problem,
+    sms: int = 132,
+    haste: bool = False,
+    view: str = "contiguous",
+    precision: str = "ieee",
+) -> Result | None:
+    """What the kernel computes, which writes nothing else; None if the planner says that it refuses."""
     target = {"fprop": problem.output_size, "dgrad": problem.input_size, "wgrad": problem.weight_size}[kernel.pass_]
     poison = VIEWS[view](torch.full(target, math.nan, dtype=o.input.dtype))
     x, w, y = (
@@ -56,6 +70,7 @@ def run(
         *problem.geometry,
         pass_=kernel.pass_,
         dtype=str(o.input.dtype).removeprefix("torch."),
+        precision=precision,
         bias=bias is not None,
         x_strides=x[0].stride(),
         w_strides=w[0].stride(),
@@ -63,7 +78,8 @@ def run(
         align=math.gcd(128, *(t.data_ptr() for t in tensors)),
     )
     device = native.DeviceSpec.cuda(90, sms, 227 << 10)
-    assert kernel.why_not(conv, device) is None
+    if kernel.why_not(conv, device) is not None:
+        return None
     columns = emulated.run(
         kernel.name,
         conv,
@@ -140,6 +156,7 @@ def test_emulated_kernels(
     problem, view = data.draw(small_problems(kernel.name)), source_view(kernel)
     o = operands(problem, dtype, "cpu", seed, (view, weight_view, view))
     result = run(kernel, o, problem, sms, haste, weight_view if kernel.pass_ == "wgrad" else view)
+    assert result is not None, "refused"
     reference.assert_right(result.value, expect_pass(kernel.pass_, o, problem), kernel.name)
     assert result.columns_by_definition == 0
 
@@ -165,9 +182,103 @@ def test_emulated_kernels_and_values_that_are_not_finite(
     index = tuple(data.draw(st.integers(0, size - 1)) for size in changed.shape)
     changed[index] = special
     result = run(kernel, o, problem, view=view)
+    assert result is not None, "refused"
     expected = expect_pass(kernel.pass_, o, problem)
     for same in (torch.isnan, torch.isposinf, torch.isneginf):
         assert torch.equal(same(result.value), same(expected.value)), same.__name__
     finite = expected.value.isfinite()
     error, bound = (result.value.double() - expected.value).abs(), expected.bound(dtype)
     assert (error[finite] <= bound[finite]).all()
+
+
+@dataclass
+class Choice:
+    problem: Problem
+    dtype: torch.dtype
+    precision: str
+    layout: str
+
+    def describe(self, pass_: str) -> native.ConvProblem:
+        return native.ConvProblem(
+            self.problem.input_size,
+            self.problem.weight_size,
+            *self.problem.geometry,
+            pass_=pass_,
+            dtype=str(self.dtype).removeprefix("torch."),
+            precision=self.precision,
+            bias=self.problem.bias and pass_ == "fprop",
+            channels_last=self.layout == "channels_last",
+            align=64,
+        )
+
+
+@functools.cache
+def choices(pass_: str) -> list[tuple[Choice, native.ConvProblem]]:
+    """From the smallest problem to the largest."""
+    every = itertools.product(sorted(NAMED, key=lambda p: p.products), MODES, LAYOUTS)
+    return [(it, it.describe(pass_)) for it in (Choice(problem, *mode, layout) for problem, mode, layout in every)]
+
+
+@pytest.mark.parametrize("kernel", [pytest.param(kernel, id=kernel.name) for kernel in ALL_KERNELS])
+def test_every_kernel(kernel: native.Kernel) -> None:
+    """On four of the named problems that it accepts, the smallest and the largest among them, in both orders."""
+    device = native.DeviceSpec.cuda(90, SMS, 227 << 10)
+    accepted = [choice for choice, conv in choices(kernel.pass_) if kernel.why_not(conv, device) is None]
+    assert accepted, "it refused every one"
+    by_problem = [list(some) for _, some in itertools.groupby(accepted, key=lambda choice: choice.problem)]
+    for i in range(4):
+        some = by_problem[i * (len(by_problem) - 1) // 3]
+        choice = some[i % len(some)]  # another dtype or layout each time
+        o = operands(choice.problem, choice.dtype, "cpu", i, (choice.layout,) * 3)
+        expected = expect_pass(kernel.pass_, o, choice.problem)
+        for haste in (False, True):
+            result = run(kernel, o, choice.problem, SMS, haste, choice.layout, choice.precision)
+            assert result is not None, choice
+            reference.assert_right(result.value, expected, f"{kernel.name}, {choice}", choice.precision)
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+@given(
+    problem=wide_problems(max_products=4_000_000),
+    mode=st.sampled_from(MODES),
+    seed=st.integers(0, 2**31),
+    views=st.tuples(*[st.sampled_from(LAYOUTS)] * 3),
+    sms=st.sampled_from([1, 3, 8]),
+    haste=st.booleans(),
+)
+@settings(max_examples=5)
+def test_every_legal_kernel(
+    pass_: str,
+    problem: Problem,
+    mode: tuple[torch.dtype, str],
+    seed: int,
+    views: tuple[str, str, str],
+    sms: int,
+    haste: bool,
+) -> None:
+    """Whatever the planner could choose."""
+    dtype, precision = mode
+    o = operands(problem, dtype, "cpu", seed, views)
+    expected = expect_pass(pass_, o, problem)
+    target = views[{"dgrad": 0, "wgrad": 1, "fprop": 2}[pass_]]
+    ran = 0
+    for kernel in ALL_KERNELS:
+        result = run(kernel, o, problem, sms, haste, target, precision) if kernel.pass_ == pass_ else None
+        if result is not None:
+            reference.assert_right(result.value, expected, kernel.name, precision)
+            ran += 1
+    assert ran > 0
+
+
+def test_resident_filters_that_no_tile_of_a_block_reads() -> None:
+    """They may be on their way still when the block writes its output anew, through the same shared memory."""
+    problem = Problem(3, 72, 28, 15, 16, 2, 3, stride=(3, 2), padding=(1, 1))
+    o = operands(problem, torch.float16)
+    expected = expect_pass("dgrad", o, problem)
+    ran = 0
+    for kernel in ALL_KERNELS:
+        result = run(kernel, o, problem, sms=8) if kernel.name.startswith("halo_dgrad_256x128_c16_") else None
+        if result is not None:
+            reference.assert_right(result.value, expected, kernel.name)
+            ran += 1
+    assert ran > 0

@@ -1,12 +1,9 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include <map>
-#include <mutex>
 #include <stdexcept>
 #include <string>
 
-#include "fastconv/launch/launch.cuh"
 #include "fastconv/launch/launch.h"
 #include "fastconv/launch/launchers.h"
 #include "fastconv/planner/scaled.h"
@@ -172,20 +169,6 @@ Launcher launcher_of(const KernelEntry& kernel, DType dtype) {
   return nullptr;
 }
 
-DeviceSpec query_device(int device_index) {
-  auto attribute = [&](cudaDeviceAttr name) {
-    int value = 0;
-    check_cuda(cudaDeviceGetAttribute(&value, name, device_index), "cudaDeviceGetAttribute");
-    return value;
-  };
-  DeviceSpec spec;
-  spec.is_cuda = true;
-  spec.arch = 10 * attribute(cudaDevAttrComputeCapabilityMajor) + attribute(cudaDevAttrComputeCapabilityMinor);
-  spec.sm_count = attribute(cudaDevAttrMultiProcessorCount);
-  spec.smem_optin_bytes = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
-  return spec;
-}
-
 }  // namespace
 
 void run_plan(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, Stream& stream) {
@@ -208,20 +191,6 @@ void run_cuda(const Plan& plan, const ConvProblem& problem, const ConvBuffers& b
   // A backward pass computes the input's gradient before the weight's.
   Stream ours{static_cast<cudaStream_t>(stream), problem.pass == Pass::kWgrad};
   run_plan(plan, problem, buffers, ours);
-}
-
-int current_cuda_device() {
-  int device_index = 0;
-  check_cuda(cudaGetDevice(&device_index), "cudaGetDevice");
-  return device_index;
-}
-
-const DeviceSpec& cuda_device_spec(int device_index) {
-  static std::mutex mutex;
-  static std::map<int, DeviceSpec> specs;
-  const std::lock_guard lock(mutex);
-  const auto found = specs.find(device_index);
-  return found != specs.end() ? found->second : specs.emplace(device_index, query_device(device_index)).first->second;
 }
 
 }  // namespace fastconv

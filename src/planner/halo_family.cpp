@@ -226,7 +226,7 @@ TensorMapSpec planes_map(const Work& work, const HaloConfig& config, int64_t tog
            stride_bytes(in.h, in.stride.h), stride_bytes(in.n, in.stride.n)},
           {static_cast<uint32_t>(box_w), static_cast<uint32_t>(config.channels / together), 1, 1, 1},
           {1, 1, 1, 1, 1},
-          box_w == kBlock ? 2 * kBlock : 0};
+          box_w == kBlock ? int32_t{2 * kBlock} : 0};
 }
 
 // Of the channels `phase`, `phase` + number of maps and so on. It begins fewer than 16 bytes before their planes.

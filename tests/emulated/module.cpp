@@ -7,25 +7,19 @@
 #include <string>
 #include <vector>
 
+#include "../native/measure.h"
 #include "emulated/cuda.h"
+#include "fastconv/launch/launch.h"
 #include "fastconv/launch/launchers.h"
 #include "fastconv/planner/planner.h"
 #include "fastconv/planner/registry.h"
+#include "fastconv/planner/scaled.h"
 
 namespace py = pybind11;
 using namespace pybind11::literals;
 
 namespace fastconv {
 namespace {
-
-template <typename T>
-Launcher launcher_of(const KernelEntry& kernel) {
-  switch (kernel.family) {
-    case KernelFamily::kDepthwiseBanded: return depthwise_banded_launcher<T>(kernel.line);
-    case KernelFamily::kDepthwiseDiagonal: return depthwise_diagonal_launcher<T>(kernel.line);
-    default: throw py::value_error(std::string(kernel.name) + " is not emulated");
-  }
-}
 
 // From the first to the last element.
 std::span<const char> extent(uintptr_t address, std::initializer_list<int64_t> sizes, const Strides& strides,
@@ -51,14 +45,25 @@ int64_t run(const std::string& name, const ConvProblem& p, const DeviceSpec& dev
                     extent(y, {p.n, p.k, p.p(), p.q()}, p.y_strides, bytes),
                     extent(bias, {bias == 0 ? 0 : p.k}, {1}, bytes), workspace};
   const auto pointer = [](uintptr_t address) { return reinterpret_cast<void*>(address); };
-  const Launcher launch =
-      p.dtype == DType::kFloat16 ? launcher_of<__half>(*plan.kernel) : launcher_of<__nv_bfloat16>(*plan.kernel);
-  Stream stream{};
-  launch(plan, p, {pointer(x), pointer(w), pointer(y), pointer(bias), workspace.data()}, stream);
+  run_cuda(plan, p, {pointer(x), pointer(w), pointer(y), pointer(bias), workspace.data()}, nullptr);
   return machine.columns_by_definition;
 }
 
 }  // namespace
+
+// As src/launch/operand_range.cu does, whose kernel has static shared memory for each of several blocks at once.
+const OperandRange* measure_operands(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers,
+                                     Stream&) {
+  const auto [first, second] = read_tensors(problem);
+  auto range_of = [](const void* values, int64_t count) {
+    return measure({static_cast<const float*>(values), static_cast<size_t>(count)});
+  };
+  const TensorRange input = range_of(problem.pass == Pass::kDgrad ? buffers.y : buffers.x, first.values);
+  const TensorRange other = range_of(problem.pass == Pass::kWgrad ? buffers.y : buffers.w, second.values);
+  auto* range = static_cast<OperandRange*>(buffers.workspace);
+  *range = operand_range(input, other, widest_range(operand_parts(*plan.kernel)));
+  return range;
+}
 
 PYBIND11_MODULE(_fastconv_emulated, m) {
   py::module_::import("_fastconv_native");  // has the types

@@ -36,11 +36,12 @@
 #include "fastconv/planner/subpixel_family.h"
 #include "fastconv/planner/wgrad_family.h"
 #include "fastconv/tile/conv_coords.cuh"
-#include "fastconv/tile/folded_filter.cuh"
+#include "fastconv/tile/folded_filter.h"
 #include "fastconv/tile/grouped_walk.cuh"
 #include "fastconv/tile/halo_walk.cuh"
 #include "fastconv/tile/pixel_rows.h"
 #include "fastconv/tile/wgrad_walk.cuh"
+#include "measure.h"
 
 namespace py = pybind11;
 using namespace pybind11::literals;
@@ -2274,21 +2275,6 @@ TensorRange from_tuple(const Measured& measured) {
   return {most, least, numbers, small};
 }
 
-// Of values that follow each other in memory, as measure_range() does it.
-Measured measure(const std::vector<float>& values) {
-  TensorRange range;
-  for (size_t first = 0; first < values.size(); first += kRangeGroup) {
-    uint32_t group[kRangeGroup / 4][4] = {}, most = 0;
-    for (size_t i = first; i < std::min(first + kRangeGroup, values.size()); ++i) {
-      const uint32_t magnitude = std::bit_cast<uint32_t>(values[i]) & kMagnitude;
-      group[(i - first) / 4][i % 4] = magnitude;
-      most = std::max(most, magnitude);
-    }
-    for (const auto& quad : group) range.add(quad, most);
-  }
-  return {range.most, range.least, range.numbers, range.small};
-}
-
 // A tensor map by which float32 values are read: sizes and strides, of elements, and what the workspace holds where it
 // begins; nothing if it is the tensor that is read.
 using OperandMap = std::tuple<std::vector<uint64_t>, std::vector<uint64_t>, std::vector<SplitElement>>;
@@ -2469,7 +2455,13 @@ void bind_split(py::module_& m) {
   m.def("operand_maps", unless_refused(operand_maps), "problem"_a, "kernel"_a, "device"_a);
   m.def("split_parts", &split_parts, "values"_a, "parts"_a);
   m.def("half_parts", &half_parts, "values"_a, "scale"_a, "parts"_a);
-  m.def("measure", &measure, "values"_a);
+  m.def(
+      "measure",
+      [](const std::vector<float>& values) -> Measured {
+        const TensorRange range = measure(values);
+        return {range.most, range.least, range.numbers, range.small};
+      },
+      "values"_a);
   m.def(
       "operand_range",
       [](const Measured& first, const Measured& second, int parts) {

@@ -11,6 +11,7 @@
 #include "fastconv/tile/grid_barrier.cuh"
 #include "fastconv/tile/mainloop_wgrad_floats_sm90.cuh"
 #include "fastconv/tile/mainloop_wgrad_sm90.cuh"
+#include "fastconv/tile/operand_scale.cuh"
 #include "fastconv/tile/reorder.cuh"
 #include "fastconv/tile/split.cuh"
 #include "fastconv/tile/stage_wgrad.cuh"

@@ -5,6 +5,7 @@
 #include "fastconv/ptx/dependent_launch.cuh"
 #include "fastconv/ptx/mbarrier.cuh"
 #include "fastconv/tile/add_partials.cuh"
+#include "fastconv/tile/operand_scale.cuh"
 #include "fastconv/tile/store_wgrad.cuh"
 
 namespace fastconv {

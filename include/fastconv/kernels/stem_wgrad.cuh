@@ -5,6 +5,7 @@
 #include "fastconv/ptx/dependent_launch.cuh"
 #include "fastconv/tile/add_partials.cuh"
 #include "fastconv/tile/mainloop_stem.cuh"
+#include "fastconv/tile/operand_scale.cuh"
 #include "fastconv/tile/stage_stem.cuh"
 
 namespace fastconv {

@@ -96,6 +96,10 @@ __device__ __forceinline__ void store_shared_float(uint32_t address, float v) {
 __device__ __forceinline__ void store_shared_floats(uint32_t address, float v0, float v1) {
   asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(v0), "f"(v1) : "memory");
 }
+__device__ __forceinline__ void store_shared_floats(uint32_t address, float v0, float v1, float v2, float v3) {
+  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(v0), "f"(v1), "f"(v2), "f"(v3)
+               : "memory");
+}
 __device__ __forceinline__ void store_shared8(uint32_t address, const uint2& v) {
   asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(address), "r"(v.x), "r"(v.y) : "memory");
 }

@@ -2,8 +2,6 @@
 // others: some threads may arrive for their block, others wait, and the rest goes on.
 #pragma once
 
-#include <cooperative_groups.h>
-
 #include "fastconv/ptx/global_memory.cuh"
 #include "fastconv/ptx/tma.cuh"
 #include "fastconv/ptx/warpgroup.cuh"
@@ -11,14 +9,7 @@
 namespace fastconv {
 
 struct GridBarrier {
-  uint32_t* word;  // the driver's, for each launch. Its highest bit changes whenever all blocks have arrived
-
-  // NOTES: read again each time, or its address would be kept in registers.
-  __device__ GridBarrier() {
-    uint32_t low, high;
-    asm volatile("mov.b32 %0, %%envreg2;\nmov.b32 %1, %%envreg1;" : "=r"(low), "=r"(high));
-    word = &reinterpret_cast<cooperative_groups::details::grid_workspace*>(uint64_t{high} << 32 | low)->barrier;
-  }
+  uint32_t* word = ptx::grid_word();  // its highest bit changes whenever all blocks have arrived
 
   // One thread of a block that has met with those who wrote, after a fence of each.
   __device__ __forceinline__ uint32_t arrive() const {

@@ -80,18 +80,4 @@ FASTCONV_HOST_DEVICE OperandRange operand_range(const TensorRange& first, const 
   return range;
 }
 
-#if defined(__CUDACC__)
-template <int kRows, int kCols>
-__device__ __forceinline__ void unscale(float (&sums)[kRows][kCols], const OperandRange& range) {
-  const float first = range.unscale[0], second = range.unscale[1];
-#pragma unroll
-  for (int i = 0; i < kRows * kCols; ++i) sums[i / kCols][i % kCols] = sums[i / kCols][i % kCols] * first * second;
-}
-
-// Once the kernel that measures is done.
-__device__ __forceinline__ bool is_closed(const RangeGate& gate) {
-  return gate.range != nullptr && (gate.range->fits != 0) != gate.fits;
-}
-#endif
-
 }  // namespace fastconv

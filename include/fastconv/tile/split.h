@@ -165,7 +165,7 @@ struct SplitWriter {
 // infinite.
 template <bool kFinite>
 FASTCONV_HOST_DEVICE uint32_t to_bf16_pair(float low, float high) {
-#if defined(__CUDA_ARCH__)
+#if defined(__CUDACC__) && defined(__CUDA_ARCH__)
   uint32_t pair;
   if constexpr (kFinite) {
     asm("cvt.rn.satfinite.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
@@ -192,7 +192,7 @@ FASTCONV_HOST_DEVICE bool is_infinite(float value) { return __builtin_fabsf(valu
 template <int kPairs>
 FASTCONV_HOST_DEVICE bool has_largest_bf16(const uint32_t (&pairs)[kPairs]) {
   constexpr uint32_t kLargest = 0x7f7f;
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 860  // the instruction is not older
+#if defined(__CUDACC__) && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 860  // the instruction is not older
   auto larger = [](uint32_t a, uint32_t b) {
     uint32_t c;  // its sign means nothing
     asm("max.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
@@ -237,7 +237,7 @@ FASTCONV_HOST_DEVICE constexpr float split_scale(int32_t parts, Operand operand 
 // NaNs, which the large products have as well. NOTES: in place, since ptxas has no registers for a copy.
 FASTCONV_HOST_DEVICE void make_finite(float& sum) {
   constexpr float kMost = 0x1.fffffep127f;
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 860
+#if defined(__CUDACC__) && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 860
   asm("min.xorsign.abs.f32 %0, %0, %1;" : "+f"(sum) : "f"(kMost));
 #else
   sum = __builtin_fminf(__builtin_fmaxf(sum, -kMost), kMost);
@@ -287,7 +287,7 @@ struct SplitParts {
 
 // Two values as fp16, the first in the lower half, to nearest even. They are no larger than 2^15.
 FASTCONV_HOST_DEVICE uint32_t to_fp16_pair(float low, float high) {
-#if defined(__CUDA_ARCH__)
+#if defined(__CUDACC__) && defined(__CUDA_ARCH__)
   uint32_t pair;
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
   return pair;
@@ -305,7 +305,7 @@ FASTCONV_HOST_DEVICE uint32_t to_fp16_pair(float low, float high) {
 #endif
 }
 FASTCONV_HOST_DEVICE float from_fp16(uint32_t half) {
-#if defined(__CUDA_ARCH__)
+#if defined(__CUDACC__) && defined(__CUDA_ARCH__)
   float value;
   asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(static_cast<uint16_t>(half)));
   return value;

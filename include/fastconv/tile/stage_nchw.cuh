@@ -190,8 +190,8 @@ __device__ __forceinline__ void stage_floats(const HaloParams& params, const Til
     const FloatRows rows(params, tile, group);
     ring.wait_empty();
     const int32_t begin = max(0, -rows.h), end = min(params.halo_rows, rows.height - rows.h);
+    __syncwarp();  // as in RawLoads::copy_image(): there may be nothing to copy
     if (lane == 0) ptx::mbarrier_arrive_expect(copied.full(), max(0, end - begin) * row_bytes);
-    __syncwarp();
     for (int i = begin + lane; i < end; i += 32) {
       ptx::tma_load(ring.stage() + i * row_bytes, map, rows.start(i), c_block * kChannels, tile.group, tile.n, 0,
                     copied.full());
@@ -250,6 +250,7 @@ struct RawLoads {
   __device__ __forceinline__ void copy_image(Ring& raw, int32_t c, int32_t group, int32_t n) const {
     const uint32_t bytes = kChannels * static_cast<int32_t>(params.in_c) * sizeof(Value);
     raw.wait_empty();
+    __syncwarp();  // a lane that waits still might find the stage used twice, and take one round's parity for another's
     if (lane == 0) {
       ptx::mbarrier_arrive_expect(raw.full(), bytes);
       ptx::bulk_load(
@@ -257,7 +258,6 @@ struct RawLoads {
           static_cast<const Value*>(params.in) + n * params.in_n + (int64_t{group} * params.c + c) * params.in_c, bytes,
           raw.full());
     }
-    __syncwarp();  // a lane two rounds behind would take one round's parity for another's
     raw.next();
   }
 

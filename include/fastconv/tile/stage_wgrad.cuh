@@ -150,12 +150,8 @@ struct BoxStager {
                                                int word, bool high) {
     const uint32_t offset = pixel * (kChannels * 2) + chunk * 16, select = high ? 0x7632 : 0x5410;
     const uint32_t address = box + (offset ^ (((offset >> 7) & (kChunks - 1)) << 4));
-    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address),
-                 "r"(__byte_perm(value[0][word], value[1][word], select)),
-                 "r"(__byte_perm(value[2][word], value[3][word], select)),
-                 "r"(__byte_perm(value[4][word], value[5][word], select)),
-                 "r"(__byte_perm(value[6][word], value[7][word], select))
-                 : "memory");
+    auto pair = [&](int i) { return __byte_perm(value[2 * i][word], value[2 * i + 1][word], select); };
+    ptx::store_shared16(address, {pair(0), pair(1), pair(2), pair(3)});
   }
 
   static __device__ __forceinline__ void stage(const WgradOperand& from, int group, int c0, int n0, int h0, int w0,

@@ -76,9 +76,8 @@ struct WgradJobStore {
     for (int u = 0; u < kUnits; ++u) {
 #pragma unroll
       for (int i = 0; i < kN / 8; ++i, to += 128 * 16) {
-        asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(acc[u][4 * i]), "f"(acc[u][4 * i + 1]),
-                     "f"(acc[u][4 * i + 2]), "f"(acc[u][4 * i + 3])
-                     : "memory");
+        const float* const sums = &acc[u][4 * i];
+        ptx::store_shared_floats(to, sums[0], sums[1], sums[2], sums[3]);
       }
     }
   }

@@ -1,7 +1,8 @@
-// Blocks of a grid on one thread of the CPU, one after the other. A CUDA thread is a fiber: it runs until an operation
-// that threads of its warp or its block do together, and waits there until all of them have come. Whatever a GPU would
-// leave undefined is an exception: that they come to different operations, or that some never do; accesses to shared
-// memory that the launch did not ask for, and, through ptx/, to device memory of no tensor. New shared memory is NaNs.
+// Blocks of a grid on one thread of the CPU, one after the other, or those together that wait for each other. A CUDA
+// thread is a fiber: it runs until an operation that threads of its warp or its block do together, or a barrier, and
+// waits there. Whatever a GPU would leave undefined is an exception: that threads come to different operations, or that
+// some never do; accesses to shared memory that the launch did not ask for, and, through ptx/, to device memory of no
+// tensor. New shared memory is NaNs.
 #pragma once
 
 #include <array>
@@ -9,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace fastconv::emulated {
@@ -16,10 +18,11 @@ namespace fastconv::emulated {
 struct Index {
   uint32_t x;
 };
-extern Index thread_index, block_index, block_size;
+extern Index thread_index, block_index, block_size, grid_size;
 
-// Threads that can go on take turns, and asynchronous copies are made when they are waited for; or one goes on for as
-// long as it can, and copies are made at once. Where results depend on that, there is a race.
+// Threads that can go on take turns, and what is asynchronous, copies and wgmma, is done when nobody can go on without
+// it or somebody waits for it; or one thread goes on for as long as it can, and all is done at once. Where results
+// depend on that, there is a race.
 enum class Order { kTurns, kHaste };
 
 struct Machine {
@@ -29,9 +32,17 @@ struct Machine {
 };
 Machine& machine();
 
-void run_grid(const char* kernel, int64_t blocks, int threads, int smem_bytes, const std::function<void()>& thread);
+struct Grid {
+  int64_t blocks;
+  int threads, smem_bytes;
+  int cluster = 1;           // blocks
+  bool cooperative = false;  // all blocks run together
+};
+void run_grid(const char* kernel, const Grid& grid, const std::function<void()>& thread);
 
-enum class Scope { kWarp, kBlock };
+[[noreturn]] void fail(const std::string& what);
+
+enum class Scope { kWarp, kWarpgroup, kBlock };
 // `act` is called once, by the last who comes, with what each has brought, in the order of threads.
 using Act = std::function<void(std::span<void*> brought)>;
 void meet(Scope scope, const char* operation, void* mine, const Act& act);
@@ -53,15 +64,52 @@ void with_block(const char* operation, T& mine, const F& act) {
   });
 }
 
+// Named barriers of some threads of a block.
+void barrier_arrive(int barrier, int threads);
+void barrier_sync(int barrier, int threads);
+// All threads of the cluster, or of the grid, that have not ended.
+void cluster_sync();
+void grid_sync();
+int cluster_rank();
+// For a loop that reads what another thread writes: others first.
+void poll(const char* operation);
+// Zero at first, for all blocks of a cooperative launch.
+uint32_t* grid_word();
+
+// Barriers in shared memory.
+void mbarrier_init(uint32_t barrier, uint32_t arrivals);
+void mbarrier_invalidate(uint32_t barrier);
+void mbarrier_expect(uint32_t barrier, uint32_t bytes);
+void mbarrier_arrive(uint32_t barrier);
+void mbarrier_wait(uint32_t barrier, uint32_t parity);
+
 // Shared memory at an address, and the address of a pointer into it. `bytes` is the access's size and alignment.
-char* shared(uint32_t address, int bytes);
+char* shared(uint32_t address, int bytes, int rank = -1);
 uint32_t shared_address(const void* pointer);
 // The pointer, if there is device memory.
-const void* global(const void* pointer, int bytes);
+const void* global(const void* pointer, int64_t bytes, int alignment);
+inline const void* global(const void* pointer, int bytes) { return global(pointer, bytes, bytes); }
 
-// `from` null: zeros.
+// What a thread wrote there the copy engine and wgmma may touch once it has fenced it.
+char* shared_for_write(uint32_t address, int bytes);
+bool is_fenced(uint32_t address, int bytes);
+char* shared_for_engine(uint32_t address, int bytes);  // it is an exception otherwise
+void fence_shared();
+
+// By the thread itself. `from` null: zeros.
 void async_copy(uint32_t to, const void* from, int bytes);
 void async_copy_commit();
 void async_copy_wait(int pending);
+// By the copy engine, which counts bytes on a barrier when it has called `copy`.
+void engine_copy(uint32_t barrier, uint32_t bytes, std::function<void()> copy);
+// Of the thread, in groups.
+void engine_store(std::function<void()> store);
+void engine_store_commit();
+void engine_store_wait_read();
+
+// By a warpgroup: products in groups. `multiply` runs before the thread returns from the wait for its group.
+void warpgroup_multiply(std::function<void()> multiply);
+void warpgroup_commit();
+void warpgroup_wait(int pending);
 
 }  // namespace fastconv::emulated

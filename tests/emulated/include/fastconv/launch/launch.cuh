@@ -12,11 +12,15 @@ struct LaunchShape {
   int64_t grid;
   int threads;
   int smem_bytes = 0;
+  unsigned cluster = 1;
+  bool cooperative = false;
 };
 
 template <typename... Params, typename... Args>
 void launch(const char* name, void (*kernel)(Params...), const LaunchShape& shape, Stream&, const Args&... args) {
-  emulated::run_grid(name, shape.grid, shape.threads, shape.smem_bytes, [&] { kernel(args...); });
+  const emulated::Grid grid{shape.grid, shape.threads, shape.smem_bytes, static_cast<int>(shape.cluster),
+                            shape.cooperative};
+  emulated::run_grid(name, grid, [&] { kernel(args...); });
 }
 
 }  // namespace fastconv

@@ -7,8 +7,25 @@
 
 namespace fastconv::ptx {
 
+inline void store_global16(void* pointer, const uint32_t (&v)[4]) {
+  std::memcpy(const_cast<void*>(emulated::global(pointer, 16)), v, 16);
+}
+inline void load_global16(const void* pointer, uint32_t (&v)[4]) { std::memcpy(v, emulated::global(pointer, 16), 16); }
 inline void load_ahead(const void* pointer, uint32_t& v) { std::memcpy(&v, emulated::global(pointer, 4), 4); }
 inline void load_ahead(const void* pointer, uint16_t& v) { std::memcpy(&v, emulated::global(pointer, 2), 2); }
 inline void step(size_t& address, int64_t bytes) { address += bytes; }
+
+inline uint32_t fetch_add_release(uint32_t* counter, uint32_t value) {
+  const uint32_t before = *counter;
+  *counter += value;
+  return before;
+}
+inline void add_release(uint32_t* counter) { ++*counter; }
+inline uint32_t* grid_word() { return emulated::grid_word(); }
+// Whoever reads it reads it again until it changes.
+inline uint32_t load_acquire(const uint32_t* counter) {
+  emulated::poll("load_acquire");
+  return *counter;
+}
 
 }  // namespace fastconv::ptx

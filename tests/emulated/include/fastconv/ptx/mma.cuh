@@ -1,4 +1,4 @@
-// Emulated: see the header that this one hides. A unit of depth is 8 values; sums are added one by one, in float32.
+// Emulated: see the header that this one hides. A unit of depth is 4 words; sums are added one by one, in float32.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -8,6 +8,9 @@ namespace fastconv::ptx {
 
 inline float value_of(__half, uint16_t bits) { return __half2float(__ushort_as_half(bits)); }
 inline float value_of(__nv_bfloat16, uint16_t bits) { return __bfloat162float(__ushort_as_bfloat16(bits)); }
+inline float value_of(float, uint32_t bits) { return __uint_as_float(bits & ~0x1fffu); }  // of TF32
+template <typename T>
+inline constexpr int kWordValues = 4 / sizeof(T);
 
 // What a lane brings to a product.
 struct LaneOperands {
@@ -35,12 +38,14 @@ struct Sums {
 };
 template <typename T, int kUnits>
 struct Right {
-  float at[8 * kUnits][8];
+  static constexpr int kValues = kWordValues<T>;  // of a word
+  float at[4 * kValues * kUnits][8];
 
   explicit Right(const std::array<LaneOperands*, 32>& lanes) {
     for (int i = 0; i < 32; ++i) {
-      for (int k = 0; k < 2 * kUnits; ++k) {
-        at[k / 2 * 8 + 2 * (i % 4) + k % 2][i / 4] = value_of(T{}, lanes[i]->b[k / 2] >> 16 * (k % 2));
+      for (int k = 0; k < kValues * kUnits; ++k) {
+        const int unit = k / kValues, value = k % kValues;
+        at[(unit * 4 + i % 4) * kValues + value][i / 4] = value_of(T{}, lanes[i]->b[unit] >> 16 * value);
       }
     }
   }
@@ -48,8 +53,8 @@ struct Right {
 // The value of a row of a, of what lanes have of it.
 template <typename T>
 float left_of(const std::array<LaneOperands*, 32>& lanes, int row, int k) {
-  const LaneOperands& lane = *lanes[row % 8 * 4 + k % 8 / 2];
-  return value_of(T{}, lane.a[k / 8 * 2 + row / 8] >> 16 * (k % 2));
+  const int word = k / kWordValues<T>;
+  return value_of(T{}, lanes[row % 8 * 4 + word % 4]->a[word / 4 * 2 + row / 8] >> 16 * (k % kWordValues<T>));
 }
 
 template <typename T, int kUnits>
@@ -60,7 +65,7 @@ void multiply(const char* operation, float (&d)[4], const uint32_t (&a)[2 * kUni
     Sums sums(lanes);
     const Right<T, kUnits> right(lanes);
     for (int row = 0; row < 16; ++row) {
-      for (int k = 0; k < 8 * kUnits; ++k) sums.add(row, left_of<T>(lanes, row, k), right.at[k]);
+      for (int k = 0; k < 4 * kWordValues<T> * kUnits; ++k) sums.add(row, left_of<T>(lanes, row, k), right.at[k]);
     }
     sums.give(lanes);
   });

@@ -10,4 +10,9 @@ T kept(T value) {
   return value;
 }
 
+template <typename T>
+T* kept_global(T* pointer) {
+  return pointer;
+}
+
 }  // namespace fastconv

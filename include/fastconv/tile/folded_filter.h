@@ -41,25 +41,4 @@ struct FoldedPackChunk {
   }
 };
 
-#if defined(__CUDACC__)
-// This thread's share, of `threads`: filters of folded convolutions are small.
-__device__ __forceinline__ void pack_folded_filter(const HaloParams& params, const Fold& fold, int thread,
-                                                   int threads) {
-  const auto* filter = static_cast<const uint16_t*>(params.pack.filter);
-#pragma unroll 1
-  for (int index = thread; index < params.pack.pieces; index += threads) {
-    const FoldedPackChunk chunk(params, index);
-    uint32_t value[8];
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const int64_t source = chunk.source(params.pack, fold, i);
-      value[i] = source < 0 ? 0 : uint32_t{filter[source]};
-    }
-    auto pair = [&](int i) { return value[i] | value[i + 1] << 16; };
-    auto* packed = static_cast<uint16_t*>(params.packed_filter);
-    *reinterpret_cast<uint4*>(packed + chunk.at) = {pair(0), pair(2), pair(4), pair(6)};
-  }
-}
-#endif
-
 }  // namespace fastconv

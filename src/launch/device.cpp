@@ -1,0 +1,42 @@
+#include <cuda_runtime_api.h>
+
+#include <map>
+#include <mutex>
+
+#include "fastconv/launch/launch.cuh"
+#include "fastconv/launch/launch.h"
+
+namespace fastconv {
+namespace {
+
+DeviceSpec query_device(int device_index) {
+  auto attribute = [&](cudaDeviceAttr name) {
+    int value = 0;
+    check_cuda(cudaDeviceGetAttribute(&value, name, device_index), "cudaDeviceGetAttribute");
+    return value;
+  };
+  DeviceSpec spec;
+  spec.is_cuda = true;
+  spec.arch = 10 * attribute(cudaDevAttrComputeCapabilityMajor) + attribute(cudaDevAttrComputeCapabilityMinor);
+  spec.sm_count = attribute(cudaDevAttrMultiProcessorCount);
+  spec.smem_optin_bytes = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  return spec;
+}
+
+}  // namespace
+
+int current_cuda_device() {
+  int device_index = 0;
+  check_cuda(cudaGetDevice(&device_index), "cudaGetDevice");
+  return device_index;
+}
+
+const DeviceSpec& cuda_device_spec(int device_index) {
+  static std::mutex mutex;
+  static std::map<int, DeviceSpec> specs;
+  const std::lock_guard lock(mutex);
+  const auto found = specs.find(device_index);
+  return found != specs.end() ? found->second : specs.emplace(device_index, query_device(device_index)).first->second;
+}
+
+}  // namespace fastconv
