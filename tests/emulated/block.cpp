@@ -1,6 +1,7 @@
 #include "emulated/block.h"
 
 #include <setjmp.h>
+#include <sys/mman.h>
 #include <ucontext.h>
 
 #include <algorithm>
@@ -8,9 +9,10 @@
 #include <deque>
 #include <exception>
 #include <map>
-#include <memory>
+#include <new>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "emulated/cuda.h"
 
@@ -47,7 +49,6 @@ Machine& machine() {
 
 namespace {
 
-constexpr size_t kStackBytes = 128 << 10;
 constexpr uint32_t kFirstAddress = 1 << 10;  // null is not shared memory's
 constexpr int kPoison = 0xff;                // NaN in every type
 constexpr int kUnitBytes = 2, kNobody = -1;
@@ -66,13 +67,32 @@ bool is_empty(const Groups& groups) {
   return std::all_of(groups.begin(), groups.end(), [](const auto& group) { return group.empty(); });
 }
 
+// Between pages that nobody may touch.
+class Stack {
+ public:
+  Stack()
+      : memory_(
+            mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)) {
+    if (memory_ == MAP_FAILED || mprotect(memory_, kGuardBytes, PROT_NONE) != 0) throw std::bad_alloc();
+  }
+  Stack(Stack&& other) noexcept : memory_(std::exchange(other.memory_, nullptr)) {}
+  ~Stack() {
+    if (memory_ != nullptr) munmap(memory_, kStackBytes);
+  }
+  stack_t get() const { return {.ss_sp = memory_, .ss_flags = 0, .ss_size = kStackBytes}; }
+
+ private:
+  static constexpr size_t kStackBytes = 128 << 10, kGuardBytes = 4 << 10;
+  void* memory_;
+};
+
 struct Thread {
   ucontext_t begin{};
   jmp_buf place;  // once it has begun
   bool begun = false, ended = false;
-  std::unique_ptr<char[]> stack{new char[kStackBytes]};  // most of it is never touched
-  std::string waits_at;                                  // or waited last
-  std::vector<uint32_t> unfenced;                        // units of shared memory that it has written
+  Stack stack;
+  std::string waits_at;            // or waited last
+  std::vector<uint32_t> unfenced;  // units of shared memory that it has written
   Groups copies, stores;
 };
 
@@ -122,10 +142,10 @@ struct EngineCopy {
 // Blocks that run together.
 struct Team {
   int block_threads = 0, smem_bytes = 0, cluster = 1, current = 0, polls = 0;
+  bool engine = false;  // copies
   std::vector<Block> blocks;
   std::deque<int> ready;
   std::vector<EngineCopy> copies;
-  Rendezvous all;
   std::vector<Rendezvous> clusters;
   uint32_t grid_word = 0;
   std::exception_ptr error;
@@ -180,7 +200,9 @@ Mbarrier& mbarrier_of(Block& block, uint32_t address) {
 void make(const EngineCopy& copy) {
   const int before = team.current;
   select(copy.block * team.block_threads);  // whose shared memory it is
+  team.engine = true;
   copy.copy();
+  team.engine = false;
   Mbarrier& barrier = mbarrier_of(my_block(), copy.barrier);
   barrier.bytes -= copy.bytes;
   complete_if_due(barrier);
@@ -221,18 +243,16 @@ void suspend() {
 void leave(Rendezvous& meeting) {
   if (static_cast<int>(meeting.waiting.size()) == --meeting.alive) wake(meeting.waiting);
 }
-void come(Rendezvous& meeting, const char* operation) {
-  current().waits_at = operation;
-  if (static_cast<int>(meeting.waiting.size()) + 1 == meeting.alive) return wake(meeting.waiting);
-  meeting.waiting.push_back(team.current);
-  suspend();
-}
 Rendezvous& my_cluster() { return team.clusters[block_of(team.current) / team.cluster]; }
 
 void run_thread() {
   try {
     (*team.body)();
     if (!is_empty(current().stores)) fail("ended before the copy engine has read what it stores");
+    auto of_mine = [](const EngineCopy& copy) { return copy.block == block_of(team.current); };
+    if (my_block().alive == 1 && std::any_of(team.copies.begin(), team.copies.end(), of_mine)) {
+      fail("its block ends with copies on their way");
+    }
   } catch (...) {
     team.error = std::current_exception();
   }
@@ -240,7 +260,6 @@ void run_thread() {
   team.polls = 0;
   --my_block().alive;
   leave(my_cluster());
-  leave(team.all);
   _longjmp(team.scheduler, 1);
 }
 
@@ -251,7 +270,7 @@ void start(int thread) {
   it.copies.assign(1, {});
   it.stores.assign(1, {});
   getcontext(&it.begin);
-  it.begin.uc_stack = {.ss_sp = it.stack.get(), .ss_flags = 0, .ss_size = kStackBytes};
+  it.begin.uc_stack = it.stack.get();
   it.begin.uc_link = nullptr;
   makecontext(&it.begin, run_thread, 0);
   team.ready.push_back(thread);
@@ -278,9 +297,9 @@ void run_team(int64_t first, int count) {
   team.copies.clear();
   team.grid_word = 0;
   team.error = nullptr;
+  team.engine = false;
   team.polls = 0;
   const int all = count * team.block_threads;
-  team.all = {all, {}};
   team.clusters.assign(count / team.cluster, {team.cluster * team.block_threads, {}});
   if (threads.size() < static_cast<size_t>(all)) threads.resize(all);
   for (int i = 0; i < count; ++i) begin(team.blocks[i], static_cast<uint32_t>(first + i), count == 1);
@@ -304,8 +323,8 @@ void run_team(int64_t first, int count) {
 }  // namespace
 
 void fail(const std::string& what) {
-  throw std::logic_error("thread " + std::to_string(thread_index.x) + " of block " + std::to_string(block_index.x) +
-                         ": " + what);
+  const std::string who = team.engine ? "the copy engine" : "thread " + std::to_string(thread_index.x);
+  throw std::logic_error(who + " of block " + std::to_string(block_index.x) + ": " + what);
 }
 
 void run_grid(const char* kernel, const Grid& grid, const std::function<void()>& thread) {
@@ -358,6 +377,7 @@ void meet(Scope scope, const char* operation, void* mine, const Act& act) {
 namespace {
 
 NamedBarrier& come_to(int barrier, int threads) {
+  if (threads % 32 != 0) fail("a named barrier of a part of a warp");
   NamedBarrier& named = my_block().named.at(barrier);
   if (named.come > 0 && named.threads != threads)
     fail("others expect another number at barrier " + std::to_string(barrier));
@@ -383,8 +403,13 @@ void barrier_sync(int barrier, int threads) {
   suspend();
 }
 
-void cluster_sync() { come(my_cluster(), "cluster_sync"); }
-void grid_sync() { come(team.all, "grid_sync"); }
+void cluster_sync() {
+  current().waits_at = "cluster_sync";
+  Rendezvous& meeting = my_cluster();
+  if (static_cast<int>(meeting.waiting.size()) + 1 == meeting.alive) return wake(meeting.waiting);
+  meeting.waiting.push_back(team.current);
+  suspend();
+}
 int cluster_rank() { return block_of(team.current) % team.cluster; }
 
 void poll(const char* operation) {
@@ -400,10 +425,11 @@ uint32_t* grid_word() { return &team.grid_word; }
 
 void mbarrier_init(uint32_t barrier, uint32_t arrivals) {
   shared(barrier, 8);
-  my_block().mbarriers[barrier] = {arrivals, arrivals};
+  if (!my_block().mbarriers.try_emplace(barrier, Mbarrier{arrivals, arrivals}).second)
+    fail("a barrier is initialised twice");
 }
 void mbarrier_invalidate(uint32_t barrier) {
-  mbarrier_of(my_block(), barrier);
+  if (!mbarrier_of(my_block(), barrier).waiting.empty()) fail("invalidates a barrier that others wait at");
   my_block().mbarriers.erase(barrier);
 }
 void mbarrier_expect(uint32_t barrier, uint32_t bytes) { mbarrier_of(my_block(), barrier).bytes += bytes; }
@@ -414,10 +440,9 @@ void mbarrier_arrive(uint32_t barrier) {
   complete_if_due(it);
 }
 void mbarrier_wait(uint32_t barrier, uint32_t parity) {
-  Mbarrier& it = mbarrier_of(my_block(), barrier);
-  while (it.phase % 2 == parity) {
+  while (mbarrier_of(my_block(), barrier).phase % 2 == parity) {
     current().waits_at = "barrier at " + std::to_string(barrier - kFirstAddress) + ", parity " + std::to_string(parity);
-    it.waiting.push_back(team.current);
+    mbarrier_of(my_block(), barrier).waiting.push_back(team.current);
     suspend();
   }
 }
@@ -434,8 +459,13 @@ char* shared(uint32_t address, int bytes, int rank) {
   return other.memory + at;
 }
 
+static void spare_barriers(uint32_t address, int bytes) {
+  const auto after = my_block().mbarriers.lower_bound(address - 7);
+  if (after != my_block().mbarriers.end() && after->first < address + bytes) fail("writes over a barrier");
+}
 char* shared_for_write(uint32_t address, int bytes) {
   char* const at = shared(address, bytes);
+  spare_barriers(address, bytes);
   const uint32_t first = (address - kFirstAddress) / kUnitBytes;
   for (uint32_t unit = first; unit < first + bytes / kUnitBytes; ++unit) {
     my_block().writers[unit] = team.current;
@@ -450,6 +480,7 @@ bool is_fenced(uint32_t address, int bytes) {
 }
 char* shared_for_engine(uint32_t address, int bytes) {
   char* const at = shared(address, bytes);
+  spare_barriers(address, bytes);
   if (!is_fenced(address, bytes)) fail("the copy engine touches what a thread has written and not fenced");
   return at;
 }

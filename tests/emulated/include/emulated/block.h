@@ -67,9 +67,8 @@ void with_block(const char* operation, T& mine, const F& act) {
 // Named barriers of some threads of a block.
 void barrier_arrive(int barrier, int threads);
 void barrier_sync(int barrier, int threads);
-// All threads of the cluster, or of the grid, that have not ended.
+// All threads of the cluster that have not ended.
 void cluster_sync();
-void grid_sync();
 int cluster_rank();
 // For a loop that reads what another thread writes: others first.
 void poll(const char* operation);

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "emulated/cuda.h"
+#include "fastconv/tile/split.h"
 
 namespace fastconv::ptx {
 
@@ -48,7 +49,7 @@ void load_element(uint32_t to, const char* from, bool exact) {
   T value{};
   if (from != nullptr) std::memcpy(&value, emulated::global(from, sizeof(T)), sizeof(T));
   if constexpr (sizeof(T) == 4) {
-    if (!exact) value = (value + 0x1000) & ~0x1fffu;
+    if (!exact) value = to_tf32(std::bit_cast<float>(value));
   }
   std::memcpy(emulated::shared_for_engine(to, sizeof(T)), &value, sizeof(T));
 }
