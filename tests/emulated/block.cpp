@@ -497,9 +497,9 @@ uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(at) + kFirstAddress;
 }
 
-const void* global(const void* pointer, int64_t bytes, int alignment) {
+const void* global(const void* pointer, int bytes) {
   const auto* from = static_cast<const char*>(pointer);
-  if (reinterpret_cast<uintptr_t>(from) % alignment != 0)
+  if (reinterpret_cast<uintptr_t>(from) % bytes != 0)
     fail("device memory is accessed at an address that is not aligned");
   for (const auto& memory : machine().memory) {
     if (from >= memory.data() && from + bytes <= memory.data() + memory.size()) return pointer;

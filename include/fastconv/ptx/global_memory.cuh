@@ -1,8 +1,6 @@
 // Device memory, and what one warp writes there for others of the grid to see (PTX ISA, "memory consistency model").
 #pragma once
 
-#include <cooperative_groups.h>
-
 #include <cstdint>
 
 namespace fastconv::ptx {
@@ -48,14 +46,6 @@ __device__ __forceinline__ uint32_t load_acquire(const uint32_t* counter) {
   uint32_t v;
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(counter) : "memory");
   return v;
-}
-
-// What the driver has for blocks of a cooperative launch to meet with, zero at first. NOTES: read again each time, or
-// its address would be kept in registers.
-__device__ __forceinline__ uint32_t* grid_word() {
-  uint32_t low, high;
-  asm volatile("mov.b32 %0, %%envreg2;\nmov.b32 %1, %%envreg1;" : "=r"(low), "=r"(high));
-  return &reinterpret_cast<cooperative_groups::details::grid_workspace*>(uint64_t{high} << 32 | low)->barrier;
 }
 
 }  // namespace fastconv::ptx

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "fastconv/ptx/global_memory.cuh"
+#include "fastconv/ptx/grid.cuh"
 #include "fastconv/ptx/tma.cuh"
 #include "fastconv/ptx/warpgroup.cuh"
 

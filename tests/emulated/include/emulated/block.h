@@ -86,8 +86,7 @@ void mbarrier_wait(uint32_t barrier, uint32_t parity);
 char* shared(uint32_t address, int bytes, int rank = -1);
 uint32_t shared_address(const void* pointer);
 // The pointer, if there is device memory.
-const void* global(const void* pointer, int64_t bytes, int alignment);
-inline const void* global(const void* pointer, int bytes) { return global(pointer, bytes, bytes); }
+const void* global(const void* pointer, int bytes);
 
 // What a thread wrote there the copy engine and wgmma may touch once it has fenced it.
 char* shared_for_write(uint32_t address, int bytes);

@@ -21,7 +21,6 @@ inline uint32_t fetch_add_release(uint32_t* counter, uint32_t value) {
   return before;
 }
 inline void add_release(uint32_t* counter) { ++*counter; }
-inline uint32_t* grid_word() { return emulated::grid_word(); }
 // Whoever reads it reads it again until it changes.
 inline uint32_t load_acquire(const uint32_t* counter) {
   emulated::poll("load_acquire");

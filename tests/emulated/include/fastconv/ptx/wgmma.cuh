@@ -9,22 +9,10 @@
 #include <type_traits>
 
 #include "emulated/cuda.h"
+#include "fastconv/ptx/matrix_descriptor.cuh"
+#include "fastconv/ptx/mma.cuh"
 
 namespace fastconv::ptx {
-
-enum class Swizzle : uint32_t { k128B = 1, k64B = 2, k32B = 3 };
-constexpr Swizzle swizzle_of(int row_bytes) {
-  return row_bytes == 128 ? Swizzle::k128B : row_bytes == 64 ? Swizzle::k64B : Swizzle::k32B;
-}
-enum class Major : int { kK, kMn };
-
-inline uint32_t descriptor_high(uint32_t group_pitch_bytes, Swizzle swizzle) {
-  return (group_pitch_bytes >> 4) | (static_cast<uint32_t>(swizzle) << 30);
-}
-inline uint32_t descriptor_low(uint32_t smem_bytes, uint32_t block_pitch_bytes = 16) {
-  return ((smem_bytes & 0x3ffff) >> 4) | ((block_pitch_bytes >> 4) << 16);
-}
-inline uint64_t descriptor(uint32_t low, uint32_t high) { return (static_cast<uint64_t>(high) << 32) | low; }
 
 inline void wgmma_fence() {}
 inline void wgmma_commit() { emulated::warpgroup_commit(); }
@@ -40,19 +28,9 @@ float value_at(uint32_t address) {
   const char* const from = emulated::shared(address, sizeof(T));
   // Rows that no output needs may be anything.
   if (!emulated::is_fenced(address, sizeof(T))) return std::numeric_limits<float>::quiet_NaN();
-  if constexpr (std::is_same_v<T, float>) {
-    uint32_t bits;
-    std::memcpy(&bits, from, 4);
-    return std::bit_cast<float>(bits & ~0x1fffu);  // of TF32
-  } else {
-    T value;
-    std::memcpy(&value, from, sizeof(T));
-    if constexpr (std::is_same_v<T, __half>) {
-      return __half2float(value);
-    } else {
-      return __bfloat162float(value);
-    }
-  }
+  std::conditional_t<sizeof(T) == 4, uint32_t, uint16_t> bits;
+  std::memcpy(&bits, from, sizeof(T));
+  return value_of(T{}, bits);
 }
 
 // Value k of row, or column, mn of an operand.
@@ -70,7 +48,7 @@ float load(uint64_t descriptor, int mn, int k) {
 
 }  // namespace wgmma_operand
 
-// What a thread brings to a product; a: its address is null if it is in registers.
+// What a thread brings to a product; a is 0 if it is in registers.
 struct WgmmaOperands {
   float* d;
   uint64_t a, b;
@@ -129,14 +107,7 @@ void wgmma(float (&d)[kSums], const uint32_t (&a)[4], uint64_t b, int accumulate
   multiply<T, kB, kSums>("wgmma of registers", mine, [](const auto& threads, int row, int k) {
     const int byte = k * static_cast<int>(sizeof(T));
     const WgmmaOperands& owner = threads[row / 16 * 32 + row % 8 * 4 + byte % 16 / 4];
-    const uint32_t word = owner.registers[byte / 16 * 2 + row % 16 / 8];
-    if constexpr (std::is_same_v<T, __half>) {
-      return __half2float(__ushort_as_half(static_cast<uint16_t>(word >> 8 * (byte % 4))));
-    } else if constexpr (std::is_same_v<T, float>) {
-      return std::bit_cast<float>(word & ~0x1fffu);
-    } else {
-      return __bfloat162float(__ushort_as_bfloat16(static_cast<uint16_t>(word >> 8 * (byte % 4))));
-    }
+    return value_of(T{}, owner.registers[byte / 16 * 2 + row % 16 / 8] >> 8 * (byte % 4));
   });
 }
 
