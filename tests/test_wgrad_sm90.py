@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 import pytest
 from hypothesis import assume, given, settings
@@ -258,6 +259,18 @@ def test_tiles_wait_for_what_is_streamed_beside_the_products(
     conv = Convolution(x, w, (stride, stride), padding, (1, 1), groups=1)
     problem = native.ConvProblem(*conv, pass_="wgrad", dtype="float16")
     native.check_streaming(problem, kernel, native.DeviceSpec.cuda(90, sms, 227 << 10))
+
+
+@pytest.mark.parametrize(("name", "clusters"), [("rn50_l3_1x1", False), ("rn50_l3_3x3", False), ("rn50_l4_3x3", True)])
+def test_clusters_add_sums_where_no_other_kernel_does(name: str, clusters: bool) -> None:
+    """Else blocks leave theirs to that kernel: measured faster (builds-h200-20261125T063254Z.json)."""
+    problem = PUBLIC[name]
+    conv = (problem.input_size, problem.weight_size, *problem.geometry)
+    asked = native.ConvProblem(*conv, pass_="wgrad", dtype="float16", channels_last=True)
+    found = re.search(r"cluster (\d+) split (\d+)", str(native.make_plan(asked, HOPPER)))
+    assert found
+    cluster, split = int(found[1]), int(found[2])
+    assert split > 1 and cluster == (split if clusters else 1)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

@@ -14,9 +14,10 @@ constexpr double kMmaEfficiency = .91;
 constexpr double kCopyBytes = 70, kCopyClocks = 125;  // a clock; of one copy, whatever its size
 constexpr double kCopyLatency = 1600, kTileClocks = 40;
 constexpr double kOverlap = .35;                   // of the shorter of arithmetic and device memory, what shows
-constexpr double kSumsToSmem = 21, kSumsOut = 26;  // bytes a clock
+constexpr double kSumsToSmem = 21, kSumsOut = 26;  // bytes a clock; of blocks that share their sums
+constexpr double kSumsAlone = 45;                  // of others, which others add to
 constexpr double kSplitIssue = 110;                // to load and split dy's fragment of a step
-constexpr double kLaunchClocks = 13300, kReduceClocks = 2900;
+constexpr double kLaunchClocks = 13300, kReduceClocks = 2900, kReduceBytes = 2300;
 // Producer warps go round: loads, then stores, some 500 instructions of one warp a scheduler and a memory latency.
 constexpr double kStagingRoundClocks = 2700;
 
@@ -70,11 +71,13 @@ Sharing share_pixels(const WgradConfig& config, const DeviceSpec& device, int64_
   auto consider = [&](int64_t splits, int64_t cluster, int64_t sms) {
     const int64_t partials = splits / cluster;
     if (partials > 1 && partials * jobs * config.job_bytes() > room) return;
-    const double block = static_cast<double>(ceil_div(tiles, splits)) * tile_clocks + sums / kSumsToSmem +
-                         sums / static_cast<double>(cluster) / kSumsOut;
+    const double part = sums / static_cast<double>(cluster);
+    const double store = partials > 1 && cluster == 1 ? sums / kSumsAlone : sums / kSumsToSmem + part / kSumsOut;
+    const double block = static_cast<double>(ceil_div(tiles, splits)) * tile_clocks + store;
+    const double reduce = kReduceClocks + static_cast<double>(partials * jobs) * sums / kReduceBytes;
     const double work = static_cast<double>(ceil_div(splits * jobs, sms)) * block;
     const double clocks = std::max(work, dram_clocks) + kOverlap * std::min(work, dram_clocks) + kLaunchClocks +
-                          (partials > 1 ? kReduceClocks : 0);
+                          (partials > 1 ? reduce : 0);
     if (clocks < best.clocks) best = {clocks, splits, cluster};
   };
   consider(1, 1, device.sm_count);

@@ -440,7 +440,8 @@ WgradLaunch wgrad_launch(const Plan& plan, const ConvProblem& problem) {
   out.tiles_p = FastDivmod(ceil_div(work.y.h, tiling.tile_p));
   out.tile_n = tiling.tile_n, out.tile_p = tiling.tile_p, out.tile_q = tiling.tile_q;
   out.stride_h = i32(work.stride.h), out.stride_w = i32(work.stride.w);
-  out.m_blocks = tiling.m_blocks, out.units_per_m_block = units.room, out.c_blocks_per_job = units.c_blocks;
+  out.m_blocks = tiling.m_blocks, out.units_per_m_block = FastDivmod(units.room);
+  out.c_blocks_per_job = units.c_blocks;
   out.stages = i32(tile.stages), out.stage_bytes = i32(tile.stage_bytes);
   out.data_bytes = i32(plan.smem_bytes - kAlignment - kBarrierBytes);
   out.stream_offset = i32(out.data_bytes - stream_bytes(tiling));

@@ -114,20 +114,22 @@ __global__ __launch_bounds__((WgradConfig{kChannels, kBlocks, kUnits, kWarpgroup
   } else if constexpr (kStaging == WgradStaging::kTma || kStaging == WgradStaging::kTmaRows) {
     const bool reorder_x = params.x_order.units > 0, reorder_y = params.y_order.units > 0;
     const bool fold_x = params.x_fold.pixels > 0;
-    if (reorder_x || reorder_y || fold_x) ptx::follow_previous_kernel();
-    if (reorder_x) reorder_to_rows(params.x_order, in_maps.x_planes, buffer, warp, Threads::kWarps, lane);
-    if (reorder_y) {
-      const int turn = y_turn(params.x_order.early);
-      reorder_to_rows(params.y_order, in_maps.y_planes, buffer, turn, Threads::kWarps, lane);
+    if (reorder_x || reorder_y || fold_x) {  // NOTES: one branch past all of this, for the sake of fetching code
+      ptx::follow_previous_kernel();
+      if (reorder_x) reorder_to_rows(params.x_order, in_maps.x_planes, buffer, warp, Threads::kWarps, lane);
+      if (reorder_y) {
+        const int turn = y_turn(params.x_order.early);
+        reorder_to_rows(params.y_order, in_maps.y_planes, buffer, turn, Threads::kWarps, lane);
+      }
+      if (fold_x) {
+        write_folded_rows(params.x_fold, static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x),
+                          static_cast<int>(gridDim.x * blockDim.x));
+      }
+      sync_grid();
     }
-    if (fold_x) {
-      write_folded_rows(params.x_fold, static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x),
-                        static_cast<int>(gridDim.x * blockDim.x));
-    }
-    if (reorder_x || reorder_y || fold_x) sync_grid();
   }
   const WgradShare share(params, params.first_block + static_cast<int32_t>(blockIdx.x));
-  clear_wgrad_tails(params, smem);
+  clear_wgrad_tails(params, ring, warp, Threads::kWarps, lane);
   __syncthreads();
   ptx::follow_previous_kernel();
 
@@ -149,6 +151,9 @@ __global__ __launch_bounds__((WgradConfig{kChannels, kBlocks, kUnits, kWarpgroup
     float acc[kUnits][Loop::kAccumulators];
     Loop::run(params, share, first_slot, ring, lane == 0, acc);
     if constexpr (is_scaled(kOperands)) unscale(acc, *params.gate.range);
+    if (params.partials > 1 && params.cluster.divisor == 1) {
+      return Store::put_partial(params, share, first_slot, threadIdx.x % 128, acc);
+    }
     auto sync = [] { ptx::barrier_sync<Threads::kConsumers>(1); };
     sync();  // all stages have been read
     Store::put_sums(smem, first_slot, threadIdx.x % 128, acc);

@@ -10,7 +10,7 @@ inline constexpr int kReduceThreads = 256;
 // Threads that share a sum: several where there are many parts, since results are few then.
 inline int reduce_strands(int64_t parts) {
   int strands = 1;
-  while (strands < 8 && strands * 8 < parts) strands *= 2;
+  while (strands < 16 && strands * 8 < parts) strands *= 2;
   return strands;
 }
 inline int64_t reduce_blocks(int64_t quads, int strands) {

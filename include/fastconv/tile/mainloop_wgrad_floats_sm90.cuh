@@ -82,14 +82,16 @@ struct WgradFloatsMainloop {
           ring(ring),
           elected(elected),
           acc(acc),
-          fragments(params, first_slot / params.units_per_m_block, threadIdx.x % 128),
+          fragments(params, params.units_per_m_block.div(first_slot), threadIdx.x % 128),
           scale(kOperand == Operand::kFp16 ? params.gate.range->scale[1] : 1),
           promotion(params) {
       const WgradTapGroup& group = params.tap_group[share.job.tap_group];
 #pragma unroll
       for (int u = 0; u < kUnits; ++u) {
-        const int index = group.unit_begin + (first_slot + u) % params.units_per_m_block;
-        const WgradUnit& unit = params.unit[min(index, group.unit_end - 1)];  // a slot left over repeats the last unit
+        int m_block, index;
+        params.units_per_m_block.divmod(first_slot + u, m_block, index);
+        // A slot left over repeats the last unit.
+        const WgradUnit& unit = params.unit[min(group.unit_begin + index, group.unit_end - 1)];
         x_low[u] = ptx::descriptor_low(unit.start * 16, unit.step * 16);
       }
     }

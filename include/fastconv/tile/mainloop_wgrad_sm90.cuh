@@ -105,9 +105,10 @@ struct WgradMainloop {
     uint32_t x_low[kUnits], y_low[kUnits];
 #pragma unroll
     for (int u = 0; u < kUnits; ++u) {
-      const int slot = first_slot + u, m_block = slot / params.units_per_m_block;
-      const int index = group.unit_begin + slot - m_block * params.units_per_m_block;
-      const WgradUnit& unit = params.unit[min(index, group.unit_end - 1)];  // a slot left over repeats the last unit
+      int m_block, index;
+      params.units_per_m_block.divmod(first_slot + u, m_block, index);
+      // A slot left over repeats the last unit.
+      const WgradUnit& unit = params.unit[min(group.unit_begin + index, group.unit_end - 1)];
       x_low[u] = ptx::descriptor_low(unit.start * 16, unit.step * 16);
       if constexpr (kStaging == WgradStaging::kTmaRows) {  // filters whose rows lie further left
         const int phase = params.rows.filter_phase(job.k_job * params.m_blocks + m_block) << params.rows.row_log2;

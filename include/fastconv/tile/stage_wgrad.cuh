@@ -258,20 +258,20 @@ __device__ __forceinline__ void stage_wgrad_warps(const WgradParams& params, con
   }
 }
 
-// The rows of a stage that no copy writes but a step may read: beyond the last pixel of a tile. All threads.
-__device__ __forceinline__ void clear_wgrad_tails(const WgradParams& params, uint32_t data) {
-  const int x_boxes = params.y_offset / params.x_part_bytes, boxes = x_boxes + params.m_blocks;
-  for (int i = 0; i < params.stages * boxes; ++i) {
-    const int stage = i / boxes, box = i - stage * boxes;
-    const uint32_t base = data + stage * params.stage_bytes;
-    const bool is_x = box < x_boxes;
-    const uint32_t start =
-        is_x ? base + box * params.x_part_bytes : base + params.y_offset + (box - x_boxes) * params.y_block_bytes;
-    const int begin = is_x ? params.x_box_bytes : params.y_box_bytes;
-    const int end = is_x ? params.x_part_bytes : params.y_block_bytes;
-    for (int at = begin + threadIdx.x * 16; at < end; at += blockDim.x * 16) {
-      ptx::store_shared16(start + at, {0, 0, 0, 0});
+// The rows of a stage that no copy writes but a step may read: beyond the last pixel of a tile. All warps, each its
+// share of the stages.
+__device__ __forceinline__ void clear_wgrad_tails(const WgradParams& params, const Ring& ring, int warp, int warps,
+                                                  int lane) {
+  if (params.x_box_bytes == params.x_part_bytes && params.y_box_bytes == params.y_block_bytes) return;
+  auto clear = [&](uint32_t begin, uint32_t end, int each, int written) {
+    for (uint32_t box = begin; box < end; box += each) {
+      for (int at = written + lane * 16; at < each; at += 32 * 16) ptx::store_shared16(box + at, {0, 0, 0, 0});
     }
+  };
+  for (int i = warp; i < ring.stages; i += warps) {
+    const uint32_t stage = ring.data + i * ring.stage_bytes, y = stage + params.y_offset;
+    clear(stage, y, params.x_part_bytes, params.x_box_bytes);
+    clear(y, y + params.m_blocks * params.y_block_bytes, params.y_block_bytes, params.y_box_bytes);
   }
   ptx::async_proxy_fence();
 }

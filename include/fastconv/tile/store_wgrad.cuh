@@ -18,8 +18,9 @@ template <typename T, int kChannels>
 __device__ __forceinline__ void store_quad(const WgradParams& params, const WgradJob& job, int slot, int quad,
                                            float4 sum) {
   const WgradTapGroup& group = params.tap_group[job.tap_group];
-  const int m_block = slot / params.units_per_m_block;
-  const int index = group.unit_begin + slot - m_block * params.units_per_m_block;
+  int m_block, index;
+  params.units_per_m_block.divmod(slot, m_block, index);
+  index += group.unit_begin;
   if (index >= group.unit_end) return;  // a slot left over
 
   const int thread = quad % 128, col = quad / 128 * 8 + thread % 4 * 2;
@@ -82,6 +83,21 @@ struct WgradJobStore {
     }
   }
 
+  // The same to the workspace: of a block whose sums others add to.
+  template <int kUnits>
+  static __device__ __forceinline__ void put_partial(const WgradParams& params, const WgradShare& share, int first_slot,
+                                                     int thread, const float (&acc)[kUnits][kN / 2]) {
+    float4* to = partial_of(params, share) + first_slot * kQuads + thread;
+#pragma unroll
+    for (int u = 0; u < kUnits; ++u) {
+#pragma unroll
+      for (int i = 0; i < kN / 8; ++i, to += 128) {
+        const float* const sums = &acc[u][4 * i];
+        *to = make_float4(sums[0], sums[1], sums[2], sums[3]);
+      }
+    }
+  }
+
   // kThreads threads: this block's share of what the cluster has. `sync` is a barrier of theirs.
   template <int kThreads, typename Sync>
   static __device__ __forceinline__ void run(const WgradParams& params, const WgradShare& share, uint32_t smem,
@@ -98,9 +114,9 @@ struct WgradJobStore {
       }
       return;
     }
-    auto* out = reinterpret_cast<float4*>(params.partial) +
-                (int64_t{share.partial} * params.jobs.divisor + share.job_index) * kAll;
-    for (int i = share.rank * (kAll / blocks) + thread; i < (share.rank + 1) * (kAll / blocks); i += kThreads) {
+    float4* const out = partial_of(params, share);
+    const int part = params.cluster.div(kAll), begin = share.rank * part;
+    for (int i = begin + thread; i < begin + part; i += kThreads) {
       const float4 sum = add_cluster(smem + i * 16, blocks);
       if (params.partials > 1) {
         out[i] = sum;
@@ -117,7 +133,8 @@ struct WgradJobStore {
                                                   int slice, int thread, F sum_of) {
     const int warp = thread / 32, lane = thread % 32;
     const WgradTapGroup& group = params.tap_group[job.tap_group];
-    const int units = group.unit_end - group.unit_begin, first_slot = slice / 4 * params.units_per_m_block;
+    const int units = group.unit_end - group.unit_begin;
+    const int first_slot = slice / 4 * static_cast<int>(params.units_per_m_block.divisor);
     for (int i = warp; i < units * (kN / 8); i += kWarps) {
       const int u = i / (kN / 8), col = i % (kN / 8) * 8 + lane % 4 * 2, block = col / kChannels;
       const WgradUnit& unit = params.unit[group.unit_begin + u];
@@ -167,6 +184,11 @@ struct WgradJobStore {
   }
 
  private:
+  static __device__ __forceinline__ float4* partial_of(const WgradParams& params, const WgradShare& share) {
+    return reinterpret_cast<float4*>(params.partial) +
+           (int64_t{share.partial} * params.jobs.divisor + share.job_index) * kAll;
+  }
+
   static constexpr int kElement = sizeof(T), kVector = 16 / kElement;  // elements a lane copies
 
   static __device__ __forceinline__ uint16_t bits(float value) {

@@ -146,8 +146,8 @@ struct WgradParams {
   int32_t parts, products, groups, promotion;
   int32_t stage_parts, stage_part_bytes;  // of x
 
-  int32_t m_blocks;           // of 64 filters
-  int32_t units_per_m_block;  // slots of units; slot = m_block * units_per_m_block + unit
+  int32_t m_blocks;              // of 64 filters
+  FastDivmod units_per_m_block;  // slots of units; slot = m_block * units_per_m_block + unit
   int32_t c_blocks_per_job;
   int32_t stages, stage_bytes;
   int32_t data_bytes;  // of shared memory: the stages or, afterwards, all sums of the job and WgradStore's rows
