@@ -23,9 +23,13 @@ struct FastDivmod {
         multiplier(static_cast<uint32_t>(((uint64_t{1} << (31 + shift)) + divisor - 1) / divisor)) {}
 
   FASTCONV_HOST_DEVICE int32_t div(int32_t dividend) const {
-    // NOTES: the upper half of a product of 32 bits, one instruction; the dividend's free bit is shifted out.
-    const uint64_t product = uint64_t{2 * static_cast<uint32_t>(dividend)} * multiplier;
-    return static_cast<int32_t>(static_cast<uint32_t>(product >> 32) >> shift);
+    const uint32_t shifted = 2 * static_cast<uint32_t>(dividend);  // by its free bit
+#ifdef __CUDA_ARCH__
+    const uint32_t high = __umulhi(shifted, multiplier);  // NOTES: ptxas makes two registers of the 64-bit product
+#else
+    const auto high = static_cast<uint32_t>(uint64_t{shifted} * multiplier >> 32);
+#endif
+    return static_cast<int32_t>(high >> shift);
   }
   FASTCONV_HOST_DEVICE void divmod(int32_t dividend, int32_t& quotient, int32_t& remainder) const {
     quotient = div(dividend);
