@@ -24,7 +24,7 @@ struct FastDivmod {
 
   FASTCONV_HOST_DEVICE int32_t div(int32_t dividend) const {
     const uint32_t shifted = 2 * static_cast<uint32_t>(dividend);  // by its free bit
-#ifdef __CUDA_ARCH__
+#if defined(__CUDACC__) && defined(__CUDA_ARCH__)
     const uint32_t high = __umulhi(shifted, multiplier);  // NOTES: ptxas makes two registers of the 64-bit product
 #else
     const auto high = static_cast<uint32_t>(uint64_t{shifted} * multiplier >> 32);
