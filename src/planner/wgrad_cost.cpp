@@ -72,7 +72,8 @@ Sharing share_pixels(const WgradConfig& config, const DeviceSpec& device, int64_
     const int64_t partials = splits / cluster;
     if (partials > 1 && partials * jobs * config.job_bytes() > room) return;
     const double part = sums / static_cast<double>(cluster);
-    const double store = partials > 1 && cluster == 1 ? sums / kSumsAlone : sums / kSumsToSmem + part / kSumsOut;
+    const bool alone = writes_sums_alone(config.staging) && partials > 1 && cluster == 1;
+    const double store = alone ? sums / kSumsAlone : sums / kSumsToSmem + part / kSumsOut;
     const double block = static_cast<double>(ceil_div(tiles, splits)) * tile_clocks + store;
     const double reduce = kReduceClocks + static_cast<double>(partials * jobs) * sums / kReduceBytes;
     const double work = static_cast<double>(ceil_div(splits * jobs, sms)) * block;

@@ -57,6 +57,7 @@ template <typename Out, int kBlockK, int kMBlocks>
 struct Epilogue {
   static constexpr int kAccumulators = kBlockK / 2;
   static constexpr bool kFloats = std::is_same_v<Out, float>;  // matrix instructions move 16-bit values
+  static constexpr int64_t kOutside = -1;
 
   const HaloParams& params;
   const Tile& tile;
@@ -81,9 +82,12 @@ struct Epilogue {
     k_limit = min(k_limit - first, filters);
   }
 
-  // Of pixel m of an M-block; negative: outside.
   __device__ __forceinline__ int64_t offset(int block, int m) const {
-    return output_element(params, tile, output_pixel(params, tile, block, m));
+    const OutputPixel at = output_pixel(params, tile, block, m);
+    const OutputPhase& phase = params.phase[tile.phase];
+    if (at.n >= params.n || at.p >= phase.p || at.q >= phase.q) return kOutside;
+    return at.n * params.out_n + at.p * params.out_h + at.q * params.out_w + phase.h * params.out_phase_h +
+           phase.w * params.out_phase_w;
   }
 
   __device__ __forceinline__ void add_bias(float (&acc)[kMBlocks][kAccumulators]) const {
@@ -108,12 +112,6 @@ struct Epilogue {
 
   __device__ __forceinline__ void operator()(float (&acc)[kMBlocks][kAccumulators], int first_block) const {
     if (params.bias != nullptr) add_bias(acc);
-#pragma unroll
-    for (int m = 0; m < kMBlocks;
-         ++m) {  // NOTES: one branch for all would have ptxas compute addresses for all, and spill
-      if (params.store == StoreMode::kChannels) store_channels(acc[m], first_block + m);
-    }
-    if (params.store == StoreMode::kChannels) return;
     if (params.store == StoreMode::kPixels) {
       constexpr int kMany = kMBlocks % 4 == 0 ? 4 : kMBlocks % 2 == 0 ? 2 : 1, kFew = kMany < 2 ? kMany : 2;
       constexpr int kWidest = 16 / sizeof(Out);
@@ -124,9 +122,15 @@ struct Epilogue {
       } else {
         store_pixels<1, kFew>(acc, first_block);  // places of more pixels would spill
       }
-    } else if constexpr (!is_large_tile(kMBlocks, kBlockK)) {
+      return;
+    }
 #pragma unroll
-      for (int m = 0; m < kMBlocks; ++m) store_elements(acc[m], first_block + m);
+    for (int m = 0; m < kMBlocks; ++m) {
+      if (params.store == StoreMode::kChannels) {
+        store_channels(acc[m], first_block + m);
+      } else if (!is_large_tile(kMBlocks, kBlockK)) {
+        store_elements(acc[m], first_block + m);
+      }
     }
   }
 
@@ -137,12 +141,11 @@ struct Epilogue {
     const int64_t mine = offset(block, warp * 16 + lane % 16);
     const int run = lane % kRuns;
     Out* out = static_cast<Out*>(params.out) + k_base + run * Rows::kRun;
-    Out* at[kStores];
-    bool inside[kStores];
+    Out* at[kStores];  // null: outside
 #pragma unroll
     for (int i = 0; i < kStores; ++i) {
       const int64_t row_offset = __shfl_sync(~0u, mine, i * kRows + lane / kRuns);
-      at[i] = out + row_offset, inside[i] = row_offset >= 0;
+      at[i] = row_offset == kOutside ? nullptr : out + row_offset;
     }
     const uint32_t buffer = smem + warp * 2048;
 #pragma unroll
@@ -170,7 +173,7 @@ struct Epilogue {
 #pragma unroll
       for (int i = 0; i < kStores; ++i) {
         const uint4 v = ptx::load_shared16(buffer + Rows::run(i * kRows + lane / kRuns, run));
-        if (inside[i] && exists) *reinterpret_cast<uint4*>(at[i] + chunk) = v;
+        if (at[i] != nullptr && exists) *reinterpret_cast<uint4*>(at[i] + chunk) = v;
       }
     }
   }
@@ -209,7 +212,7 @@ struct Epilogue {
     for (int i = 0; i < kParts; ++i) {
       const auto pixel = rows.pixel(i, lane, k0);
       const int64_t at = offset(first_block + m0 + pixel.m, pixel.pixel);
-      to[i] = at < 0 ? nullptr : out + at;
+      to[i] = at == kOutside ? nullptr : out + at;
       from[i] = smem + pixel.from;
     }
 #pragma unroll
@@ -297,7 +300,7 @@ struct Epilogue {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int64_t at = offset(block, warp * 16 + lane / 4 + 8 * half);
-      if (at < 0) continue;
+      if (at == kOutside) continue;
       auto* out = static_cast<Bits<Out>*>(params.out) + at + (k_base + lane % 4 * 2) * params.out_k;
       const int limit = k_limit - lane % 4 * 2;
 #pragma unroll

@@ -339,7 +339,7 @@ __device__ __forceinline__ void transpose_rows(const HaloParams& params, const T
     __syncwarp();
     if (transposition.lane == 0) ptx::mbarrier_arrive(mine.empty());
   }
-  for (int left = copies; left > 0; left -= raw.stages) raw.advance(min(left, raw.stages));
+  raw.skip(copies);
 }
 
 // kWarps warps. NOTES: a barrier's parity tells only two rounds apart, so whoever waits for a stage must have seen its
