@@ -263,7 +263,7 @@ def test_tiles_wait_for_what_is_streamed_beside_the_products(
 
 @pytest.mark.parametrize(("name", "clusters"), [("rn50_l3_1x1", False), ("rn50_l3_3x3", False), ("rn50_l4_3x3", True)])
 def test_clusters_add_sums_where_no_other_kernel_does(name: str, clusters: bool) -> None:
-    """Else blocks leave theirs to that kernel: measured faster (builds-h200-20261125T063254Z.json)."""
+    """Else blocks leave theirs to that kernel: measured faster (builds-h200-20261125T070748Z.json)."""
     problem = PUBLIC[name]
     conv = (problem.input_size, problem.weight_size, *problem.geometry)
     asked = native.ConvProblem(*conv, pass_="wgrad", dtype="float16", channels_last=True)
