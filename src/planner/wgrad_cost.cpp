@@ -14,10 +14,11 @@ constexpr double kMmaEfficiency = .91;
 constexpr double kCopyBytes = 70, kCopyClocks = 125;  // a clock; of one copy, whatever its size
 constexpr double kCopyLatency = 1600, kTileClocks = 40;
 constexpr double kOverlap = .35;                   // of the shorter of arithmetic and device memory, what shows
-constexpr double kSumsToSmem = 21, kSumsOut = 26;  // bytes a clock; of blocks that share their sums
-constexpr double kSumsAlone = 45;                  // of others, which others add to
+constexpr double kSumsToSmem = 21, kSumsOut = 26;  // bytes a clock
+constexpr double kSumsAlone = 45;                  // the same of blocks that leave them alone; by builds in turns
 constexpr double kSplitIssue = 110;                // to load and split dy's fragment of a step
-constexpr double kLaunchClocks = 13300, kReduceClocks = 2900, kReduceBytes = 2300;
+constexpr double kLaunchClocks = 13300;
+constexpr double kReduceClocks = 2900, kReduceBytes = 2300;  // of the second kernel; a clock, by builds in turns
 // Producer warps go round: loads, then stores, some 500 instructions of one warp a scheduler and a memory latency.
 constexpr double kStagingRoundClocks = 2700;
 
@@ -72,7 +73,7 @@ Sharing share_pixels(const WgradConfig& config, const DeviceSpec& device, int64_
     const int64_t partials = splits / cluster;
     if (partials > 1 && partials * jobs * config.job_bytes() > room) return;
     const double part = sums / static_cast<double>(cluster);
-    const bool alone = writes_sums_alone(config.staging) && partials > 1 && cluster == 1;
+    const bool alone = leaves_sums_alone(config.staging, cluster, partials);
     const double store = alone ? sums / kSumsAlone : sums / kSumsToSmem + part / kSumsOut;
     const double block = static_cast<double>(ceil_div(tiles, splits)) * tile_clocks + store;
     const double reduce = kReduceClocks + static_cast<double>(partials * jobs) * sums / kReduceBytes;

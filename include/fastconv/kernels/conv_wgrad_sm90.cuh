@@ -151,7 +151,7 @@ __global__ __launch_bounds__((WgradConfig{kChannels, kBlocks, kUnits, kWarpgroup
     float acc[kUnits][Loop::kAccumulators];
     Loop::run(params, share, first_slot, ring, lane == 0, acc);
     if constexpr (is_scaled(kOperands)) unscale(acc, *params.gate.range);
-    if (writes_sums_alone(kStaging) && params.partials > 1 && params.cluster.divisor == 1) {
+    if (leaves_sums_alone(kStaging, params.cluster.divisor, params.partials)) {
       return Store::put_partial(params, share, first_slot, threadIdx.x % 128, acc);
     }
     auto sync = [] { ptx::barrier_sync<Threads::kConsumers>(1); };

@@ -72,30 +72,17 @@ struct WgradJobStore {
   template <int kUnits>
   static __device__ __forceinline__ void put_sums(uint32_t smem, int first_slot, int thread,
                                                   const float (&acc)[kUnits][kN / 2]) {
-    uint32_t to = smem + (first_slot * kQuads + thread) * 16;
-#pragma unroll
-    for (int u = 0; u < kUnits; ++u) {
-#pragma unroll
-      for (int i = 0; i < kN / 8; ++i, to += 128 * 16) {
-        const float* const sums = &acc[u][4 * i];
-        ptx::store_shared_floats(to, sums[0], sums[1], sums[2], sums[3]);
-      }
-    }
+    const uint32_t to = smem + (first_slot * kQuads + thread) * 16;
+    for_quads(acc, [&](int at, const float* sums) {
+      ptx::store_shared_floats(to + at * 16, sums[0], sums[1], sums[2], sums[3]);
+    });
   }
-
-  // The same to the workspace: of a block whose sums others add to.
+  // The same of a block without a cluster, for the second kernel.
   template <int kUnits>
   static __device__ __forceinline__ void put_partial(const WgradParams& params, const WgradShare& share, int first_slot,
                                                      int thread, const float (&acc)[kUnits][kN / 2]) {
-    float4* to = partial_of(params, share) + first_slot * kQuads + thread;
-#pragma unroll
-    for (int u = 0; u < kUnits; ++u) {
-#pragma unroll
-      for (int i = 0; i < kN / 8; ++i, to += 128) {
-        const float* const sums = &acc[u][4 * i];
-        *to = make_float4(sums[0], sums[1], sums[2], sums[3]);
-      }
-    }
+    float4* const to = partial_of(params, share) + first_slot * kQuads + thread;
+    for_quads(acc, [&](int at, const float* sums) { to[at] = make_float4(sums[0], sums[1], sums[2], sums[3]); });
   }
 
   // kThreads threads: this block's share of what the cluster has. `sync` is a barrier of theirs.
@@ -184,6 +171,16 @@ struct WgradJobStore {
   }
 
  private:
+  // f(place, four sums) for each of a thread's quads.
+  template <int kUnits, typename F>
+  static __device__ __forceinline__ void for_quads(const float (&acc)[kUnits][kN / 2], F f) {
+#pragma unroll
+    for (int u = 0; u < kUnits; ++u) {
+#pragma unroll
+      for (int i = 0; i < kN / 8; ++i) f(u * kQuads + i * 128, &acc[u][4 * i]);
+    }
+  }
+
   static __device__ __forceinline__ float4* partial_of(const WgradParams& params, const WgradShare& share) {
     return reinterpret_cast<float4*>(params.partial) +
            (int64_t{share.partial} * params.jobs.divisor + share.job_index) * kAll;

@@ -23,9 +23,11 @@ FASTCONV_HOST_DEVICE constexpr bool x_has_pixel_rows(WgradStaging staging) {
 FASTCONV_HOST_DEVICE constexpr bool y_has_pixel_rows(WgradStaging staging) {
   return staging == WgradStaging::kTmaPixels || staging == WgradStaging::kTmaRows || staging == WgradStaging::kFloats;
 }
-// Whether a block that shares its sums with no cluster, but not all of dW's, writes them straight to the workspace; of
-// the others ptxas would spill.
-FASTCONV_HOST_DEVICE constexpr bool writes_sums_alone(WgradStaging staging) { return staging != WgradStaging::kFloats; }
+// Whether blocks leave their sums to the second kernel straight from registers: those without a cluster. Of kFloats
+// ptxas would spill.
+FASTCONV_HOST_DEVICE constexpr bool leaves_sums_alone(WgradStaging staging, int64_t cluster, int64_t partials) {
+  return staging != WgradStaging::kFloats && cluster == 1 && partials > 1;
+}
 // Whether part of x may be written anew while products go on. Where dy is too, nothing was won by it.
 FASTCONV_HOST_DEVICE constexpr bool streams_x(WgradStaging staging) { return staging == WgradStaging::kTmaRows; }
 
