@@ -160,7 +160,7 @@ void fill_taps(const Work& work, TapSplit split, const Tiles& tiles, HaloParams&
   for (int h = 0; h < work.h.phases; ++h) {
     for (int w = 0; w < work.w.phases; ++w) {
       OutputPhase& phase = params.phase[params.phase_count++];
-      phase.h = h, phase.w = w;
+      phase.offset = h * work.out.stride.h + w * work.out.stride.w;
       phase.p = static_cast<int32_t>(ceil_div(work.out.h - h, work.out_step.h));
       phase.q = static_cast<int32_t>(ceil_div(work.out.w - w, work.out_step.w));
       phase.group_begin = groups, phase.taps = 0, phase.first_step = steps;
@@ -573,7 +573,6 @@ HaloLaunch halo_launch(const Plan& plan, const ConvProblem& problem) {
   const Side &in = work.in, &out = work.out;
   params.in_n = in.stride.n, params.in_c = in.stride.c, params.in_h = in.stride.h, params.in_w = in.stride.w;
   params.out_n = out.stride.n, params.out_k = out.stride.c;
-  params.out_phase_h = out.stride.h, params.out_phase_w = out.stride.w;
   params.out_h = out.stride.h * work.out_step.h, params.out_w = out.stride.w * work.out_step.w;
   params.n = static_cast<int32_t>(in.n);
   params.c = static_cast<int32_t>(in.c), params.k = static_cast<int32_t>(out.c);
@@ -633,6 +632,7 @@ HaloLaunch halo_launch(const Plan& plan, const ConvProblem& problem) {
   params.data_bytes = plan.smem_bytes - kHaloAlignment - kHaloBarrierBytes;
   params.a_stages = tiling.halo_stages, params.a_stage_bytes = static_cast<int32_t>(tiles.halo_stage_bytes);
   params.b_stages = tiling.filter_stages;
+  params.a_rounds = FastDivmod(params.a_stages), params.b_rounds = FastDivmod(params.b_stages);
   params.filter_resident = tiling.filter_resident;
   params.filter_direct = reads_filter_directly(work, config, problem);
   params.store = store.mode, params.pixel_vector = store.pixel_vector;

@@ -1463,7 +1463,6 @@ template <int kDepth>
 void float_products(const ConvProblem& p, const KernelEntry& kernel, const HaloParams& params, const Tile& tile,
                     const TapGroup& taps, Products& products) {
   using Fragment = FloatFragment<kDepth>;
-  const OutputPhase& phase = params.phase[tile.phase];
   const int32_t channels = kernel.halo.channels, pitch = params.raw.box_w;
   const int64_t filter_c = p.pass == Pass::kDgrad ? p.w_strides.n : p.w_strides.c;
   const FloatRows rows(params, tile, taps);
@@ -1496,15 +1495,13 @@ void float_products(const ConvProblem& p, const KernelEntry& kernel, const HaloP
         const int32_t channel = step * kDepth + fragment.channel + Fragment::channels(i);
         const int32_t at = (row * channels + channel) * pitch + column + rows.lead(row);
         addresses.push_back(4 * at);
-        const OutputPixel out = output_pixel(params, tile, block, m);
-        if (out.n >= params.n || out.p >= phase.p || out.q >= phase.q) continue;
+        const int64_t target = output_element(params, tile, output_pixel(params, tile, block, m));
+        if (target < 0) continue;
         const int64_t source = halo.at(at), c = c_block * channels + channel;
         if (source == kNothing || column + rows.lead(row) >= pitch) throw py::index_error("nothing staged");
         if (source == kZero) continue;
         const int64_t filter = (taps.r0 + r * taps.dr) * p.w_strides.h + (taps.s0 + s * taps.ds) * p.w_strides.w;
-        products.emplace_back(source, filter + c * filter_c,
-                              out.n * params.out_n + out.p * params.out_h + out.q * params.out_w +
-                                  phase.h * params.out_phase_h + phase.w * params.out_phase_w);
+        products.emplace_back(source, filter + c * filter_c, target);
       }
       const std::vector<int> warp(addresses.begin(), addresses.begin() + 32);
       if (bank_turns(warp, 4) > 1) throw py::index_error("lanes wait for each other's banks");
@@ -1546,12 +1543,9 @@ Products halo_products(const ConvProblem& problem, const KernelEntry& kernel, co
   const int32_t channels_log2 = std::countr_zero(static_cast<uint32_t>(channels));
   Products products;
   auto multiply = [&](const Tile& tile, const TapGroup& taps, const std::vector<int64_t>& halo, int32_t m) {
-    const OutputPhase& phase = params.phase[tile.phase];
     const int32_t block = m / 64, row = m % 64;
-    const OutputPixel out = output_pixel(params, tile, block, row);
-    if (out.n >= params.n || out.p >= phase.p || out.q >= phase.q) return;
-    const int64_t target = out.n * params.out_n + out.p * params.out_h + out.q * params.out_w +
-                           phase.h * params.out_phase_h + phase.w * params.out_phase_w;
+    const int64_t target = output_element(params, tile, output_pixel(params, tile, block, row));
+    if (target < 0) return;
     const int32_t first =
         block_offset(params, tile, block, pixel_bytes) + row / 8 * params.group_pitch + row % 8 * pixel_bytes;
     for (int32_t tap = 0; tap < taps.rows * taps.cols; ++tap) {

@@ -12,21 +12,21 @@ namespace fastconv {
 // Exact for every dividend in [0, 2^31) and divisor in [1, 2^31).
 struct FastDivmod {
   uint32_t divisor = 1;
-  uint32_t multiplier = 0;
-  uint32_t shift = 0;
+  uint32_t shift = 0;  // of the next power of two
+  uint32_t multiplier = uint32_t{1} << 31;
 
   FastDivmod() = default;
-  explicit FastDivmod(int64_t d) : divisor(static_cast<uint32_t>(d)) {
-    if (d == 1) return;                                          // div() needs no multiplication then
-    shift = static_cast<uint32_t>(std::bit_width(divisor - 1));  // of the next power of two
-    // ceil(2^(31 + shift) / d) < 2^32 because 2^(shift - 1) < d; the dividend has 31 bits, so one extra bit suffices.
-    multiplier = static_cast<uint32_t>(((uint64_t{1} << (31 + shift)) + divisor - 1) / divisor);
-  }
+  // ceil(2^(31 + shift) / d) < 2^32 because 2^(shift - 1) < d; the dividend has 31 bits, so one extra bit suffices.
+  explicit FastDivmod(int64_t d)
+      : divisor(static_cast<uint32_t>(d)),
+        shift(static_cast<uint32_t>(std::bit_width(divisor - 1))),
+        multiplier(static_cast<uint32_t>(((uint64_t{1} << (31 + shift)) + divisor - 1) / divisor)) {}
 
   FASTCONV_HOST_DEVICE int32_t div(int32_t dividend) const {
-    if (divisor == 1) return dividend;
-    const uint64_t product = static_cast<uint64_t>(static_cast<uint32_t>(dividend)) * multiplier;
-    return static_cast<int32_t>(product >> (31 + shift));
+    if (divisor == 1) return dividend;  // any, the negative ones too
+    // NOTES: the upper half of a product of 32 bits, one instruction; the dividend's free bit is shifted out.
+    const uint64_t product = uint64_t{2 * static_cast<uint32_t>(dividend)} * multiplier;
+    return static_cast<int32_t>(static_cast<uint32_t>(product >> 32) >> shift);
   }
   FASTCONV_HOST_DEVICE void divmod(int32_t dividend, int32_t& quotient, int32_t& remainder) const {
     quotient = div(dividend);

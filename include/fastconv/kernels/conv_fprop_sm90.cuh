@@ -341,25 +341,30 @@ __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
     const int my_turn = kTurnBarrier + warpgroup, next_turn = kTurnBarrier + 1 - warpgroup;
     if (turns && warpgroup == 1) ptx::barrier_arrive<256>(next_turn);
     const int first_block = turns ? 0 : warpgroup * kMBlocks;
+    constexpr bool kRoomy = kOperands == HaloOperands::kHalf && !is_large_tile(kMBlocks, kBlockK);  // others spill
     int turn = 0;
     for (auto walk = walk_of(0); walk.more(); walk.next(), ++turn) {
-      const Tile tile(params, walk.index);
+      const PhaseTile of_phase(params, walk.index);
+      const OutputPhase& phase = params.phase[of_phase.phase];
       if (turns && (turn & 1) != warpgroup) {
-        const OutputPhase& phase = params.phase[tile.phase];
-        halo.skip((phase.group_end - phase.group_begin) * params.c_blocks);
-        filter.skip(phase.taps / kColumns * params.c_blocks);
+        halo.skip((phase.group_end - phase.group_begin) * params.c_blocks, params.a_rounds);
+        if (!params.filter_resident) filter.skip(phase.taps / kColumns * params.c_blocks, params.b_rounds);
         continue;
       }
-      if (params.filter_resident) {
-        filter.index = params.phase[tile.phase].first_step / kColumns;
-        filter.parity = 0;
+      const Tile tile(params, of_phase);
+      if (params.filter_resident) filter.index = phase.first_step / kColumns, filter.parity = 0;
+      if constexpr (kRoomy) {
+        filter.settled = params.filter_resident && params.phase_count == 1 && turn > 1;  // each has had its turn
       }
       float acc[kMBlocks][kColumns * kBlockK / 2];
       if (turns) ptx::barrier_sync<256>(my_turn);
       Loop::run(params, tile, first_block, halo, filter, !params.filter_resident, lane == 0, acc, [&] {
         if (turns) ptx::barrier_arrive<256>(next_turn);
       });
-      if (params.phase[tile.phase].taps == 0) clear(acc);
+      if (phase.taps == 0) {
+        if constexpr (kRoomy) asm volatile("");  // NOTES: a branch, not as many selections
+        clear(acc);
+      }
       if constexpr (is_scaled(kOperands)) unscale(acc, *params.gate.range);
       // NOTES: where a thread's pixels lie in a tile does not change, but to keep it would spill.
       int thread = threadIdx.x % 128;

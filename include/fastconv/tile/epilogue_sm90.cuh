@@ -57,7 +57,6 @@ template <typename Out, int kBlockK, int kMBlocks>
 struct Epilogue {
   static constexpr int kAccumulators = kBlockK / 2;
   static constexpr bool kFloats = std::is_same_v<Out, float>;  // matrix instructions move 16-bit values
-  static constexpr int64_t kOutside = -1;
 
   const HaloParams& params;
   const Tile& tile;
@@ -82,12 +81,9 @@ struct Epilogue {
     k_limit = min(k_limit - first, filters);
   }
 
+  // Of pixel m of an M-block; negative: outside.
   __device__ __forceinline__ int64_t offset(int block, int m) const {
-    const OutputPixel at = output_pixel(params, tile, block, m);
-    const OutputPhase& phase = params.phase[tile.phase];
-    if (at.n >= params.n || at.p >= phase.p || at.q >= phase.q) return kOutside;
-    return at.n * params.out_n + at.p * params.out_h + at.q * params.out_w + phase.h * params.out_phase_h +
-           phase.w * params.out_phase_w;
+    return output_element(params, tile, output_pixel(params, tile, block, m));
   }
 
   __device__ __forceinline__ void add_bias(float (&acc)[kMBlocks][kAccumulators]) const {
@@ -145,7 +141,7 @@ struct Epilogue {
 #pragma unroll
     for (int i = 0; i < kStores; ++i) {
       const int64_t row_offset = __shfl_sync(~0u, mine, i * kRows + lane / kRuns);
-      at[i] = row_offset == kOutside ? nullptr : out + row_offset;
+      at[i] = row_offset < 0 ? nullptr : out + row_offset;
     }
     const uint32_t buffer = smem + warp * 2048;
 #pragma unroll
@@ -212,7 +208,7 @@ struct Epilogue {
     for (int i = 0; i < kParts; ++i) {
       const auto pixel = rows.pixel(i, lane, k0);
       const int64_t at = offset(first_block + m0 + pixel.m, pixel.pixel);
-      to[i] = at == kOutside ? nullptr : out + at;
+      to[i] = at < 0 ? nullptr : out + at;
       from[i] = smem + pixel.from;
     }
 #pragma unroll
@@ -300,7 +296,7 @@ struct Epilogue {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int64_t at = offset(block, warp * 16 + lane / 4 + 8 * half);
-      if (at == kOutside) continue;
+      if (at < 0) continue;
       auto* out = static_cast<Bits<Out>*>(params.out) + at + (k_base + lane % 4 * 2) * params.out_k;
       const int limit = k_limit - lane % 4 * 2;
 #pragma unroll

@@ -29,8 +29,9 @@ struct TapGroup {
 // Outputs (h + i * out_step_h, w + j * out_step_w) with i < p, j < q. Forward has one phase, dgrad one per stride
 // offset.
 struct OutputPhase {
+  int64_t offset;  // of its first pixel, elements
   int32_t group_begin, group_end;
-  int32_t h, w, p, q;
+  int32_t p, q;
   int32_t taps;
   int32_t first_step;  // of this phase in a packed filter tile; a step is one tap of one channel block
 };
@@ -91,7 +92,6 @@ struct HaloParams {
 
   int64_t in_n, in_c, in_h, in_w;      // strides, elements
   int64_t out_n, out_k, out_h, out_w;  // out_h and out_w include the phase step
-  int64_t out_phase_h, out_phase_w;    // stride of a phase's offset
   int32_t n, c, k, height, width;      // c and k per convolution group; height, width of the input
   int32_t in_step_h, in_step_w;
 
@@ -133,6 +133,7 @@ struct HaloParams {
 
   int32_t data_bytes;  // of shared memory, before the barriers
   int32_t a_stages, a_stage_bytes, b_stages, steps_per_filter_tile;
+  FastDivmod a_rounds, b_rounds;  // of as many stages
   bool filter_resident;
   bool filter_direct;  // filter tiles come from the filter itself, by its own tensor map; nothing is packed
 

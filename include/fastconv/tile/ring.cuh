@@ -2,6 +2,7 @@
 // "empty"; both sides walk it in the same order.
 #pragma once
 
+#include "fastconv/core/fast_divmod.h"
 #include "fastconv/ptx/mbarrier.cuh"
 
 namespace fastconv {
@@ -11,6 +12,7 @@ struct Ring {
   int32_t stage_bytes, stages;
   int32_t index = 0;
   uint32_t parity = 0;
+  bool settled = false;  // all stages have been waited for, and stay
 
   __device__ uint32_t full() const { return barriers + 16 * index; }
   __device__ uint32_t empty() const { return barriers + 16 * index + 8; }
@@ -32,7 +34,9 @@ struct Ring {
       ptx::mbarrier_init(barriers + 16 * i + 8, empty_arrivals);
     }
   }
-  __device__ void wait_full() const { ptx::mbarrier_wait(full(), parity); }
+  __device__ void wait_full() const {
+    if (!settled) ptx::mbarrier_wait(full(), parity);
+  }
   __device__ void wait_empty() const {
     ptx::mbarrier_wait(empty(), parity ^ 1);
   }  // passes at once the first time round
@@ -50,10 +54,11 @@ struct Ring {
       parity ^= 1;
     }
   }
-  __device__ void skip(int count) {
-    const int position = index + count;
-    parity ^= (position / stages) & 1;
-    index = position % stages;
+  // By any number. `rounds`: of the ring's stages.
+  __device__ void skip(int count, const FastDivmod& rounds) {
+    int32_t passed;
+    rounds.divmod(index + count, passed, index);
+    parity ^= passed & 1;
   }
 };
 

@@ -7,18 +7,29 @@
 
 namespace fastconv {
 
+// The phase of the output that a tile is of, and its number there. NOTES: consumers ask for every tile of the block.
+struct PhaseTile {
+  int32_t phase = 0, index;
+
+  FASTCONV_HOST_DEVICE PhaseTile(const HaloParams& params, int32_t tile) : index(tile) {
+    if (params.phase_count == 1) return;
+    int32_t round, rest;
+    params.phase_rounds.divmod(tile, round, rest);
+    (tile < params.last_round_at ? params.round : params.last_round).divmod(rest, phase, rest);
+    index = round * static_cast<int32_t>(params.round.divisor) + rest;
+  }
+};
+
 struct Tile {
   int32_t share, k_tile, group, phase;
   int32_t n, p, q;   // rectangular: image and first output pixel of the phase
   int32_t linear;    // linear: first position
   int32_t row, col;  // linear: the same as row of all images and column
 
-  FASTCONV_HOST_DEVICE Tile(const HaloParams& params, int32_t index) {
-    int32_t round, rest;
-    params.phase_rounds.divmod(index, round, rest);
-    const int32_t before = round * static_cast<int32_t>(params.round.divisor);
-    (index < params.last_round_at ? params.round : params.last_round).divmod(rest, phase, rest);
-    params.shares.divmod(before + rest, rest, share);
+  FASTCONV_HOST_DEVICE Tile(const HaloParams& params, int32_t index) : Tile(params, PhaseTile(params, index)) {}
+  FASTCONV_HOST_DEVICE Tile(const HaloParams& params, const PhaseTile& of_phase) : phase(of_phase.phase) {
+    int32_t rest;
+    params.shares.divmod(of_phase.index, rest, share);
     params.k_tiles.divmod(rest, rest, k_tile);
     params.tiles_npq.divmod(rest, group, rest);
     if (params.linear) {
@@ -108,6 +119,13 @@ FASTCONV_HOST_DEVICE OutputPixel output_pixel(const HaloParams& params, const Ti
     out.q = column < params.strip ? tile.q + group * params.group_q + column : kNoColumn;
   }
   return out;
+}
+
+// Where it lies in memory; -1: nowhere.
+FASTCONV_HOST_DEVICE int64_t output_element(const HaloParams& params, const Tile& tile, const OutputPixel& at) {
+  const OutputPhase& phase = params.phase[tile.phase];
+  if (at.n >= params.n || at.p >= phase.p || at.q >= phase.q) return -1;
+  return at.n * params.out_n + at.p * params.out_h + at.q * params.out_w + phase.offset;
 }
 
 // Bytes from the start of the staged halo to an M-block's first pixel, for the group's first tap.

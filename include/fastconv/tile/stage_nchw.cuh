@@ -339,7 +339,7 @@ __device__ __forceinline__ void transpose_rows(const HaloParams& params, const T
     __syncwarp();
     if (transposition.lane == 0) ptx::mbarrier_arrive(mine.empty());
   }
-  raw.skip(copies);
+  for (int ahead = copies; ahead > 0; ahead -= raw.stages) raw.advance(min(ahead, raw.stages));
 }
 
 // kWarps warps. NOTES: a barrier's parity tells only two rounds apart, so whoever waits for a stage must have seen its
