@@ -27,6 +27,8 @@ PROBLEMS = (
     Problem(1, 64, 24, 16, 128, 3, 3, stride=(2, 2), padding=(1, 1)),
     Problem(2, 64, 14, 14, 64, 3, 5, dilation=(2, 1), groups=2),
     Problem(1, 64, 16, 16, 64, 1, 1),
+    Problem(1, 256, 16, 16, 256, 1, 1),
+    Problem(1, 256, 14, 14, 128, 1, 1),
     Problem(1, 128, 9, 16, 256, 3, 3, padding=(1, 1)),
     Problem(1, 16, 16, 24, 32, 3, 3, padding=(1, 1)),
     Problem(1, 32, 16, 16, 40, 3, 3, padding=(1, 1)),
@@ -42,6 +44,12 @@ PROBLEMS = (
         Problem(2, 40, 13, 48, 40, taps, taps, (stride, stride), (taps // 2, taps // 2), groups=40, bias=True)
         for taps in (3, 5, 7)
         for stride in (1, 2)
+    ),
+    # Windows that never leave the source: the output's, and the input gradient's.
+    *(
+        Problem(2, 40, 13, 49 - s if full else 48, 40, r, s, padding=(r - 1, s - 1) if full else (0, 0), groups=40)
+        for r, s in [(3, 1), (3, 3), (3, 7), (5, 5), (7, 7)]
+        for full in [False, True]
     ),
     # Images that no tensor map takes: the second does not begin at a multiple of 16 bytes.
     Problem(2, 42, 9, 14, 42, 3, 3, padding=(1, 1)),

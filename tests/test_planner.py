@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 import re
+import runpy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,6 +35,7 @@ devices = pytest.mark.parametrize("name", DEVICES)
 KERNELS = {kernel.name: kernel for kernel in native.kernel_table()}
 DTYPES = ["float32", "float64", "float16", "bfloat16"]
 PRECISIONS = ["ieee", "bf16x3", "tf32"]
+SANITIZED = runpy.run_path(str(Path(__file__).parents[1] / "device/sanitize.py"))["PROBLEMS"]
 
 
 def native_problem(problem: Problem, pass_: str = "fprop", **options: Any) -> native.ConvProblem:
@@ -380,6 +383,18 @@ def test_plans_are_those_that_were_fastest(name: str, pass_: str, mode: str, lay
     )
     plan = repr(native.make_plan(asked, GPUS[90]))
     assert re.search(expected, plan), plan
+
+
+@pytest.mark.parametrize("name", [name for name in KERNELS if not name.startswith("cpu_")])
+def test_the_sanitizer_sees_every_kernel(name: str) -> None:
+    """Kernels that refuse all problems of device/sanitize.py would run under compute-sanitizer on none."""
+    kernel = KERNELS[name]
+    for problem in SANITIZED:
+        for dtype, precision, channels_last in itertools.product(DTYPES, PRECISIONS, [False, True]):
+            layout = {"precision": precision, "channels_last": channels_last}
+            if kernel.why_not(native_problem(problem, kernel.pass_, dtype=dtype, **layout), GPUS[90]) is None:
+                return
+    pytest.fail("refuses all problems")
 
 
 @pytest.mark.parametrize("name", [name for name in KERNELS if name.startswith("depthwise_diagonal_wgrad")])
