@@ -246,6 +246,24 @@ def test_every_kernel(kernel: native.Kernel) -> None:
     assert all(ran[choice.dtype] > 0 for choice in accepted)
 
 
+@pytest.mark.parametrize("haste", [False, True])
+@pytest.mark.parametrize(("name", "c", "k"), [("256x128_c16_tma", 16, 128), ("512x64_c32_tma", 32, 64)])
+def test_resident_filters_are_waited_for_once(name: str, c: int, k: int, haste: bool) -> None:
+    """In a block's first tiles, of which it has many here; those after them go without."""
+    (kernel,) = (kernel for kernel in ALL_KERNELS if kernel.name == f"halo_fprop_{name}")
+    problem = Problem(1, c, 40, 40, k, 3, 3, padding=(1, 1))
+    plan = native.make_plan(
+        Choice(problem, torch.float16, "ieee", "channels_last").describe("fprop"),
+        native.DeviceSpec.cuda(90, 1, 227 << 10),
+        kernel.name,
+    )
+    assert "resident" in repr(plan) and plan.grid == 1, plan
+    o = operands(problem, torch.float16, "cpu", 0, ("channels_last",) * 3)
+    result = run(kernel, o, problem, 1, haste, "channels_last")
+    assert result is not None
+    reference.assert_right(result.value, expect_pass("fprop", o, problem), kernel.name)
+
+
 @pytest.mark.parametrize("pass_", PASSES)
 @given(
     problem=wide_problems(max_products=4_000_000),
