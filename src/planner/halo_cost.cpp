@@ -51,10 +51,12 @@ double raw_copies(const Work& work, const HaloTiling& tiling, const Tiles& tiles
 }
 
 // Clocks that staging takes of the warps and the copy engine, a halo.
-double staging_clocks(const Work& work, const HaloConfig& config, const HaloTiling& tiling, const Tiles& tiles) {
+double staging_clocks(const Work& work, const HaloConfig& config, const HaloTiling& tiling, const Tiles& tiles,
+                      const Reaches& reaches) {
   constexpr double kBytesPerClock[] = {40, 0, 40, 27, 40, 4.6, 4, 3};  // by HaloStaging
   if (config.staging != HaloStaging::kTransposed) {
-    return static_cast<double>(tiles.halo_bytes) / kBytesPerClock[static_cast<int>(config.staging)];
+    const double moved = static_cast<double>(tiles.halo_bytes) / kBytesPerClock[static_cast<int>(config.staging)];
+    return config.staging == HaloStaging::kTma ? std::max(moved, copy_warps(tiling, tiles, reaches).clocks) : moved;
   }
   if (config.operands != HaloOperands::kHalf) {
     // 32 pixels of a 16-byte chunk of channels, in each part: one warp of six. Pixels that a stride leaves out cost as
@@ -126,7 +128,7 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
   const double issue = floats                   ? fragments * fragment_clocks(config, tiling.turns)
                        : tiling.filter_resident ? 0
                                                 : kStepClocks * steps;
-  const double staging = halos * staging_clocks(work, config, tiling, tiles);
+  const double staging = halos * staging_clocks(work, config, tiling, tiles, reaches);
   const double load = std::max((halo_load + filter_load + raw_load) / kLoadBytesPerClock, staging);
   // Measured: tiles of twice the size take less than twice as long.
   const bool strided = stores_strided_pixels(work, store_mode(work, config, tiling.linear));
@@ -202,8 +204,11 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
                        (staged_as_planes(config.staging) && config.block_k < 128 ? 1.05 : 1);
   const double clocks = waves * tile * (rough + hungry) + kFixedClocks + (tiling.turns ? epilogue : 0) + shares;
   const double compute_us = clocks / kTensorCyclesPerUs, memory_us = bytes / (kBytesPerUsPerSm * sm_count) * lines;
+  // They overlap, not entirely; least where halos of every other pixel are waited for between tiles, measured.
+  const bool apart =
+      config.staging == HaloStaging::kTma && half && work.in_step.w > 1 && work.taps > 1 && !tiling.turns && waves > 1;
   return pack + reorder + splits + std::max(compute_us, memory_us) +
-         .1 * std::min(compute_us, memory_us);  // they overlap, not entirely
+         (apart ? .3 : .1) * std::min(compute_us, memory_us);
 }
 
 }  // namespace fastconv::halo

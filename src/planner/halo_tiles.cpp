@@ -281,6 +281,22 @@ bool can_share(const Work& work, const HaloConfig& config, const HaloTiling& til
          static_cast<double>(tiles.count * tiling.shares) <= kInClusters * sm_count;
 }
 
+CopyWarps copy_warps(const HaloTiling& tiling, const Tiles& tiles, const Reaches& reaches) {
+  constexpr int kProducerWarps = 4;
+  constexpr double kCopyClocks = 70, kStepClocks = 200, kBytesPerClock = 40;  // of a warp, a warp, the copy engine
+  const auto copies = static_cast<double>(tiling.linear ? tiles.halo_rows : 1);
+  const double steps = static_cast<double>(tiles.steps) / static_cast<double>(reaches.groups() * tiles.c_blocks);
+  CopyWarps best{1, kCopyClocks * copies};
+  double least = std::numeric_limits<double>::infinity();
+  for (int32_t count = 1; count < kProducerWarps; ++count) {
+    const double clocks = kCopyClocks * copies / count,
+                 filter = tiling.filter_resident ? 0 : kStepClocks * steps / (kProducerWarps - count),
+                 slowest = std::max({clocks, filter, static_cast<double>(tiles.halo_bytes) / kBytesPerClock});
+    if (slowest < least) least = slowest, best = {count, clocks};
+  }
+  return best;
+}
+
 int64_t stage_row_units(HaloStaging staging, int64_t halo_pitch) {
   return staging == HaloStaging::kPairs ? halo_pitch / 2 + 1 : halo_pitch;
 }

@@ -31,7 +31,8 @@ enum BlockBarrier : int {
 };
 
 // Warp 0 brings the filter, with those that nothing else needs; where raw input is copied for others to rearrange, warp
-// 1 starts those copies, and warp 0 those of a second pipeline, once the filter is there; the next ones stage.
+// 1 starts those copies, and warp 0 those of a second pipeline, once the filter is there; the next ones stage, as many
+// of them as HaloParams says if they but start copies.
 template <HaloStaging kStaging, bool kLines>
 struct HaloThreads {
   static constexpr int kPipelines = halo_pipelines(kLines);
@@ -44,7 +45,14 @@ struct HaloThreads {
   static constexpr int kFirstStagingWarp = kRaw ? 2 : 1;
   static constexpr int kStagingWarps =  // of a pipeline
       kByWarps ? (4 * kProducerWarpgroups - kFirstStagingWarp) / kPipelines : 1;
-  static constexpr int kFilterWarps = kByWarps || kStaging == HaloStaging::kFloats ? 1 : 3;  // those that are left
+  static constexpr int kMostFilterWarps = kByWarps || kStaging == HaloStaging::kFloats ? 1 : 3;  // those that are left
+
+  static __device__ __forceinline__ int staging_warps(const HaloParams& params) {
+    return kStaging == HaloStaging::kTma ? params.copy_warps : kStagingWarps;
+  }
+  static __device__ __forceinline__ int filter_warps(const HaloParams& params) {
+    return kMostFilterWarps == 1 ? 1 : 4 - staging_warps(params);
+  }
 };
 
 // NOTES: setmaxnreg moves registers within the block's allotment: 168 x 384 threads or 128 x 512. `sums`: of a
@@ -96,10 +104,10 @@ using HaloMaps = typename HaloMapsOf<kStaging>::Type;
 
 // Filter steps of the walk's tiles, in the order of use; or of all phases once, if they stay. A stage is kColumns
 // steps, which follow each other. One thread.
-template <int kBlockK, int kChannels, int kPixelBytes, FilterTile kFilter, int kColumns, int kParts, int kOf,
+template <int kBlockK, int kChannels, int kPixelBytes, FilterTile kFilter, int kColumns, int kParts, int kMost,
           typename Walk>
 __device__ __forceinline__ void produce_filter(const HaloParams& params, Walk walk, const CUtensorMap* map, Ring& ring,
-                                               FilterTurn<kOf> turn) {
+                                               FilterTurn<kMost> turn) {
   constexpr int kStepBytes = kBlockK * kPixelBytes;
   for (; walk.more(); walk.next()) {
     Tile tile(params, walk.index);
@@ -137,7 +145,7 @@ __device__ __forceinline__ void produce_halos(const HaloParams& params, TileWalk
     for (; walk.more(); walk.next()) {
       const Tile tile(params, walk.index);
       if constexpr (kStaging == HaloStaging::kTma) {
-        stage_halo_tma<kChannels, kChannels * sizeof(T), kPieces>(params, tile, &maps.in, halo, lane);
+        stage_halo_tma<kChannels, kChannels * sizeof(T), kPieces>(params, tile, &maps.in, halo, warp, lane);
       } else if constexpr (kStaging == HaloStaging::kPlanes) {
         stage_planes<kChannels>(params, tile, &maps, halo, lane);
       } else if constexpr (kStaging == HaloStaging::kShifted) {
@@ -207,7 +215,7 @@ __device__ __forceinline__ void prepare_operands(const HaloParams& params, const
   if (params.prepare == Prepare::kFilter) {
     if (packer < 0) return;
     ptx::async_proxy_fence_all();
-    ptx::barrier_arrive(kPackedBarrier, 32 * (packers + HaloThreads<kStaging, kLines>::kFilterWarps));
+    ptx::barrier_arrive(kPackedBarrier, 32 * (packers + HaloThreads<kStaging, kLines>::filter_warps(params)));
     return;
   }
   if constexpr (kOperands != HaloOperands::kHalf) {
@@ -219,18 +227,13 @@ __device__ __forceinline__ void prepare_operands(const HaloParams& params, const
 }
 
 // Until all blocks have packed the filter. Those who bring it, all of a warp.
-template <int kFilterWarps>
-__device__ __forceinline__ void wait_for_filter(const HaloParams& params) {
-  ptx::barrier_sync(kPackedBarrier, 32 * (params.prepare_warps + kFilterWarps));
+__device__ __forceinline__ void wait_for_filter(const HaloParams& params, int filter_warps) {
+  ptx::barrier_sync(kPackedBarrier, 32 * (params.prepare_warps + filter_warps));
   if (threadIdx.x == 0) {
     const GridBarrier barrier;
     barrier.wait(barrier.arrive());
   }
-  if constexpr (kFilterWarps > 1) {
-    ptx::barrier_sync<32 * kFilterWarps>(kFilterBarrier);
-  } else {
-    __syncwarp();
-  }
+  ptx::barrier_sync(kFilterBarrier, 32 * filter_warps);
   ptx::async_proxy_fence_all();
 }
 
@@ -306,16 +309,17 @@ __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
           params, walk_of(pipeline), in_maps, raw.part(pipeline, kPipelines), halo.part(pipeline, kPipelines), waste,
           staging_warp, lane);
     };
-    constexpr int kStagersEnd = Threads::kFirstStagingWarp + kPipelines * kStagers;
-    if (warp > 0 && warp < kStagersEnd) {
+    const int stagers_end = Threads::kFirstStagingWarp + kPipelines * Threads::staging_warps(params);
+    if (warp > 0 && warp < stagers_end) {
       const int place = warp - Threads::kFirstStagingWarp, pipeline = kLines && place >= kStagers;
       produce(pipeline, place - pipeline * kStagers);
     } else if (kStaging == HaloStaging::kFloats && warp > 0) {
-      if (warp == kStagersEnd) produce(0, -1);
+      if (warp == stagers_end) produce(0, -1);
     } else {
-      if (params.prepare == Prepare::kFilter) wait_for_filter<Threads::kFilterWarps>(params);
-      if (lane == 0 && (warp == 0 || Threads::kFilterWarps > 1)) {
-        const FilterTurn<Threads::kFilterWarps> turn{warp == 0 ? 0 : warp - kStagersEnd + 1};
+      const int filter_warps = Threads::filter_warps(params);
+      if (params.prepare == Prepare::kFilter) wait_for_filter(params, filter_warps);
+      if (lane == 0 && (warp == 0 || Threads::kMostFilterWarps > 1)) {
+        const FilterTurn<Threads::kMostFilterWarps> turn{filter_warps, warp == 0 ? 0 : warp - stagers_end + 1};
         produce_filter<kBlockK, kChannels, kPixelBytes, kFilter, kColumns, kParts>(params, walk_of(0), &filter_map,
                                                                                    filter, turn);
       }
@@ -342,25 +346,23 @@ __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
     if (turns && warpgroup == 1) ptx::barrier_arrive<256>(next_turn);
     const int first_block = turns ? 0 : warpgroup * kMBlocks;
     constexpr bool kRoomy = kOperands == HaloOperands::kHalf && !is_large_tile(kMBlocks, kBlockK);  // others spill
-    int turn = 0;
-    for (auto walk = walk_of(0); walk.more(); walk.next(), ++turn) {
+    bool others_turn = turns && warpgroup == 1;
+    for (auto walk = walk_of(0); walk.more(); walk.next(), others_turn = turns && !others_turn) {
       const PhaseTile of_phase(params, walk.index);
       const OutputPhase& phase = params.phase[of_phase.phase];
-      if (turns && (turn & 1) != warpgroup) {
+      if (others_turn) {
         halo.skip((phase.group_end - phase.group_begin) * params.c_blocks, params.a_rounds);
         if (!params.filter_resident) filter.skip(phase.taps / kColumns * params.c_blocks, params.b_rounds);
         continue;
       }
       const Tile tile(params, of_phase);
       if (params.filter_resident) filter.index = phase.first_step / kColumns, filter.parity = 0;
-      if constexpr (kRoomy) {
-        filter.settled = params.filter_resident && params.phase_count == 1 && turn > 1;  // each has had its turn
-      }
       float acc[kMBlocks][kColumns * kBlockK / 2];
       if (turns) ptx::barrier_sync<256>(my_turn);
       Loop::run(params, tile, first_block, halo, filter, !params.filter_resident, lane == 0, acc, [&] {
         if (turns) ptx::barrier_arrive<256>(next_turn);
       });
+      if constexpr (kRoomy) filter.settled = params.filter_resident && params.phase_count == 1;
       if (phase.taps == 0) {
         if constexpr (kRoomy) asm volatile("");  // NOTES: a branch, not as many selections
         clear(acc);

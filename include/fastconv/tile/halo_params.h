@@ -118,6 +118,7 @@ struct HaloParams {
 
   int32_t halo_rows, halo_pitch;  // pixels
   int32_t loads, load_rows;       // copies per halo and rows in each
+  int32_t copy_warps;             // HaloStaging::kTma: of the four producer warps, those that start them
   int32_t group_pitch;            // bytes between the 8-pixel groups of an M-block
   int32_t c_blocks;               // of channels, of a share, over all products of parts
   int32_t parts, groups;          // of each operand, see split.h; of the convolution

@@ -11,18 +11,19 @@
 
 namespace fastconv {
 
-// One warp. The copy engine fills in zeros for padding, for channels beyond C and for images beyond N. kPieces: of a
-// halo of one row too, see HaloParams::raw.
+// `warp` of params.copy_warps; the first expects what all of them bring, perhaps when some of it is there. The copy
+// engine fills in zeros for padding, for channels beyond C and for images beyond N. kPieces: of a halo of one row too,
+// see HaloParams::raw.
 template <int kChannels, int kPixelBytes, bool kPieces>
 __device__ __forceinline__ void stage_halo_tma(const HaloParams& params, const Tile& tile, const CUtensorMap* map,
-                                               Ring& ring, int lane) {
+                                               Ring& ring, int warp, int lane) {
   for_each_halo(params, tile, [&](const TapGroup& group, int c_block) {
     const HaloBlock block(params, tile, c_block);
     ring.wait_empty();
     const int32_t load_bytes = (kPieces ? params.raw.box_w : params.load_rows * params.halo_pitch) * kPixelBytes;
-    if (lane == 0) ptx::mbarrier_arrive_expect(ring.full(), params.loads * load_bytes);
+    if (warp == 0 && lane == 0) ptx::mbarrier_arrive_expect(ring.full(), params.loads * load_bytes);
     __syncwarp();
-    for (int i = lane; i < params.loads; i += 32) {
+    for (int i = warp + lane * params.copy_warps; i < params.loads; i += 32 * params.copy_warps) {
       const HaloRow row = halo_row(params, tile, group, i * params.load_rows);
       ptx::tma_load(ring.stage() + i * load_bytes, map, block.c_block * kChannels, block.in_group,
                     halo_col(params, tile, group) + (kPieces ? i * params.raw.advance : 0), row.h, row.n, ring.full());
@@ -121,29 +122,30 @@ __device__ __forceinline__ void stage_halo_units(const HaloParams& params, const
   });
 }
 
-// Of kOf threads that fill a ring's stages in turns: one takes some 200 clocks for each. NOTES: a barrier's parity
-// tells two rounds apart, and a thread has seen stages free up to kOf before the one that it waits for. So a ring has
-// at least as many, and stages become free in their order; where warpgroups take turns, up to the few clocks between
-// the products of one's last step and the other's first.
-template <int kOf>
+// Of some threads, kMost at most, that fill a ring's stages in turns: one takes some 200 clocks for each. NOTES: a
+// barrier's parity tells two rounds apart, and a thread has seen stages free up to kMost before the one that it waits
+// for. So a ring has at least as many, and stages become free in their order; where warpgroups take turns, up to the
+// few clocks between the products of one's last step and the other's first.
+template <int kMost>
 struct FilterTurn {
+  int threads;
   int left;  // stages until it is this thread's
 
   template <typename F>
   __device__ __forceinline__ void stage(Ring& ring, F fill) {
-    if (kOf == 1 || left == 0) {
+    if (kMost == 1 || left == 0) {
       ring.wait_empty();
       fill();
     }
-    left = (left == 0 ? kOf : left) - 1;
+    left = (left == 0 ? threads : left) - 1;
     ring.next();
   }
 };
 
 // One thread. Packed filter tiles lie in memory in the order in which they are used, already swizzled.
-template <int kStepBytes, int kOf>
+template <int kStepBytes, int kMost>
 __device__ __forceinline__ void stage_filter(const HaloParams& params, int64_t first_step, int steps, Ring& ring,
-                                             FilterTurn<kOf>& turn) {
+                                             FilterTurn<kMost>& turn) {
   const auto* source = static_cast<const uint8_t*>(params.packed_filter) + first_step * kStepBytes;
   for (int i = 0; i < steps; ++i, source += kStepBytes) {
     turn.stage(ring, [&] {
@@ -155,9 +157,9 @@ __device__ __forceinline__ void stage_filter(const HaloParams& params, int64_t f
 
 // The same tiles straight from a filter whose channels are contiguous (KRSC, or split); for dgrad those of KRSC are the
 // tile's filters. A stage is kColumns taps in kParts parts. One thread.
-template <int kBlockK, int kChannels, int kPixelBytes, FilterTile kFilter, int kColumns, int kParts, int kOf>
+template <int kBlockK, int kChannels, int kPixelBytes, FilterTile kFilter, int kColumns, int kParts, int kMost>
 __device__ __forceinline__ void stage_filter_direct(const HaloParams& params, const Tile& tile, const CUtensorMap* map,
-                                                    Ring& ring, FilterTurn<kOf>& turn) {
+                                                    Ring& ring, FilterTurn<kMost>& turn) {
   for_each_halo(params, tile, [&](const TapGroup& group, int c_block) {
     if (!fills_stages(params, c_block)) return;
     const HaloBlock block(params, tile, c_block);
