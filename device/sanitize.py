@@ -34,6 +34,9 @@ PROBLEMS = (
     Problem(1, 32, 16, 16, 40, 3, 3, padding=(1, 1)),
     Problem(1, 3, 21, 20, 24, 7, 7, stride=(2, 2), padding=(3, 3)),
     Problem(1, 40, 16, 24, 16, 3, 3, padding=(1, 1)),
+    # Short rows, whose copies several warps start.
+    Problem(5, 128, 14, 14, 40, 1, 1, stride=(2, 2)),
+    Problem(5, 72, 7, 7, 64, 2, 2),
     # Tiles that blocks share.
     Problem(1, 256, 9, 10, 72, 3, 3, padding=(1, 1), bias=True),
     Problem(1, 72, 9, 10, 256, 3, 3, padding=(1, 1)),

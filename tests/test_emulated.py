@@ -264,6 +264,29 @@ def test_resident_filters_are_waited_for_once(name: str, c: int, k: int, haste: 
     reference.assert_right(result.value, expect_pass("fprop", o, problem), kernel.name)
 
 
+@pytest.mark.parametrize("haste", [False, True])
+@pytest.mark.parametrize(
+    ("name", "problem", "warps"),
+    [
+        ("128x32_c64_tma", Problem(5, 128, 14, 14, 40, 1, 1, stride=(2, 2)), 3),
+        ("128x64_c64_tma", Problem(5, 72, 7, 7, 64, 2, 2), 2),
+        ("128x64_c64_tma", Problem(2, 64, 40, 40, 64, 3, 3, padding=(1, 1)), 1),
+        ("128x128_c16_promoted", Problem(1, 16, 40, 40, 64, 1, 1), 1),
+    ],
+)
+def test_rows_copied_by_several_warps(name: str, problem: Problem, warps: int, haste: bool) -> None:
+    """Bytes of the others' rows may land before the first warp has said how many there will be. Halos of one copy have
+    one warp, however little there is to multiply."""
+    (kernel,) = (kernel for kernel in ALL_KERNELS if kernel.name == f"halo_fprop_{name}")
+    dtype, precision = (torch.float32, "bf16x3") if "promoted" in name else (torch.float16, "ieee")
+    conv = Choice(problem, dtype, precision, "channels_last").describe("fprop")
+    assert native.halo_copy_warps(conv, kernel, native.DeviceSpec.cuda(90, SMS, 227 << 10)) == warps
+    o = operands(problem, dtype, "cpu", 0, ("channels_last",) * 3)
+    result = run(kernel, o, problem, SMS, haste, "channels_last", precision)
+    assert result is not None
+    reference.assert_right(result.value, expect_pass("fprop", o, problem), kernel.name, precision)
+
+
 @pytest.mark.parametrize("pass_", PASSES)
 @given(
     problem=wide_problems(max_products=4_000_000),

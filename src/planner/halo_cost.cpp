@@ -56,7 +56,8 @@ double staging_clocks(const Work& work, const HaloConfig& config, const HaloTili
   constexpr double kBytesPerClock[] = {40, 0, 40, 27, 40, 4.6, 4, 3};  // by HaloStaging
   if (config.staging != HaloStaging::kTransposed) {
     const double moved = static_cast<double>(tiles.halo_bytes) / kBytesPerClock[static_cast<int>(config.staging)];
-    return config.staging == HaloStaging::kTma ? std::max(moved, copy_warps(tiling, tiles, reaches).clocks) : moved;
+    return config.staging == HaloStaging::kTma ? std::max(moved, copy_warps(config, tiling, tiles, reaches).clocks)
+                                               : moved;
   }
   if (config.operands != HaloOperands::kHalf) {
     // 32 pixels of a 16-byte chunk of channels, in each part: one warp of six. Pixels that a stride leaves out cost as
@@ -103,7 +104,6 @@ double rough_operands(const Work& work, const HaloConfig& config, const HaloTili
 
 double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& tiling, const Tiles& tiles,
                const Reaches& reaches, Packing packing, double bytes, int sm_count) {
-  constexpr double kLoadBytesPerClock = 40;
   constexpr double kFixedClocks = 6000;  // launch, first loads, last store
   constexpr double kPackUs = .8, kWaitUs = 1.8, kHiddenUs = 1.5, kPackBytesPerUs = 1.4e6, kTurnUs = 1;
   const double phases = work.phases();

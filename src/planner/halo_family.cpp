@@ -653,7 +653,7 @@ HaloLaunch halo_launch(const Plan& plan, const ConvProblem& problem) {
   switch (config.staging) {
     case HaloStaging::kTma:
       if (is_large_tile(config.m_blocks, config.block_k)) choose_loads(params);
-      params.copy_warps = copy_warps(tiling, tiles, reaches).count;
+      params.copy_warps = copy_warps(config, tiling, tiles, reaches).count;
       launch.in_map[launch.in_maps++] = in_map(work, config, params);
       break;
     case HaloStaging::kFloats:

@@ -281,17 +281,21 @@ bool can_share(const Work& work, const HaloConfig& config, const HaloTiling& til
          static_cast<double>(tiles.count * tiling.shares) <= kInClusters * sm_count;
 }
 
-CopyWarps copy_warps(const HaloTiling& tiling, const Tiles& tiles, const Reaches& reaches) {
-  constexpr int kProducerWarps = 4;
-  constexpr double kCopyClocks = 70, kStepClocks = 200, kBytesPerClock = 40;  // of a warp, a warp, the copy engine
+CopyWarps copy_warps(const HaloConfig& config, const HaloTiling& tiling, const Tiles& tiles, const Reaches& reaches) {
+  constexpr double kCopyClocks = 70;         // that a warp takes for each (bench/micro/row_copies.cu)
+  constexpr double kFilterStepClocks = 200;  // see FilterTurn
   const auto copies = static_cast<double>(tiling.linear ? tiles.halo_rows : 1);
   const double steps = static_cast<double>(tiles.steps) / static_cast<double>(reaches.groups() * tiles.c_blocks);
-  CopyWarps best{1, kCopyClocks * copies};
+  const int64_t fragments = tiles.pixels / kBlock * (tiles.pixel_bytes / 32);
+  const double products = steps * static_cast<double>(fragments * config.n() / 2);
+  const double moved = static_cast<double>(tiles.halo_bytes) / kLoadBytesPerClock;
+  CopyWarps best{};
   double least = std::numeric_limits<double>::infinity();
-  for (int32_t count = 1; count < kProducerWarps; ++count) {
-    const double clocks = kCopyClocks * copies / count,
-                 filter = tiling.filter_resident ? 0 : kStepClocks * steps / (kProducerWarps - count),
-                 slowest = std::max({clocks, filter, static_cast<double>(tiles.halo_bytes) / kBytesPerClock});
+  // All have a row: one without would not be waited for, and miss a round of the ring.
+  for (int32_t count = 1; count < kTmaProducerWarps && count <= copies; ++count) {
+    const double clocks = kCopyClocks * copies / count;
+    const double filter = tiling.filter_resident ? 0 : kFilterStepClocks * steps / (kTmaProducerWarps - count);
+    const double slowest = std::max({clocks, filter, moved, products});
     if (slowest < least) least = slowest, best = {count, clocks};
   }
   return best;

@@ -1415,6 +1415,10 @@ std::tuple<int64_t, std::vector<std::tuple<int32_t, std::array<int32_t, 7>>>> ha
   return {plan.grid, tiles};
 }
 
+int32_t halo_copy_warps(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device) {
+  return halo_launch(kernel.plan(kernel, problem, device), problem).params.copy_warps;
+}
+
 // Which blocks of the reduction a tile of group 0 goes through: channels, part of the input and part of the filter.
 std::vector<std::tuple<int32_t, int32_t, int32_t>> halo_blocks(const ConvProblem& problem, const KernelEntry& kernel,
                                                                const DeviceSpec& device) {
@@ -2346,6 +2350,7 @@ void bind_index_maths(py::module_& m) {
         "device"_a);
   m.def("halo_products", unless_refused(halo_products), "problem"_a, "kernel"_a, "device"_a);
   m.def("halo_tiles", unless_refused(halo_tiles), "problem"_a, "kernel"_a, "device"_a);
+  m.def("halo_copy_warps", unless_refused(halo_copy_warps), "problem"_a, "kernel"_a, "device"_a);
   m.def("halo_blocks", unless_refused(halo_blocks), "problem"_a, "kernel"_a, "device"_a);
   m.def("line_stores", unless_refused(line_stores), "problem"_a, "kernel"_a, "device"_a);
   m.def(

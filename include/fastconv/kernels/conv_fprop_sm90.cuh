@@ -31,8 +31,8 @@ enum BlockBarrier : int {
 };
 
 // Warp 0 brings the filter, with those that nothing else needs; where raw input is copied for others to rearrange, warp
-// 1 starts those copies, and warp 0 those of a second pipeline, once the filter is there; the next ones stage, as many
-// of them as HaloParams says if they but start copies.
+// 1 starts those copies, and warp 0 those of a second pipeline, once the filter is there; the next ones stage. Of kTma
+// they are params.copy_warps, and the first one alone arrives when it has said what all of them bring.
 template <HaloStaging kStaging, bool kLines>
 struct HaloThreads {
   static constexpr int kPipelines = halo_pipelines(kLines);
@@ -51,7 +51,7 @@ struct HaloThreads {
     return kStaging == HaloStaging::kTma ? params.copy_warps : kStagingWarps;
   }
   static __device__ __forceinline__ int filter_warps(const HaloParams& params) {
-    return kMostFilterWarps == 1 ? 1 : 4 - staging_warps(params);
+    return kMostFilterWarps == 1 ? 1 : kTmaProducerWarps - staging_warps(params);
   }
 };
 
@@ -133,7 +133,8 @@ __device__ __forceinline__ void produce_filter(const HaloParams& params, Walk wa
   }
 }
 
-// Halos of the walk's tiles. `warp` of the kWarps that stage; -1 starts copies for them, or clears what they copied.
+// Halos of the walk's tiles. `warp` of the kWarps that stage, of kTma of params.copy_warps; -1 starts copies for them,
+// or clears what they copied.
 template <typename T, typename Value, int kChannels, int kParts, HaloStaging kStaging, int kWarps, bool kRuns,
           bool kPieces>
 __device__ __forceinline__ void produce_halos(const HaloParams& params, TileWalk<kRuns> walk,

@@ -50,13 +50,15 @@ bool choose_stages(const Work& work, const HaloConfig& config, const Tiles& tile
 int64_t rows_of_busiest(const Work& work, int64_t run_rows, int sm_count);
 // Even shares, few lines that runs share.
 int8_t choose_run_rows(const Work& work, int sm_count);
-// HaloStaging::kTma: the producer warps that start the copies of a halo, and clocks that each of them takes for one.
-// The others bring the filter.
+inline constexpr double kLoadBytesPerClock = 40;  // of a multiprocessor's copy engine
+
+// HaloStaging::kTma: the producer warps that start the copies of a halo, and clocks that each of them takes for its
+// share. The others bring the filter.
 struct CopyWarps {
   int32_t count;
   double clocks;
 };
-CopyWarps copy_warps(const HaloTiling& tiling, const Tiles& tiles, const Reaches& reaches);
+CopyWarps copy_warps(const HaloConfig& config, const HaloTiling& tiling, const Tiles& tiles, const Reaches& reaches);
 // Loads of a staging thread that cover a halo row.
 int64_t stage_row_units(HaloStaging staging, int64_t halo_pitch);
 // Whether many filters come from L2 for each of the tiles that two warpgroups take in turns.

@@ -18,7 +18,7 @@ enum class HaloStaging : int8_t {
   kPixels,      // the same, one pixel: any strides
   kFolded       // the same, with the convolution's strides folded into channels, see fold.h
 };
-// The others need no warps but the one that starts copies and, of kFloats, one that clears padding.
+// The others need no warps but one that starts copies, of kTma up to three, and of kFloats one that clears padding.
 constexpr bool staged_by_warps(HaloStaging staging) {
   return staging != HaloStaging::kTma && staging != HaloStaging::kPlanes && staging != HaloStaging::kFloats;
 }

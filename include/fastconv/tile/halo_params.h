@@ -38,6 +38,7 @@ struct OutputPhase {
 
 // A block: producer warps, one warpgroup or two of them, and two consumer warpgroups.
 constexpr int halo_threads(HaloStaging staging) { return staged_by_warps(staging) ? 512 : 384; }
+inline constexpr int kTmaProducerWarps = 4;  // HaloStaging::kTma
 
 // Of a block: they share the filter alone. Where lines are stored, each consumer warpgroup has tiles of its own, and
 // half of all other warps and stages.
@@ -118,7 +119,7 @@ struct HaloParams {
 
   int32_t halo_rows, halo_pitch;  // pixels
   int32_t loads, load_rows;       // copies per halo and rows in each
-  int32_t copy_warps;             // HaloStaging::kTma: of the four producer warps, those that start them
+  int32_t copy_warps;             // HaloStaging::kTma: producer warps that start them, each at least one
   int32_t group_pitch;            // bytes between the 8-pixel groups of an M-block
   int32_t c_blocks;               // of channels, of a share, over all products of parts
   int32_t parts, groups;          // of each operand, see split.h; of the convolution
