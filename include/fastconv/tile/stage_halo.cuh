@@ -17,14 +17,16 @@ namespace fastconv {
 template <int kChannels, int kPixelBytes, bool kPieces>
 __device__ __forceinline__ void stage_halo_tma(const HaloParams& params, const Tile& tile, const CUtensorMap* map,
                                                Ring& ring, int warp, int lane) {
+  const int first = warp + lane * params.copy_warps;
   for_each_halo(params, tile, [&](const TapGroup& group, int c_block) {
     const HaloBlock block(params, tile, c_block);
+    HaloRow row = halo_row(params, tile, group, first * params.load_rows);  // known before the stage is free
     ring.wait_empty();
     const int32_t load_bytes = (kPieces ? params.raw.box_w : params.load_rows * params.halo_pitch) * kPixelBytes;
     if (warp == 0 && lane == 0) ptx::mbarrier_arrive_expect(ring.full(), params.loads * load_bytes);
     __syncwarp();
-    for (int i = warp + lane * params.copy_warps; i < params.loads; i += 32 * params.copy_warps) {
-      const HaloRow row = halo_row(params, tile, group, i * params.load_rows);
+    for (int i = first; i < params.loads; i += 32 * params.copy_warps) {
+      if (i != first) row = halo_row(params, tile, group, i * params.load_rows);
       ptx::tma_load(ring.stage() + i * load_bytes, map, block.c_block * kChannels, block.in_group,
                     halo_col(params, tile, group) + (kPieces ? i * params.raw.advance : 0), row.h, row.n, ring.full());
     }
