@@ -53,11 +53,10 @@ double raw_copies(const Work& work, const HaloTiling& tiling, const Tiles& tiles
 // Clocks that staging takes of the warps and the copy engine, a halo.
 double staging_clocks(const Work& work, const HaloConfig& config, const HaloTiling& tiling, const Tiles& tiles,
                       const Reaches& reaches) {
-  constexpr double kBytesPerClock[] = {40, 0, 40, 27, 40, 4.6, 4, 3};  // by HaloStaging
+  constexpr double kBytesPerClock[] = {0, 0, 40, 27, 40, 4.6, 4, 3};  // by HaloStaging
+  if (config.staging == HaloStaging::kTma) return copy_warps(config, tiling, tiles, reaches).clocks;
   if (config.staging != HaloStaging::kTransposed) {
-    const double moved = static_cast<double>(tiles.halo_bytes) / kBytesPerClock[static_cast<int>(config.staging)];
-    return config.staging == HaloStaging::kTma ? std::max(moved, copy_warps(config, tiling, tiles, reaches).clocks)
-                                               : moved;
+    return static_cast<double>(tiles.halo_bytes) / kBytesPerClock[static_cast<int>(config.staging)];
   }
   if (config.operands != HaloOperands::kHalf) {
     // 32 pixels of a 16-byte chunk of channels, in each part: one warp of six. Pixels that a stride leaves out cost as

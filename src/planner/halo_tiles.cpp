@@ -292,10 +292,10 @@ CopyWarps copy_warps(const HaloConfig& config, const HaloTiling& tiling, const T
   CopyWarps best{};
   double least = std::numeric_limits<double>::infinity();
   // All have a row: one without would not be waited for, and miss a round of the ring.
-  for (int32_t count = 1; count < kTmaProducerWarps && count <= copies; ++count) {
-    const double clocks = kCopyClocks * copies / count;
-    const double filter = tiling.filter_resident ? 0 : kFilterStepClocks * steps / (kTmaProducerWarps - count);
-    const double slowest = std::max({clocks, filter, moved, products});
+  for (int32_t count = 1; count < kProducerWarps && count <= copies; ++count) {
+    const double clocks = std::max(kCopyClocks * copies / count, moved);
+    const double filter = tiling.filter_resident ? 0 : kFilterStepClocks * steps / (kProducerWarps - count);
+    const double slowest = std::max({clocks, filter, products});
     if (slowest < least) least = slowest, best = {count, clocks};
   }
   return best;

@@ -186,7 +186,9 @@ def depthwise_diagonal_products(
 def halo_products(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> list[tuple[int, int, int]]:
     """As products(), by the plan of a kernel of the halo engine. Raises ValueError if the kernel refuses."""
 
-def halo_copy_warps(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> int: ...
+def halo_copy_warps(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> int:
+    """Producer warps that start the copies of a halo; 0 if the copy engine does not stage it so."""
+
 def halo_tiles(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> tuple[int, list[tuple[int, list[int]]]]:
     """Blocks of the grid and, in their order, its tiles: phase, and group, filter tile, share and first pixel."""
 

@@ -45,13 +45,14 @@ struct HaloThreads {
   static constexpr int kFirstStagingWarp = kRaw ? 2 : 1;
   static constexpr int kStagingWarps =  // of a pipeline
       kByWarps ? (4 * kProducerWarpgroups - kFirstStagingWarp) / kPipelines : 1;
-  static constexpr int kMostFilterWarps = kByWarps || kStaging == HaloStaging::kFloats ? 1 : 3;  // those that are left
+  static constexpr int kMostFilterWarps =  // those that are left
+      kByWarps || kStaging == HaloStaging::kFloats ? 1 : kProducerWarps - kStagingWarps;
 
   static __device__ __forceinline__ int staging_warps(const HaloParams& params) {
     return kStaging == HaloStaging::kTma ? params.copy_warps : kStagingWarps;
   }
   static __device__ __forceinline__ int filter_warps(const HaloParams& params) {
-    return kMostFilterWarps == 1 ? 1 : kTmaProducerWarps - staging_warps(params);
+    return kMostFilterWarps == 1 ? 1 : kProducerWarps - staging_warps(params);
   }
 };
 

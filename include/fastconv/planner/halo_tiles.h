@@ -10,6 +10,7 @@
 namespace fastconv::halo {
 
 inline constexpr int64_t kInt32Max = std::numeric_limits<int32_t>::max();
+inline constexpr double kLoadBytesPerClock = 40;  // of a multiprocessor's copy engine, measured
 
 struct Store {
   StoreMode mode;
@@ -40,6 +41,11 @@ struct Tiles {
   int64_t raw_bytes() const { return int64_t{raw.stages} * raw.stage_bytes; }
 };
 
+struct CopyWarps {
+  int32_t count;
+  double clocks;  // until all of a halo's copies are started and moved
+};
+
 // False if something is too large for the kernel's counters or the copy engine.
 bool make_tiles(const Work& work, const HaloConfig& config, const HaloTiling& tiling, const Reaches& reaches,
                 Tiles& out);
@@ -50,14 +56,7 @@ bool choose_stages(const Work& work, const HaloConfig& config, const Tiles& tile
 int64_t rows_of_busiest(const Work& work, int64_t run_rows, int sm_count);
 // Even shares, few lines that runs share.
 int8_t choose_run_rows(const Work& work, int sm_count);
-inline constexpr double kLoadBytesPerClock = 40;  // of a multiprocessor's copy engine
-
-// HaloStaging::kTma: the producer warps that start the copies of a halo, and clocks that each of them takes for its
-// share. The others bring the filter.
-struct CopyWarps {
-  int32_t count;
-  double clocks;
-};
+// HaloStaging::kTma: the producer warps that start the copies of a halo; the others bring the filter.
 CopyWarps copy_warps(const HaloConfig& config, const HaloTiling& tiling, const Tiles& tiles, const Reaches& reaches);
 // Loads of a staging thread that cover a halo row.
 int64_t stage_row_units(HaloStaging staging, int64_t halo_pitch);

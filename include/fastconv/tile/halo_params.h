@@ -38,7 +38,7 @@ struct OutputPhase {
 
 // A block: producer warps, one warpgroup or two of them, and two consumer warpgroups.
 constexpr int halo_threads(HaloStaging staging) { return staged_by_warps(staging) ? 512 : 384; }
-inline constexpr int kTmaProducerWarps = 4;  // HaloStaging::kTma
+inline constexpr int kProducerWarps = 4;  // of a block for which no warps stage
 
 // Of a block: they share the filter alone. Where lines are stored, each consumer warpgroup has tiles of its own, and
 // half of all other warps and stages.
