@@ -2,7 +2,7 @@
 
     compute-sanitizer --tool memcheck --kernel-name kns=fastconv --error-exitcode 1 python3 device/sanitize.py
 
-An argument is a shell pattern of the kernels' names. Results are compared with the reference, so that a kernel that
+Arguments are shell patterns of the kernels' names. Results are compared with the reference, so that a kernel that
 does nothing is no success. Exits with 1 if a kernel ran on none of the problems.
 """
 
@@ -95,8 +95,11 @@ def explain(kernel: Kernel, problem: Problem) -> str:
 
 def main() -> int:
     idle = []
-    pattern = sys.argv[1] if len(sys.argv) > 1 else "*"
-    for kernel in (k for k in KERNELS if k.device == "cuda" and fnmatch(k.name, pattern)):
+    patterns = sys.argv[1:] or ["*"]
+    chosen = [k for k in KERNELS if k.device == "cuda" and any(fnmatch(k.name, pattern) for pattern in patterns)]
+    if not chosen:
+        sys.exit("no kernel has such a name")
+    for kernel in chosen:
         runs = sum(
             any(runs_right(kernel, problem, dtype, view, precision) for problem in PROBLEMS)
             for dtype, view in itertools.product(DTYPES, VIEWS)
