@@ -56,6 +56,7 @@ def run(
     haste: bool = False,
     view: str = "contiguous",
     precision: str = "ieee",
+    smem_kib: int = 227,
 ) -> Result | None:
     """What the kernel computes, which writes nothing else; None if the planner says that it refuses."""
     target = {"fprop": problem.output_size, "dgrad": problem.input_size, "wgrad": problem.weight_size}[kernel.pass_]
@@ -79,7 +80,7 @@ def run(
         y_strides=y[0].stride(),
         align=math.gcd(128, *(t.data_ptr() for t in tensors)),
     )
-    device = native.DeviceSpec.cuda(90, sms, 227 << 10)
+    device = native.DeviceSpec.cuda(90, sms, smem_kib << 10)
     if kernel.why_not(conv, device) is not None:
         return None
     columns = emulated.run(
@@ -262,6 +263,37 @@ def test_resident_filters_are_waited_for_once(name: str, c: int, k: int, haste: 
     result = run(kernel, o, problem, 1, haste, "channels_last")
     assert result is not None
     reference.assert_right(result.value, expect_pass("fprop", o, problem), kernel.name)
+
+
+# 1,280 to 1,536 products a sum, in one slice where there is one multiprocessor.
+LONG_SUMS = {
+    "fprop": Problem(1, 160, 6, 12, 72, 3, 3, padding=(1, 1), bias=True),
+    "dgrad": Problem(1, 72, 6, 12, 160, 3, 3, padding=(1, 1)),
+    "wgrad": Problem(2, 40, 24, 32, 72, 1, 1),
+}
+
+
+@pytest.mark.parametrize("haste", [False, True])
+@pytest.mark.parametrize("smem_kib", [99, 163, 227])
+def test_rings_of_any_number_of_stages(smem_kib: int, haste: bool) -> None:
+    """Shared memory decides how many; the tables of depths are filled several times."""
+    device = native.DeviceSpec.cuda(90, 1, smem_kib << 10)
+    accepted = 0
+    for kernel in (kernel for kernel in ALL_KERNELS if kernel.name.startswith("mma_")):
+        problem = LONG_SUMS[kernel.pass_]
+        dtype, precision = (torch.float16, "ieee") if kernel.name.endswith("_half") else (torch.float32, "tf32")
+        layout = "channels_last" if "_nhwc" in kernel.name else "contiguous"
+        asked = Choice(problem, dtype, precision, layout).describe(kernel.pass_)
+        if kernel.why_not(asked, device) == "needs more shared memory":
+            assert smem_kib < 227 and "128x128" not in kernel.name
+            continue
+        assert native.make_plan(asked, device, kernel.name).split == 1
+        o = operands(problem, dtype, "cpu", 0, (layout,) * 3)
+        result = run(kernel, o, problem, 1, haste, layout, precision, smem_kib)
+        assert result is not None
+        reference.assert_right(result.value, expect_pass(kernel.pass_, o, problem), kernel.name, precision)
+        accepted += 1
+    assert accepted >= 7
 
 
 @pytest.mark.parametrize("haste", [False, True])

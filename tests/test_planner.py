@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import re
@@ -361,6 +362,9 @@ def test_sums_of_few_products_are_not_of_two_parts(channels_last: bool) -> None:
         ("b1_l3", "dgrad", "bf16x3", "nchw", "halo_dgrad_128x128_c64_parts .* shared by 4 blocks"),
         ("rn50_l1_3x3", "fprop", "tf32", "nchw", "halo_fprop_256x64_c32_tf32_transposed .* in turns"),
         ("rn50_l3_1x1", "dgrad", "tf32", "nchw", "halo_dgrad_256x128_c32_tf32_floats .* in turns"),
+        ("rn50_l3_1x1", "wgrad", "tf32", "nhwc", "mma_wgrad_256x128_nhwc .* split 16"),
+        ("rn50_l2_3x3s2", "wgrad", "tf32", "nhwc", "mma_wgrad_256x128_nhwc .* split 26"),
+        ("rn50_l2_3x3", "wgrad", "tf32", "nhwc", "sm90_wgrad_64x3_1x3_scaled_f32 .*"),
         ("vgg_first", "dgrad", "fp16", "nchw", "halo_dgrad_512x16x3_c32_transposed .*"),
         ("vgg_first", "wgrad", "tf32", "nchw", "stem_wgrad_2_parts_64 .* 3x112 pixels"),
         ("convnext", "wgrad", "ieee", "nhwc", "stem_wgrad_3_parts_32 .* 5x56 pixels"),
@@ -383,6 +387,73 @@ def test_plans_are_those_that_were_fastest(name: str, pass_: str, mode: str, lay
     )
     plan = repr(native.make_plan(asked, GPUS[90]))
     assert re.search(expected, plan), plan
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+@pytest.mark.parametrize("arch", [80, 86, 89, 90, 100, 120])
+def test_channels_last_is_multiplied_on_tensor_cores_everywhere(arch: int, pass_: str) -> None:
+    """Multiply-adds, which it was left to but on Hopper, take several times as long there."""
+    problem = Problem(8, 128, 28, 28, 128, 3, 3, padding=(1, 1))
+    tensor_cores = ("halo_", "sm90_") if arch == 90 else "mma_"
+    for dtype, precision in [("float32", precision) for precision in PRECISIONS] + [
+        ("float16", None),
+        ("bfloat16", None),
+    ]:
+        options = {"dtype": dtype, "channels_last": True, **({"precision": precision} if precision else {})}
+        kernel = native.make_plan(native_problem(problem, pass_, **options), GPUS[arch]).kernel
+        if arch == 90 or precision in (None, "tf32"):
+            assert kernel.startswith(tensor_cores), (dtype, precision)
+        else:
+            assert kernel.startswith("direct_"), (dtype, precision)  # float32 as exact as it is
+
+
+@pytest.mark.parametrize("arch", [80, 86, 90])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_sums_of_tensor_cores_are_short(arch: int, dtype: str) -> None:
+    """They truncate what they add to: 200,000 pixels a sum are twice as wrong as TF32 is by itself."""
+    problem = native_problem(
+        Problem(64, 512, 56, 56, 512, 3, 3, padding=(1, 1)), "wgrad", dtype=dtype, precision="tf32", channels_last=True
+    )
+    accepting = [k for k in KERNELS.values() if k.name.startswith("mma_wgrad") and not k.why_not(problem, GPUS[arch])]
+    assert accepting
+    for kernel in accepting:
+        m, n = map(int, re.findall(r"_(\d+)x(\d+)", kernel.name)[0])
+        chains = 8 // (m // 64 * n // 64) * native.make_plan(problem, GPUS[arch], kernel.name).split
+        assert 64 * 56 * 56 / chains <= (8192 if dtype == "float32" else 16384), kernel.name
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_tf32_weight_gradients_of_pointwise_layers_read_their_operands_once(channels_last: bool) -> None:
+    """Measured and written anew first, as Hopper's engine needs them, they took 2.8 times as long."""
+    problem = Problem(64, 64, 56, 56, 256, 1, 1)
+    asked = native_problem(problem, "wgrad", dtype="float32", precision="tf32", channels_last=channels_last)
+    assert native.make_plan(asked, GPUS[90]).kernel.startswith("mma_wgrad_64x256_")
+    taps = native_problem(
+        Problem(64, 64, 56, 56, 256, 3, 3, padding=(1, 1)), "wgrad", dtype="float32", precision="tf32"
+    )
+    assert KERNELS["mma_wgrad_64x256_nchw"].why_not(taps, GPUS[90]) is not None  # runs of x are none of dy
+
+
+@pytest.mark.parametrize("element", [2, 4])
+@pytest.mark.parametrize("along_rows", [False, True])
+@pytest.mark.parametrize("is_b", [False, True])
+@pytest.mark.parametrize("length", [64, 128])
+def test_fragments_of_tiles_meet_different_banks(element: int, is_b: bool, along_rows: bool, length: int) -> None:
+    """Eight lanes read at once: of float32 two neighbouring `g` of all `t`, of 16 bits a matrix's lines."""
+    chunk = functools.partial(native.mma_chunk, element, along_rows, is_b, length=length)
+    chunks = length * element // 16
+    for line in range(64):
+        places = sorted(chunk(line=line, chunk=i) for i in range(chunks))
+        assert places == list(range(line * chunks, (line + 1) * chunks))  # it keeps to the line
+    for first, step in itertools.product(range(0, 8, 2), range(4)):
+        lanes = [(g // 2 + g % 2 * 4 if is_b else g, t) for g in (first, first + 1) for t in range(4)]
+        if element == 2:
+            places = [chunk(line=8 * step + i, chunk=first) for i in range(8)]
+        elif along_rows:
+            places = [chunk(line=4 * t + step, chunk=g) for g, t in lanes]
+        else:
+            places = [chunk(line=4 * g + step, chunk=t) for g, t in lanes]
+        assert len({place % 8 for place in places}) == 8
 
 
 @pytest.mark.parametrize("name", [name for name, kernel in KERNELS.items() if kernel.is_cuda])

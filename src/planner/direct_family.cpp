@@ -33,6 +33,13 @@ bool channel_vectors(const View& view, int64_t channels, int64_t elements) {
          keeps_multiples(view.strides.w, view.w, elements);
 }
 
+// Planes that have no gaps between rows, of whole vectors, each of which begins at a multiple of 16 bytes.
+bool pixel_vectors(const View& view, int64_t elements) {
+  const bool dense = (view.w == 1 || view.strides.w == 1) && (view.h == 1 || view.strides.h == view.w);
+  return dense && view.h * view.w % elements == 0 && view.align >= 16 &&
+         keeps_multiples(view.strides.n, view.n, elements) && keeps_multiples(view.strides.c, view.c, elements);
+}
+
 bool fits_int32(const ConvProblem& a) {
   const int64_t limit = kMaxExtent;
   for (const int64_t extent : {a.n, a.c, a.k, a.h + 2 * a.padding.h, a.w + 2 * a.padding.w, a.stride.h, a.stride.w,
@@ -44,15 +51,6 @@ bool fits_int32(const ConvProblem& a) {
   const int64_t taps = std::max(a.c_per_group(), a.k_per_group()) * a.r * a.s;
   // In this order: dgrad's extents come from a ConvMap, whose divisors are of 32 bits.
   return image < limit && taps < limit && direct_extents(a).batches < limit;
-}
-
-int64_t tiles_per_slice(const KernelEntry& entry, const GemmExtents& gemm) {
-  return ceil_div(gemm.m, entry.tile.m) * ceil_div(gemm.n, entry.tile.n) * gemm.batches;
-}
-
-// Of the sums of one slice.
-int64_t slice_bytes(const ConvProblem& problem, const GemmExtents& gemm) {
-  return std::max<int64_t>(1, gemm.m * gemm.n * gemm.batches) * (problem.dtype == DType::kFloat64 ? 8 : 4);
 }
 
 // A slice of pixels is counted in 32 bits.
@@ -77,9 +75,9 @@ GemmExtents direct_extents(const ConvProblem& a) {
   return {};
 }
 
-int64_t direct_slice_depth(const ConvProblem& problem, int64_t split) {
-  const int64_t steps = std::max<int64_t>(1, ceil_div(direct_extents(problem).depth, kTileDepth));
-  return ceil_div(steps, split) * kTileDepth;
+int64_t direct_slice_depth(const ConvProblem& problem, int64_t split, int64_t tile_depth) {
+  const int64_t steps = std::max<int64_t>(1, ceil_div(direct_extents(problem).depth, tile_depth));
+  return ceil_div(steps, split) * tile_depth;
 }
 
 bool direct_channels_inner(const ConvProblem& problem) {
@@ -94,15 +92,22 @@ int32_t direct_smem_bytes(const KernelEntry& entry, const ConvProblem& problem, 
   return simt_smem_bytes(entry.tile.m, entry.tile.n, problem.dtype == DType::kFloat64 ? 8 : 4, keeps_sums);
 }
 
-const char* direct_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
-  if (device.arch < 75) return "needs compute capability 7.5 or newer";
-  if (!(entry.dtypes & dtype_bit(problem.dtype))) return "is not compiled for this dtype";
+int64_t direct_tiles(const KernelEntry& entry, const GemmExtents& gemm) {
+  return ceil_div(gemm.m, entry.tile.m) * ceil_div(gemm.n, entry.tile.n) * gemm.batches;
+}
+
+int64_t direct_slice_bytes(const ConvProblem& problem, const GemmExtents& gemm) {
+  return std::max<int64_t>(1, gemm.m * gemm.n * gemm.batches) * (problem.dtype == DType::kFloat64 ? 8 : 4);
+}
+
+const char* direct_gemm_why_not(const KernelEntry& entry, const ConvProblem& problem) {
   if (!fits_int32(problem)) return "counts with 32 bits: extents, pixels of an image and taps stay below 2^29";
   const GemmExtents gemm = direct_extents(problem);
-  if (tiles_per_slice(entry, gemm) > INT32_MAX / 2) return "would need more blocks than a grid has";
+  if (direct_tiles(entry, gemm) > INT32_MAX / 2) return "would need more blocks than a grid has";
   const int64_t least = least_split(problem, gemm);
-  if (least > 1 && least * slice_bytes(problem, gemm) > kMaxWorkspaceBytes) return "would need too much workspace";
-  if (direct_smem_bytes(entry, problem, gemm.depth) > device.smem_optin_bytes) return "needs more shared memory";
+  if (least > 1 && least * direct_slice_bytes(problem, gemm) > kMaxWorkspaceBytes) {
+    return "would need too much workspace";
+  }
   const int64_t elements = 16 / element_size(problem.dtype);
   if (entry.reads == VectorReads::kFilterVector) {
     const View w = filter(problem);
@@ -126,21 +131,41 @@ const char* direct_why_not(const KernelEntry& entry, const ConvProblem& problem,
       return "reads 16 bytes of channels at a time: needs channels_last operands, aligned, in whole reads";
     }
   }
+  if (entry.reads == VectorReads::kPixelVector) {
+    // With one tap and no padding a run of pixels is one of x and of dy.
+    const bool one_tap = problem.r * problem.s == 1 && problem.stride.h == 1 && problem.stride.w == 1 &&
+                         problem.padding.h == 0 && problem.padding.w == 0;
+    if (!one_tap || !pixel_vectors(input(problem), elements) || !pixel_vectors(output(problem), elements)) {
+      return "reads 16 bytes of pixels at a time: needs one tap, no stride or padding, planes without gaps, aligned";
+    }
+  }
   return nullptr;
+}
+
+const char* direct_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
+  if (device.arch < 75) return "needs compute capability 7.5 or newer";
+  if (!(entry.dtypes & dtype_bit(problem.dtype))) return "is not compiled for this dtype";
+  if (const char* why = direct_gemm_why_not(entry, problem)) return why;
+  const int64_t depth = direct_extents(problem).depth;
+  return direct_smem_bytes(entry, problem, depth) > device.smem_optin_bytes ? "needs more shared memory" : nullptr;
+}
+
+int64_t direct_split(const ConvProblem& problem, int64_t wanted, int64_t tile_depth) {
+  const GemmExtents gemm = direct_extents(problem);
+  int64_t split = std::min({wanted, kMaxWorkspaceBytes / direct_slice_bytes(problem, gemm), kMaxSplit});
+  split = std::max({split, least_split(problem, gemm), int64_t{1}});
+  // Rounding slices up to whole steps can leave the last ones empty.
+  return std::max<int64_t>(1, ceil_div(gemm.depth, direct_slice_depth(problem, split, tile_depth)));
 }
 
 Plan direct_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
   const GemmExtents gemm = direct_extents(problem);
-  const int64_t tiles = tiles_per_slice(entry, gemm);
-  const int64_t partial_bytes = slice_bytes(problem, gemm);
+  const int64_t tiles = direct_tiles(entry, gemm);
+  const int64_t partial_bytes = direct_slice_bytes(problem, gemm);
   const int64_t threads = tile_threads(entry.tile.m, entry.tile.n, entry.thread_m, entry.thread_n);
   const int64_t wanted = kThreadsPerSm / threads * device.sm_count / std::max<int64_t>(1, tiles);
-  int64_t split = std::min({wanted, gemm.depth / kMinSliceDepth, kMaxWorkspaceBytes / partial_bytes, kMaxSplit});
-  const int64_t least = least_split(problem, gemm);
-  split = std::max({split, least, int64_t{1}});
-  // Rounding slices up to whole steps can leave the last ones empty.
-  const int64_t slice_depth = direct_slice_depth(problem, split);
-  split = std::max<int64_t>(1, ceil_div(gemm.depth, slice_depth));
+  const int64_t split = direct_split(problem, std::min(wanted, gemm.depth / kMinSliceDepth), kTileDepth);
+  const int64_t slice_depth = direct_slice_depth(problem, split, kTileDepth);
 
   Plan plan;
   plan.kernel = &entry;

@@ -11,10 +11,12 @@
 #include "fastconv/planner/grouped_family.h"
 #include "fastconv/planner/halo_family.h"
 #include "fastconv/planner/im2col_family.h"
+#include "fastconv/planner/mma_family.h"
 #include "fastconv/planner/patches_family.h"
 #include "fastconv/planner/stem_family.h"
 #include "fastconv/planner/subpixel_family.h"
 #include "fastconv/planner/wgrad_family.h"
+#include "fastconv/tile/mma_config.h"
 #include "fastconv/tile/tile_config.h"
 
 namespace fastconv {
@@ -54,6 +56,16 @@ std::vector<KernelEntry> build_table() {
                    line++});
 #include "../launch/configs/im2col.def"
 #undef FASTCONV_KERNEL
+  line = 0;
+  auto add_mma = [&](const char* name, Pass pass, VectorReads reads, MmaConfig config, unsigned dtypes) {
+    config.element = dtypes == kHalf ? 2 : 4;
+    KernelEntry entry{name, pass, true, {config.m, config.n, config.depth()}, mma_why_not, mma_plan, reads};
+    entry.dtypes = dtypes, entry.family = KernelFamily::kMma, entry.line = line++;
+    table.push_back(entry);
+  };
+#define MMA_KERNEL(name, pass, reads, m, n, dtypes) add_mma(#name, Pass::pass, VectorReads::reads, {m, n}, dtypes);
+#include "../launch/configs/mma.def"
+#undef MMA_KERNEL
   line = 0;
   auto add_depthwise = [&](const char* name, Pass pass, DepthwiseConfig config, unsigned dtypes) {
     if (!config.computes(pass)) return;

@@ -39,6 +39,7 @@
 #include "fastconv/tile/folded_filter.h"
 #include "fastconv/tile/grouped_walk.cuh"
 #include "fastconv/tile/halo_walk.cuh"
+#include "fastconv/tile/mma_config.h"
 #include "fastconv/tile/pixel_rows.h"
 #include "fastconv/tile/wgrad_walk.cuh"
 #include "measure.h"
@@ -686,6 +687,18 @@ Products grouped_wgrad_products(const ConvProblem& problem, const KernelEntry& k
   const int64_t all = problem.k_per_group() * problem.c_per_group() * problem.r * problem.s;
   if (static_cast<int64_t>(elements.size()) != parts * all) throw py::index_error("an element without a sum");
   return products;
+}
+
+template <int kElement>
+int mma_chunk_of(bool along_rows, bool is_b, int line, int chunk, int length) {
+  if (along_rows && is_b) return MmaLayout<kElement, true, true>::chunk(line, chunk, length);
+  if (along_rows) return MmaLayout<kElement, true, false>::chunk(line, chunk, length);
+  if (is_b) return MmaLayout<kElement, false, true>::chunk(line, chunk, length);
+  return MmaLayout<kElement, false, false>::chunk(line, chunk, length);
+}
+
+int mma_chunk(int element, bool along_rows, bool is_b, int line, int chunk, int length) {
+  return (element == 2 ? mma_chunk_of<2> : mma_chunk_of<4>)(along_rows, is_b, line, chunk, length);
 }
 
 // What a block of the kernels for images of few channels stages: elements of the tensor by words of shared memory.
@@ -2342,6 +2355,7 @@ void bind_index_maths(py::module_& m) {
   m.def("grouped_wgrad_chain", unless_refused(grouped_wgrad_chain), "problem"_a, "kernel"_a, "device"_a);
   m.def("grouped_wgrad_products", &grouped_wgrad_products, "problem"_a, "kernel"_a, "device"_a, "group"_a = 0,
         "tiling"_a = std::nullopt);
+  m.def("mma_chunk", &mma_chunk, "element"_a, "along_rows"_a, "is_b"_a, "line"_a, "chunk"_a, "length"_a);
   m.def("stem_products", &stem_products, "problem"_a, "kernel"_a, "device"_a, "tiling"_a = std::nullopt);
   m.def("stem_wgrad_products", &stem_wgrad_products, "problem"_a, "kernel"_a, "device"_a, "tiling"_a = std::nullopt);
   m.def("depthwise_products", unless_refused(depthwise_products), "problem"_a, "kernel"_a, "device"_a);

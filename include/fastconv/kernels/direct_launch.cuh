@@ -85,13 +85,39 @@ GemmBuffers<T> gemm_buffers(const ConvProblem& problem, const ConvBuffers& buffe
   return gemm;
 }
 
+// Of `outputs` sums, runs of `extent_m` neighbours.
 template <typename T, typename Gemm>
 void launch_reduce(const Plan& plan, const typename Gemm::Params& params, const GemmBuffers<T>& buffers,
-                   int64_t outputs, int64_t slices, Stream& stream) {
-  constexpr int kThreads = 256;
-  const int64_t grid = std::min<int64_t>(ceil_div(outputs, kThreads), INT32_MAX);
-  launch(plan.kernel->name, reduce_splits<T, Gemm>, LaunchShape{grid, kThreads}, stream, params, buffers, outputs,
-         slices);
+                   int64_t outputs, int64_t extent_m, int64_t slices, Stream& stream) {
+  const int strands = reduce_strands(slices);
+  auto run = [&](auto sum) {
+    const int64_t runs = outputs * static_cast<int64_t>(sizeof(Accumulator<T>)) / static_cast<int64_t>(sizeof(sum));
+    launch(plan.kernel->name, reduce_splits<T, Gemm, decltype(sum)>,
+           LaunchShape{reduce_blocks(runs, strands), kReduceThreads}, stream, params, buffers, runs,
+           static_cast<int32_t>(slices), strands);
+  };
+  if constexpr (std::is_same_v<Accumulator<T>, float>) {
+    if (extent_m % 4 == 0) return run(float4{});
+  }
+  run(Accumulator<T>{});
+}
+
+// Of a kernel whose tiles are m x n, for a split into slices of `slice_depth`.
+inline DirectParams direct_params(const ConvProblem& problem, int m, int n, int64_t slice_depth) {
+  const GemmExtents extents = direct_extents(problem);
+  DirectParams params{};
+  params.map = make_conv_map(problem, direct_channels_inner(problem));
+  params.extent_m = extents.m;
+  params.extent_n = static_cast<int32_t>(extents.n);
+  params.slice_depth = slice_depth;
+  params.filter_group_stride = problem.k_per_group() * problem.w_strides.n;
+  params.batches = extents.batches;
+  params.by_tiles_m = FastDivmod(ceil_div(extents.m, m));
+  params.by_tiles_n = FastDivmod(ceil_div(extents.n, n));
+  params.by_batches = FastDivmod(extents.batches);
+  params.by_phases_h = FastDivmod(params.map.h.phases);
+  params.by_phases_w = FastDivmod(params.map.w.phases);
+  return params;
 }
 
 template <typename T, typename Line>
@@ -101,20 +127,8 @@ void launch_direct(const Plan& plan, const ConvProblem& problem, const ConvBuffe
   using Gemm = DirectGemm<Line::kPass>;
   if (plan.grid == 0) return;
 
-  const GemmExtents extents = direct_extents(problem);
-  DirectParams params{};
-  params.map = make_conv_map(problem, direct_channels_inner(problem));
-  params.extent_m = extents.m;
-  params.extent_n = static_cast<int32_t>(extents.n);
-  params.slice_depth = direct_slice_depth(problem, plan.split);
-  params.filter_group_stride = problem.k_per_group() * problem.w_strides.n;
-  params.batches = extents.batches;
-  params.by_tiles_m = FastDivmod(ceil_div(extents.m, Config::kM));
-  params.by_tiles_n = FastDivmod(ceil_div(extents.n, Config::kN));
-  params.by_batches = FastDivmod(extents.batches);
-  params.by_phases_h = FastDivmod(params.map.h.phases);
-  params.by_phases_w = FastDivmod(params.map.w.phases);
-
+  const DirectParams params =
+      direct_params(problem, Config::kM, Config::kN, direct_slice_depth(problem, plan.split, Config::kDepth));
   GemmBuffers<T> gemm = gemm_buffers<T>(problem, buffers);
   gemm.run = direct_output_run(problem, params.map);
   if (plan.split > 1) gemm.partial = static_cast<Accumulator<T>*>(buffers.workspace);
@@ -122,7 +136,8 @@ void launch_direct(const Plan& plan, const ConvProblem& problem, const ConvBuffe
          LaunchShape{plan.grid, Config::kThreads, plan.smem_bytes}, stream, params, gemm, chain_length(problem));
 
   if (plan.split > 1) {
-    launch_reduce<T, Gemm>(plan, params, gemm, extents.m * extents.n * extents.batches, plan.split, stream);
+    const int64_t outputs = params.extent_m * params.extent_n * params.batches;
+    launch_reduce<T, Gemm>(plan, params, gemm, outputs, params.extent_m, plan.split, stream);
   }
 }
 

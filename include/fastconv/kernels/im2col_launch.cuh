@@ -23,7 +23,7 @@ void multiply_columns(const Plan& plan, const ConvProblem& problem, const Column
   launch(plan.kernel->name, simt_gemm<T, Config, A, B, kBlocksPerSm<T, Config>, Gemm>,
          LaunchShape{grid, Config::kThreads, plan.smem_bytes}, stream, params, gemm, chain_length(problem));
   if (gemm.partial && complete) {
-    launch_reduce<T, Gemm>(plan, params, gemm, m * filters * params.groups, params.slices, stream);
+    launch_reduce<T, Gemm>(plan, params, gemm, m * filters * params.groups, m, params.slices, stream);
   }
 }
 

@@ -31,6 +31,8 @@ template <WgradStaging kStaging, HaloOperands kOperands, typename T>
 Launcher wgrad_launcher(int line);
 template <typename T>
 Launcher grouped_launcher(int line);
+template <typename T>
+Launcher mma_launcher(int line);
 Launcher stem_launcher(int line);
 
 // What run_cuda() does, for a plan that may be a part of another.

@@ -26,17 +26,19 @@ struct TileShape {
   int m, n, k;
 };
 
-// What a direct kernel reads in accesses of 16 bytes; the rest is read element by element.
+// What a tiled kernel reads in accesses of 16 bytes; the rest is read element by element.
 enum class VectorReads : int8_t {
   kScalar,         // nothing
   kFilterVector,   // the filter, along its taps
   kChannelVector,  // both operands, along their channels
+  kPixelVector,    // both operands, along their pixels
 };
 
 // A family is one template: its kernels share a planner and a launcher. Names in planner/*_family.h.
 enum class KernelFamily : int8_t {
   kDirect,
   kIm2col,
+  kMma,
   kDepthwise,
   kDepthwiseAny,
   kDepthwiseBanded,

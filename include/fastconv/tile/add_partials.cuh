@@ -49,14 +49,15 @@ __device__ __forceinline__ auto add_in_order(Index first, Index step, Index end,
   return sum;
 }
 
-// A thread adds every `strands`-th of the sums of one quad; strands are then added, and store(quad, sum) is called.
-template <typename F>
-__device__ __forceinline__ void add_partials(const float4* partial, int64_t quads, int32_t parts, int32_t strands,
+// A thread adds every `strands`-th of the sums of one quad, or of one output; strands are then added, and
+// store(quad, sum) is called.
+template <typename Sum, typename F>
+__device__ __forceinline__ void add_partials(const Sum* partial, int64_t quads, int32_t parts, int32_t strands,
                                              F&& store) {
-  __shared__ float4 sums[kReduceThreads];
+  __shared__ Sum sums[kReduceThreads];
   const int thread = static_cast<int>(threadIdx.x), per_block = kReduceThreads / strands, strand = thread / per_block;
   const int64_t at = int64_t{blockIdx.x} * per_block + thread % per_block;
-  float4 sum{};
+  Sum sum{};
   if (at < quads) sum = add_in_order(strand, strands, parts, [&](int part) { return partial[at + part * quads]; });
   if (strands > 1) {
     sums[thread] = sum;

@@ -12,7 +12,6 @@ struct SimtStorage {
   OperandTile<Acc, Config::kM, Config::kDepth> a[2];
   OperandTile<Acc, Config::kN, Config::kDepth> b[2];
   Coord depth_a[2][Config::kDepth], depth_b[2][Config::kDepth];
-  Coord rows_a[Config::kM], rows_b[Config::kN];
 };
 
 // Which of the tile's outputs a thread holds.

@@ -1,0 +1,80 @@
+// How often a scheduler starts products of one or two warps (mma.sync), 32 independent ones after each other.
+//   nvcc -O3 -std=c++20 -gencode arch=compute_90a,code=sm_90a bench/micro/mma_rates.cu -o mma_rates && ./mma_rates
+#include <cstdint>
+#include <cstdio>
+
+enum Kind { kTf32x8, kTf32x4, kBf16x16 };
+constexpr const char* kNames[] = {"m16n8k8 tf32", "m16n8k4 tf32", "m16n8k16 bf16"};
+constexpr int kProducts = 32, kRounds = 1000;
+
+template <Kind kKind>
+__device__ void multiply(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  if constexpr (kKind == kTf32x8) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
+        "%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+  } else if constexpr (kKind == kTf32x4) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k4.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(b[0]));
+  } else {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, "
+        "%2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+  }
+}
+
+template <Kind kKind>
+__global__ void __launch_bounds__(256) rates(float* out, long long* clocks) {
+  float d[4][8][4] = {};
+  uint32_t a[4][4], b[8][2];
+  for (int i = 0; i < 4; ++i) {
+    for (int j = 0; j < 4; ++j) a[i][j] = threadIdx.x * i + j;
+  }
+  for (int j = 0; j < 8; ++j) b[j][0] = threadIdx.x + j, b[j][1] = j;
+  __syncthreads();
+  const long long begin = clock64();
+#pragma unroll 1
+  for (int round = 0; round < kRounds; ++round) {
+#pragma unroll
+    for (int i = 0; i < kProducts; ++i) multiply<kKind>(d[i / 8][i % 8], a[i / 8], b[i % 8]);
+  }
+  __syncthreads();
+  const long long end = clock64();
+  float sum = 0;
+  for (auto& row : d) {
+    for (auto& product : row) sum += product[0] + product[1] + product[2] + product[3];
+  }
+  out[blockIdx.x * blockDim.x + threadIdx.x] = sum;
+  if (blockIdx.x == 0 && threadIdx.x == 0) *clocks = end - begin;
+}
+
+template <Kind kKind>
+void measure(int warps) {
+  float* out;
+  long long *clocks, took;
+  cudaMalloc(&out, 132 * 256 * sizeof(float));
+  cudaMalloc(&clocks, sizeof(long long));
+  for (int i = 0; i < 2; ++i) rates<kKind><<<132, 128 * warps>>>(out, clocks);
+  cudaMemcpy(&took, clocks, sizeof(took), cudaMemcpyDeviceToHost);
+  std::printf("%s, %d warps a scheduler: %.2f clocks each\n", kNames[kKind], warps,
+              static_cast<double>(took) / kRounds / kProducts / warps);
+  cudaFree(out);
+  cudaFree(clocks);
+}
+
+int main() {
+  for (int warps : {1, 2}) {
+    measure<kTf32x8>(warps);
+    measure<kTf32x4>(warps);
+    measure<kBf16x16>(warps);
+  }
+  const cudaError_t status = cudaGetLastError();
+  if (status != cudaSuccess) std::printf("%s\n", cudaGetErrorString(status));
+  return status != cudaSuccess;
+}

@@ -1,0 +1,3 @@
+#include "fastconv/kernels/mma_launch.cuh"
+
+template fastconv::Launcher fastconv::mma_launcher<float>(int);
