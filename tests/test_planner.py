@@ -434,6 +434,25 @@ def test_tf32_weight_gradients_of_pointwise_layers_read_their_operands_once(chan
     assert KERNELS["mma_wgrad_64x256_nchw"].why_not(taps, GPUS[90]) is not None  # runs of x are none of dy
 
 
+def test_copies_of_rows_beyond_an_image_of_one_are_aligned() -> None:
+    """An asynchronous copy of nothing has an address, too, here that of a row that no stride of the tensor's tells."""
+    name = "mma_fprop_128x128_nhwc"
+    for stride, refuses in [(256, False), (257, True)]:
+        asked = native.ConvProblem(
+            (1, 32, 1, 8),
+            (32, 32, 3, 3),
+            *Problem(1, 32, 1, 8, 32, 3, 3, padding=(1, 1)).geometry,
+            pass_="fprop",
+            dtype="float32",
+            precision="tf32",
+            x_strides=(4096, 1, stride, 32),
+            w_strides=(288, 1, 96, 32),
+            y_strides=(256, 1, 256, 32),
+            align=64,
+        )
+        assert (KERNELS[name].why_not(asked, GPUS[80]) is not None) == refuses
+
+
 @pytest.mark.parametrize("element", [2, 4])
 @pytest.mark.parametrize("along_rows", [False, True])
 @pytest.mark.parametrize("is_b", [False, True])

@@ -61,6 +61,11 @@ const char* mma_why_not(const KernelEntry& entry, const ConvProblem& problem, co
   if (!(entry.dtypes & dtype_bit(problem.dtype))) return "is not compiled for this dtype";
   if (problem.dtype == DType::kFloat32 && problem.precision != Precision::kTf32) return "rounds to TF32";
   if (const char* why = direct_gemm_why_not(entry, problem)) return why;
+  const Strides& gathered = problem.pass == Pass::kDgrad ? problem.y_strides : problem.x_strides;
+  const int64_t elements = kMmaChunkBytes / element_size(problem.dtype);
+  if (entry.reads == VectorReads::kChannelVector && (gathered.h % elements != 0 || gathered.w % elements != 0)) {
+    return "copies 16 bytes at a time: also of rows and columns beyond an image of one, which are to be aligned";
+  }
   const MmaConfig config = config_of(entry, problem);
   const GemmExtents gemm = direct_extents(problem);
   if (const int64_t split = least_split(config, gemm);

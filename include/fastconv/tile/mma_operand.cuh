@@ -58,8 +58,7 @@ class MmaLoader {
         if (copy >= end) continue;
         const int first = lane() * kVector, chunk = Layout::chunk(line(copy), first / kChunk, kLength);
         const uint32_t to = stage + chunk * kMmaChunkBytes + first % kChunk * sizeof(T);
-        const bool exists = inside(other[i]);  // if not, it has an address that need not be aligned
-        ptx::async_copy<kBytes>(to, source_ + (exists ? fixed_.offset + other[i].offset : 0), exists);
+        ptx::async_copy<kBytes>(to, source_ + fixed_.offset + other[i].offset, inside(other[i]));
       }
     }
   }
