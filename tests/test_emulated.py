@@ -265,7 +265,7 @@ def test_resident_filters_are_waited_for_once(name: str, c: int, k: int, haste: 
     reference.assert_right(result.value, expect_pass("fprop", o, problem), kernel.name)
 
 
-# 1,280 to 1,536 products a sum, in one slice where there is one multiprocessor.
+# 1,440 and 1,536 products a sum, in one slice where there is one multiprocessor.
 LONG_SUMS = {
     "fprop": Problem(1, 160, 6, 12, 72, 3, 3, padding=(1, 1), bias=True),
     "dgrad": Problem(1, 72, 6, 12, 160, 3, 3, padding=(1, 1)),

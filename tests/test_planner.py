@@ -411,20 +411,24 @@ def test_channels_last_is_multiplied_on_tensor_cores_everywhere(arch: int, pass_
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_sums_of_tensor_cores_are_short(arch: int, dtype: str) -> None:
     """They truncate what they add to: 200,000 pixels a sum are twice as wrong as TF32 is by itself."""
-    problem = native_problem(
-        Problem(64, 512, 56, 56, 512, 3, 3, padding=(1, 1)), "wgrad", dtype=dtype, precision="tf32", channels_last=True
-    )
-    accepting = [k for k in KERNELS.values() if k.name.startswith("mma_wgrad") and not k.why_not(problem, GPUS[arch])]
-    assert accepting
-    for kernel in accepting:
-        m, n = map(int, re.findall(r"_(\d+)x(\d+)", kernel.name)[0])
-        chains = 8 // (m // 64 * n // 64) * native.make_plan(problem, GPUS[arch], kernel.name).split
-        assert 64 * 56 * 56 / chains <= (8192 if dtype == "float32" else 16384), kernel.name
+    longest = 8192 if dtype == "float32" else 16384
+    ran = 0
+    for n, c, size, k, taps in [(64, 512, 56, 512, 3), (256, 32, 1024, 64, 1)]:
+        problem = Problem(n, c, size, size, k, taps, taps, padding=(taps // 2, taps // 2))
+        asked = native_problem(problem, "wgrad", dtype=dtype, precision="tf32", channels_last=True)
+        for kernel in (it for it in KERNELS.values() if it.name.startswith("mma_wgrad")):
+            if kernel.why_not(asked, GPUS[arch]) is not None:
+                continue
+            rows, columns = map(int, re.findall(r"_(\d+)x(\d+)", kernel.name)[0])
+            sums = 8 // (rows // 64 * columns // 64) * native.make_plan(asked, GPUS[arch], kernel.name).split
+            assert n * size * size / sums <= longest, kernel.name
+            ran += 1
+    assert ran >= 2
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
 def test_tf32_weight_gradients_of_pointwise_layers_read_their_operands_once(channels_last: bool) -> None:
-    """Measured and written anew first, as Hopper's engine needs them, they took 2.8 times as long."""
+    """Where they did not, they took 1.5 times as long in NCHW, and 3.5 by multiply-adds in channels_last."""
     problem = Problem(64, 64, 56, 56, 256, 1, 1)
     asked = native_problem(problem, "wgrad", dtype="float32", precision="tf32", channels_last=channels_last)
     assert native.make_plan(asked, GPUS[90]).kernel.startswith("mma_wgrad_64x256_")

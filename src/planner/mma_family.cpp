@@ -68,8 +68,8 @@ const char* mma_why_not(const KernelEntry& entry, const ConvProblem& problem, co
   }
   const MmaConfig config = config_of(entry, problem);
   const GemmExtents gemm = direct_extents(problem);
-  if (const int64_t split = least_split(config, gemm);
-      split > 1 && split * direct_slice_bytes(problem, gemm) > kMaxWorkspaceBytes) {
+  const int64_t split = direct_split(problem, least_split(config, gemm), config.depth());
+  if (direct_slice_depth(problem, split, config.depth()) > config.chain()) {
     return "adds up parts of long sums, which would need too much workspace";
   }
   return config.stages(device.smem_optin_bytes) < config.least_stages() ? "needs more shared memory" : nullptr;
