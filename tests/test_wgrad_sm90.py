@@ -292,6 +292,9 @@ def test_hopper_sums_large_float32_gradients_on_tensor_cores(name: str, precisio
             *conv, pass_="wgrad", dtype="float32", precision=precision, channels_last=channels_last
         )
         plan = native.make_plan(float32, HOPPER)
+        if (name, precision, channels_last) == ("seed_3x3", "tf32", True):
+            assert plan.kernel == "mma_wgrad_256x128_nhwc"  # 7.1 ms where two parts take 10.8 (docs/perf-log.md)
+            continue
         assert plan.kernel.startswith("sm90_wgrad_") and plan.kernel.endswith("_f32")
         pays = name == "seed_3x3" or (name == "seed_5x7" and precision == "bf16x3")
         assert ("_floats_" in plan.kernel) == (pays and not channels_last)
