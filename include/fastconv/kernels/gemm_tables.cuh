@@ -19,7 +19,7 @@ struct GemmBuffers {
   T* out;
   Accumulator<T>* partial;
   OutputRun run;    // of `out`
-  bool accumulate;  // add to what the output holds
+  bool accumulate;  // add to what the output holds; of im2col, by multiply-adds alone
 };
 
 // In shared memory.

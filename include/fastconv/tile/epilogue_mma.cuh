@@ -8,8 +8,9 @@
 
 namespace fastconv {
 
-// Where a lane's four sums of a product lie in its warp's 64x64: those of 16 rows, two apart in `i`, by eight columns.
-// Of float32 the operands' order makes runs of four rows, and of four columns, of neighbouring products'.
+// Where a lane's four sums of a product lie in its warp's 64x64: in `half` of the product's 16 rows, and in column `i`
+// of the two that the lane has. Of float32 the operands' order makes runs of four rows, and of four columns, of
+// neighbouring products'.
 template <typename T>
 struct MmaSumPlace {
   static constexpr bool kRuns = sizeof(T) == 4;

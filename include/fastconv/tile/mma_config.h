@@ -15,8 +15,7 @@ inline constexpr int kMmaThreads = 32 * kMmaWarps;
 inline constexpr int kMmaChunkBytes = 16;  // that are copied and read at once
 inline constexpr int kMmaBlockBytes = 64;  // of depth that a warp goes through in two steps
 inline constexpr int kMaxMmaStages = 6;
-inline constexpr int kMmaTableHalf =
-    kMmaThreads / 2;  // of the depths whose Coords are in shared memory, see DepthTable
+inline constexpr int kMmaTableHalf = kMmaThreads / 2;                                 // depths, see DepthTable
 inline constexpr int kMmaSumBytes = kMmaWarps * kMmaWarpTile * kMmaWarpTile / 2 * 4;  // see epilogue_mma.cuh
 
 struct MmaConfig {

@@ -58,7 +58,8 @@ class MmaLoader {
         if (copy >= end) continue;
         const int first = lane() * kVector, chunk = Layout::chunk(line(copy), first / kChunk, kLength);
         const uint32_t to = stage + chunk * kMmaChunkBytes + first % kChunk * sizeof(T);
-        ptx::async_copy<kBytes>(to, source_ + fixed_.offset + other[i].offset, inside(other[i]));
+        ptx::async_copy<kBytes>(to, source_ + fixed_.offset + other[i].offset,
+                                exists<Access>(fixed_, other[i], extent_h_, extent_w_));
       }
     }
   }
@@ -66,14 +67,6 @@ class MmaLoader {
  private:
   static __device__ __forceinline__ int lane() { return static_cast<int>(threadIdx.x) % kLanes; }
   static __device__ __forceinline__ int line(int copy) { return copy * kStep + static_cast<int>(threadIdx.x) / kLanes; }
-  __device__ __forceinline__ bool inside(const Coord& other) const {
-    if constexpr (Access::kGather) {
-      return static_cast<uint32_t>(fixed_.h + other.h) < static_cast<uint32_t>(extent_h_) &&
-             static_cast<uint32_t>(fixed_.w + other.w) < static_cast<uint32_t>(extent_w_);
-    } else {
-      return fixed_.h + other.h >= 0;
-    }
-  }
 
   const T* source_;
   const Coord* rows_;
@@ -173,8 +166,9 @@ class MmaFragments {
   }
   __device__ __forceinline__ void operand(int /*step*/, int tile, uint32_t (&words)[kIsB ? 2 : 4]) const {
 #pragma unroll
-    for (int i = 0; i < (kIsB ? 2 : 4); ++i)
+    for (int i = 0; i < (kIsB ? 2 : 4); ++i) {
       words[i] = kIsB ? matrices_[tile / 2][tile % 2 * 2 + i] : matrices_[tile][i];
+    }
   }
 
  private:

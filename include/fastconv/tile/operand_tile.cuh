@@ -14,6 +14,17 @@ struct OperandAccess {
   static constexpr bool kGather = kPadded;   // h and w of its Coords are to be checked against the image
 };
 
+// Whether the element of a row and a depth is one of the tensor.
+template <typename Access>
+__device__ __forceinline__ bool exists(const Coord& a, const Coord& b, int32_t extent_h, int32_t extent_w) {
+  if constexpr (Access::kGather) {
+    return static_cast<uint32_t>(a.h + b.h) < static_cast<uint32_t>(extent_h) &&
+           static_cast<uint32_t>(a.w + b.w) < static_cast<uint32_t>(extent_w);
+  } else {
+    return a.h + b.h >= 0;
+  }
+}
+
 // Shared memory holds depth slices, each of all rows, in the accumulator's type, padded by one access so that stores
 // along the depth meet at most two to a bank.
 template <typename Acc, int kRows, int kDepth>
@@ -82,14 +93,7 @@ class OperandLoader {
   __device__ static int lane() { return static_cast<int>(threadIdx.x) % kLanes; }
   __device__ static int across(int i) { return static_cast<int>(threadIdx.x) / kLanes + i / kSlots * kStride; }
 
-  __device__ bool inside(const Coord& a, const Coord& b) const {
-    if constexpr (Access::kGather) {
-      return static_cast<uint32_t>(a.h + b.h) < static_cast<uint32_t>(extent_h_) &&
-             static_cast<uint32_t>(a.w + b.w) < static_cast<uint32_t>(extent_w_);
-    } else {
-      return a.h + b.h >= 0;
-    }
-  }
+  __device__ bool inside(const Coord& a, const Coord& b) const { return exists<Access>(a, b, extent_h_, extent_w_); }
 
   const T* source_;
   const Coord* rows_;
