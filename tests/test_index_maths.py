@@ -257,7 +257,8 @@ def test_depthwise_threads_form_every_product_once(
 @pytest.mark.parametrize("kernel", [k for k in DEPTHWISE_KERNELS if k.name.endswith("_tma")], ids=lambda k: k.name)
 def test_the_copy_engine_is_given_images_only(kernel: native.Kernel) -> None:
     """No batch, or images that all have one address, are no tensors to it."""
-    taps = int(kernel.name.split("_")[2][0])
+    taps = int(next(part for part in kernel.name.split("_") if part[0].isdigit())[0])
+    diagonal = "_diagonal_" in kernel.name
     factor = 2 if "s2" in kernel.name else 1
     device = native.DeviceSpec.cuda(90, 132, 227 << 10)
 
@@ -270,7 +271,8 @@ def test_the_copy_engine_is_given_images_only(kernel: native.Kernel) -> None:
                 (taps // 2, taps // 2),
                 groups=8,
                 pass_=kernel.pass_,
-                channels_last="nhwc" in kernel.name,
+                dtype="float16" if diagonal else "float32",
+                channels_last="nhwc" in kernel.name or diagonal,
                 x_strides=x,
                 y_strides=y,
             )

@@ -285,6 +285,17 @@ def test_depthwise_in_16_bits_and_channels_last_multiplies_by_diagonals(pass_: s
         assert not plan.kernel.startswith("depthwise_diagonal_"), (name, plan.kernel)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("pass_", PASSES)
+def test_the_copy_engine_brings_rows_to_diagonals_where_that_was_measured_faster(pass_: str, dtype: str) -> None:
+    large, small = PUBLIC["dw_7x7"], PUBLIC["dw_7x7"].with_(n=1)
+    fives = Problem(64, 672, 14, 14, 672, 5, 5, padding=(2, 2), groups=672)
+    for problem, arch in itertools.product([large, small, fives], GPUS):
+        kernel = native.make_plan(native_problem(problem, pass_, dtype=dtype, channels_last=True), GPUS[arch]).kernel
+        staged = arch == 90 and problem is not small
+        assert re.fullmatch(rf"depthwise_diagonal_{pass_}_\d_tma", kernel) if staged else "_tma" not in kernel, kernel
+
+
 @pytest.mark.parametrize(
     ("name", "dtype", "layouts"),
     [("dw_7x7", "float32", ["nchw", "nhwc"]), ("dw_5x5s2", "float32", ["nhwc"]), ("dw_5x5s2", "float16", ["nhwc"])],

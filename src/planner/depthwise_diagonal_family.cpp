@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "fastconv/core/integers.h"
+#include "fastconv/planner/copies.h"
 #include "fastconv/planner/cost_model.h"
 #include "fastconv/planner/sides.h"
 
@@ -17,6 +18,12 @@ constexpr double kRowCycles = 150;    // barrier, copies, and what products wait
 constexpr double kTargetCycles = 50;  // a row of targets: rounded, transposed, stored
 constexpr double kWaits = 1.2;        // times what is counted
 constexpr int64_t kReadTogether = 4;  // chunks: device memory is read 64 bytes at a time
+// The same of boxes, which warps multiply without a pause, as measured on an H100 and an H200.
+constexpr double kBoxedStartCycles = 2000, kTapsCycles = 280;  // of a block: the latter a product's operand
+constexpr double kBoxCycles = 250;                             // until all warps are done, and it is stored
+constexpr double kBytesOfBoxes = 640;                          // a cycle, that keep warps waiting
+constexpr double kEmptyBoxCycles = 400;                        // that has rows of targets alone
+constexpr double kOwnProductCycles = 10;                       // until a warp's next one
 
 // Padding as a window sees it that slides over the filter: dgrad of stride 1 does so with the last tap first.
 Pair padding_of(const DepthwiseDiagonalConfig& config, const ConvProblem& a) {
@@ -55,7 +62,23 @@ Blocks blocks_of(const ConvProblem& a, const DepthwiseDiagonalTiling& tiling) {
   return {chunks, columns, runs, double(a.n) * double(chunks) * double(columns) * double(runs)};
 }
 
-int32_t ring_bytes(const DepthwiseDiagonalConfig& config, const DepthwiseDiagonalTiling& tiling) {
+DiagonalBoxes boxes_of(const DepthwiseDiagonalConfig& config, const DepthwiseDiagonalTiling& tiling) {
+  constexpr int32_t kPattern = 8;  // pixels after which the copy engine's order of banks repeats
+  DiagonalBoxes boxes{};
+  boxes.pixel_bytes = tiling.chunks * kChunkBytes;
+  boxes.plane_pixels = round_up(config.staged(1, tiling.groups).plane(), kPattern);
+  boxes.plane_bytes = config.box_rows * boxes.row_bytes();
+  boxes.stage_bytes = round_up(config.advance() * boxes.plane_bytes, 1024);
+  boxes.target_row_bytes = kDiagonalColumns * tiling.groups * boxes.pixel_bytes;
+  return boxes;
+}
+
+int32_t smem_bytes(const DepthwiseDiagonalConfig& config, const DepthwiseDiagonalTiling& tiling) {
+  if (config.boxed()) {
+    const DiagonalBoxes boxes = boxes_of(config, tiling);
+    return 1024 + config.ahead * (boxes.stage_bytes + 16) +
+           kDiagonalTargetBoxes * config.box_rows * boxes.target_row_bytes;
+  }
   return (config.ahead + 1) * config.stage_rows() * config.staged(tiling.chunks, tiling.groups).bytes();
 }
 
@@ -67,6 +90,13 @@ int64_t stages_of(const DepthwiseDiagonalConfig& config, const ConvProblem& a, i
 // Rows of the source that a run reads: those that exist.
 int64_t rows_read(const DepthwiseDiagonalConfig& config, const ConvProblem& a, int64_t run_rows) {
   return std::min(source_side(a).h, stages_of(config, a, run_rows) * config.stage_rows());
+}
+
+// Of a multiprocessor, at once.
+int64_t resident_blocks(const DepthwiseDiagonalConfig& config, const DepthwiseDiagonalTiling& tiling,
+                        const DeviceSpec& device) {
+  const int64_t fit = device.smem_optin_bytes / smem_bytes(config, tiling);
+  return std::clamp<int64_t>(fit, 1, config.warps / (tiling.chunks * tiling.groups));
 }
 
 // Products and other instructions, of all warps.
@@ -81,6 +111,24 @@ double compute_us(const DepthwiseDiagonalConfig& config, const ConvProblem& a, c
   return kWaits * warps * warp / (4.0 * device.sm_count * kTensorCyclesPerUs);
 }
 
+// The same where a block goes through boxes of rows of its share of the images.
+double boxed_us(const DepthwiseDiagonalConfig& config, const ConvProblem& a, const DepthwiseDiagonalTiling& tiling,
+                const DeviceSpec& device) {
+  const Blocks blocks = blocks_of(a, tiling);
+  const int64_t work = blocks.of_chunks * blocks.of_columns, units = std::max<int64_t>(1, a.n * blocks.runs);
+  const int64_t resident = resident_blocks(config, tiling, device);
+  const double rounds = double(ceil_div(work * tiling.shares, resident * device.sm_count));
+  const int64_t at_once = std::min(resident, ceil_div(work * tiling.shares, device.sm_count));
+  const double warps = std::max(1., double(at_once * tiling.chunks * tiling.groups) / 4);  // of a quarter
+  const double operands = double(config.products()) * config.taps, start = kBoxedStartCycles + kTapsCycles * operands;
+  const double box = std::max(kWaits * kProductCycles * warps, kOwnProductCycles) * operands * config.box_rows +
+                     kBoxCycles + double(at_once) * boxes_of(config, tiling).stage_bytes / kBytesOfBoxes;
+  const double rows = double(ceil_div(rows_read(config, a, tiling.run_rows), config.box_rows));
+  const double all = double(ceil_div(stages_of(config, a, tiling.run_rows), config.box_rows));
+  const double unit = rows * box + std::max(0., all - rows) * kEmptyBoxCycles;
+  return rounds * (start + double(ceil_div(units, tiling.shares)) * unit) / kTensorCyclesPerUs;
+}
+
 // Blocks that are wide read few columns twice, and few of their warps may be idle; long runs read few rows twice; and
 // blocks should fill whole rounds.
 double time_us(const DepthwiseDiagonalConfig& config, const ConvProblem& a, const DepthwiseDiagonalTiling& tiling,
@@ -93,13 +141,23 @@ double time_us(const DepthwiseDiagonalConfig& config, const ConvProblem& a, cons
   const double bytes_read = double(round_up(tiling.chunks, kReadTogether) * kChunkBytes);  // of a pixel
   const double memory = double(a.n) * double(blocks.of_chunks) * bytes_read * (read + double(to.h) * double(to.w)) /
                         (kBytesPerUsPerSm * device.sm_count);
-  const int32_t warps = tiling.chunks * tiling.groups;
-  const double resident =
-      double(std::clamp<int64_t>(device.smem_optin_bytes / ring_bytes(config, tiling), 1, config.warps / warps));
+  if (config.boxed()) return std::max(memory, boxed_us(config, a, tiling, device));
+  const auto resident = static_cast<double>(resident_blocks(config, tiling, device));
   const double rounds = std::max(1., blocks.all) / (resident * device.sm_count);
   const double idle =
       rounds > 1 ? std::ceil(rounds) / rounds : std::max(1., device.sm_count / std::max(1., blocks.all));
   return idle * std::max(memory, compute_us(config, a, tiling, device));
+}
+
+// As many as fill the multiprocessors once, or so many fewer that all have as much to do.
+int32_t choose_shares(const DepthwiseDiagonalConfig& config, const ConvProblem& a,
+                      const DepthwiseDiagonalTiling& tiling, const DeviceSpec& device) {
+  const Blocks blocks = blocks_of(a, tiling);
+  const int64_t units = std::max<int64_t>(1, a.n * blocks.runs);
+  const int64_t work = std::max<int64_t>(1, blocks.of_chunks * blocks.of_columns);
+  const int64_t most = resident_blocks(config, tiling, device) * device.sm_count / work;
+  const int64_t longest = ceil_div(units, std::clamp<int64_t>(most, 1, units));
+  return static_cast<int32_t>(ceil_div(units, longest));
 }
 
 DepthwiseDiagonalTiling choose_tiling(const DepthwiseDiagonalConfig& config, const ConvProblem& a,
@@ -111,9 +169,11 @@ DepthwiseDiagonalTiling choose_tiling(const DepthwiseDiagonalConfig& config, con
     const auto run_rows = static_cast<int32_t>(round_up(ceil_div(rows, parts), shift));
     for (int32_t chunks = kMostDiagonalWarps; chunks >= 1; --chunks) {
       if (chunks > chunks_of(a)) continue;
+      if (config.boxed() && (chunks & (chunks - 1)) != 0) continue;  // rows of the copy engine's patterns
       for (int32_t groups = kMostDiagonalWarps / chunks; groups >= 1; --groups) {
-        const DepthwiseDiagonalTiling tiling{chunks, groups, run_rows};
-        if (groups > groups_of(a) || ring_bytes(config, tiling) > device.smem_optin_bytes) continue;
+        DepthwiseDiagonalTiling tiling{chunks, groups, run_rows};
+        if (config.boxed()) tiling.shares = choose_shares(config, a, tiling, device);
+        if (groups > groups_of(a) || smem_bytes(config, tiling) > device.smem_optin_bytes) continue;
         const double time = time_us(config, a, tiling, device);
         if (least == 0 || time < least) least = time, best = tiling;
       }
@@ -123,6 +183,30 @@ DepthwiseDiagonalTiling choose_tiling(const DepthwiseDiagonalConfig& config, con
 }
 
 }  // namespace
+
+const char* diagonal_boxes_why_not(const DepthwiseDiagonalConfig& config, const ConvProblem& problem,
+                                   const DeviceSpec& device) {
+  if (!config.boxed()) return nullptr;
+  if (device.arch != 90) return "needs compute capability 9.0";
+  auto readable = [](const Side& side) {
+    return copies(side.n, side.stride.n) && copies(side.h, side.stride.h) && copies(side.w, side.stride.w);
+  };
+  if (problem.n < 1 || !readable(source_side(problem)) || !readable(target_side(problem))) {
+    return "is read and stored by the copy engine: needs images that do not overlap, and no more than it can count";
+  }
+  return nullptr;
+}
+
+TensorMapSpec diagonal_map(const Side& side, int64_t channels, const uint32_t (&box)[4], uint32_t column_step,
+                           int32_t pixel_bytes) {
+  auto dimension = [](int64_t v) { return static_cast<uint64_t>(v); };
+  return {{dimension(channels), dimension(side.w), dimension(side.h), dimension(side.n), 1},
+          {stride_bytes(side.w, side.stride.w), stride_bytes(side.h, side.stride.h),
+           stride_bytes(side.n, side.stride.n), 16},
+          {box[0], box[1], box[2], box[3], 1},
+          {1, column_step, 1, 1, 1},
+          pixel_bytes > kChunkBytes ? pixel_bytes : 0};
+}
 
 const char* depthwise_diagonal_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
   const DepthwiseDiagonalConfig& config = entry.depthwise_diagonal;
@@ -142,7 +226,8 @@ const char* depthwise_diagonal_why_not(const KernelEntry& entry, const ConvProbl
       !channel_vectors(target_side(problem), problem, kChunk)) {
     return "reads 8 channels at a time: needs channels_last tensors, aligned";
   }
-  if (ring_bytes(config, {1, 1, 1}) > device.smem_optin_bytes) return "needs more shared memory";
+  if (const char* why_not = diagonal_boxes_why_not(config, problem, device)) return why_not;
+  if (smem_bytes(config, {1, 1, 1}) > device.smem_optin_bytes) return "needs more shared memory";
   if (blocks_of(problem, choose_tiling(config, problem, device)).all > INT32_MAX) {
     return "would need more blocks than a grid has";
   }
@@ -155,9 +240,10 @@ Plan depthwise_diagonal_plan(const KernelEntry& entry, const ConvProblem& proble
   Plan plan;
   plan.kernel = &entry;
   plan.depthwise_diagonal = tiling;
-  plan.grid = static_cast<int64_t>(blocks_of(problem, tiling).all);
+  const Blocks blocks = blocks_of(problem, tiling);
+  plan.grid = config.boxed() ? blocks.of_chunks * blocks.of_columns * tiling.shares : static_cast<int64_t>(blocks.all);
   plan.block_threads = 32 * tiling.chunks * tiling.groups;
-  plan.smem_bytes = ring_bytes(config, tiling);
+  plan.smem_bytes = smem_bytes(config, tiling);
   plan.cost_us = kLaunchUs + time_us(config, problem, tiling, device);
   return plan;
 }
@@ -185,7 +271,23 @@ DepthwiseDiagonalParams depthwise_diagonal_params(const Plan& plan, const ConvPr
   params.by_chunk_blocks = FastDivmod(std::max<int64_t>(1, blocks.of_chunks));
   params.by_column_blocks = FastDivmod(blocks.of_columns);
   params.by_runs = FastDivmod(blocks.runs);
+  if (config.boxed()) {
+    params.boxes = boxes_of(config, tiling);
+    params.units = static_cast<int32_t>(problem.n * blocks.runs), params.shares = tiling.shares;
+  }
   return params;
+}
+
+DiagonalMaps depthwise_diagonal_maps(const Plan& plan, const ConvProblem& problem) {
+  const DepthwiseDiagonalConfig& config = plan.kernel->depthwise_diagonal;
+  const DepthwiseDiagonalTiling& tiling = plan.depthwise_diagonal;
+  const DiagonalBoxes boxes = boxes_of(config, tiling);
+  const auto channels = static_cast<uint32_t>(tiling.chunks * kChunk), step = static_cast<uint32_t>(config.advance());
+  const auto columns = static_cast<uint32_t>(boxes.plane_pixels - 1) * step + 1;
+  const auto rows = static_cast<uint32_t>(config.box_rows);
+  const auto target_columns = static_cast<uint32_t>(kDiagonalColumns * tiling.groups);
+  return {diagonal_map(source_side(problem), problem.c, {channels, columns, rows, 1}, step, boxes.pixel_bytes),
+          diagonal_map(target_side(problem), problem.c, {channels, target_columns, 1, 1}, 1, boxes.pixel_bytes)};
 }
 
 }  // namespace fastconv

@@ -1,6 +1,8 @@
 #include <algorithm>
+#include <cmath>
 
 #include "fastconv/core/integers.h"
+#include "fastconv/planner/copies.h"
 #include "fastconv/planner/cost_model.h"
 #include "fastconv/planner/depthwise_diagonal_family.h"
 #include "fastconv/planner/sides.h"
@@ -10,7 +12,7 @@ namespace {
 
 constexpr double kProductCycles = 9;       // of a warp's quarter of a multiprocessor, with what they wait for
 constexpr double kStepCycles = 150;        // the same: barrier, addresses
-constexpr double kBlockCycles = 1500;      // until a block's first rows are there, and its sums stored
+constexpr double kBlockCycles = 6000;      // until a block's first rows are there, and its sums stored
 constexpr double kSliceCycles = 10;        // until a thread has added up one slice more
 constexpr double kShareOfBandwidth = 0.7;  // that few warps reach, measured on an H200
 constexpr double kBytesPerCycle = kShareOfBandwidth * kBytesPerUsPerSm / kTensorCyclesPerUs;
@@ -60,15 +62,69 @@ int64_t choose_columns(const DiagonalWgradConfig& config, const ConvProblem& a) 
   return best;
 }
 
+// Of the kernels to which the copy engine brings rows, measured on an H100.
+constexpr double kBoxedProductCycles = 6, kBoxedRowCycles = 20;
+constexpr double kBoxCycles = 250;  // until a stage is free again
+// Times what is counted, in tiles of several images, if two warps of a quarter have registers.
+constexpr double kWaitsOfImages = 1.25;
+
+DiagonalWgradBoxes boxes_of(const DiagonalWgradConfig& config, const ConvProblem& a, int64_t run_rows) {
+  DiagonalWgradBoxes boxes{};
+  boxes.columns = a.q() <= 8 ? 8 : a.q() <= 16 ? 16 : 32;
+  boxes.images = static_cast<int32_t>(config.columns()) / boxes.columns;
+  boxes.rows = config.box_rows;
+  boxes.pitch = round_up(boxes.columns + config.taps - 1, 8);
+  boxes.run_rows = static_cast<int32_t>(run_rows);
+  const int64_t tiles = ceil_div(a.q(), boxes.columns), runs = ceil_div(a.p(), run_rows);
+  boxes.units = static_cast<int32_t>(tiles * runs * ceil_div(a.n, boxes.images));
+  boxes.by_tiles = FastDivmod(tiles), boxes.by_runs = FastDivmod(runs);
+  return boxes;
+}
+
 struct Work {
   int64_t columns;   // of a tile
   int64_t rows = 0;  // of dy: of all tiles
   int64_t slices = 1;
   int32_t smem_bytes = 0;
   double cycles = 0;
+  int64_t run_rows = 0;  // boxed
 };
 
+Work boxed_work_of(const DiagonalWgradConfig& config, const ConvProblem& a, const DeviceSpec& device) {
+  Work best{};
+  best.columns = 1, best.run_rows = 1;
+  if (a.n == 0 || a.p() <= 0 || a.q() <= 0) return best;
+  const int64_t most_slices = std::max<int64_t>(1, kMaxWorkspaceBytes / (4 * a.k * a.r * a.s));
+  for (int64_t parts = 1; parts <= a.p(); parts *= 2) {
+    Work work{};
+    work.run_rows = std::min<int64_t>(ceil_div(a.p(), parts), kMostProducts / config.units());
+    const DiagonalWgradBoxes boxes = boxes_of(config, a, work.run_rows);
+    work.columns = boxes.columns;
+    work.smem_bytes = 1024 + config.ahead * (boxes.stage_bytes() + 16);
+    const int64_t resident =
+        std::clamp<int64_t>(device.smem_optin_bytes / (work.smem_bytes + 1024), 1, config.blocks());
+    const int64_t at_once = std::max<int64_t>(1, resident * device.sm_count / chunk_blocks(a));
+    const int64_t most_units = std::max<int64_t>(1, kMostProducts / config.units() / work.run_rows);
+    const int64_t units = std::min(most_units, ceil_div(boxes.units, std::min<int64_t>(at_once, boxes.units)));
+    work.slices = ceil_div(boxes.units, units);
+    if (work.slices > most_slices) continue;
+    const double rounds = double(ceil_div(work.slices, at_once));
+    // Products with rows of dy that a run lacks take their time, too.
+    const int64_t unit_boxes = ceil_div(work.run_rows + a.r - 1, int64_t{config.box_rows});
+    const double products = double(config.units()) * config.tap_pairs() * config.taps;
+    const double warps = std::min(double(resident), std::ceil(double(chunk_blocks(a) * work.slices) / device.sm_count));
+    const double row = warps * (kBoxedProductCycles * products + kBoxedRowCycles);
+    const double unit = (boxes.images > 1 && config.blocks() <= 2 ? kWaitsOfImages : 1) * double(unit_boxes) *
+                        (config.box_rows * row + kBoxCycles);
+    const double sum = work.slices > 1 ? kLaunchUs * kTensorCyclesPerUs + kSliceCycles * double(work.slices) : 0;
+    work.cycles = rounds * (double(units) * unit + kBlockCycles) + sum;
+    if (best.cycles == 0 || work.cycles < best.cycles) best = work;
+  }
+  return best;
+}
+
 Work work_of(const DiagonalWgradConfig& config, const ConvProblem& a, const DeviceSpec& device) {
+  if (config.boxed()) return boxed_work_of(config, a, device);
   Work work{};
   work.columns = 1;
   if (a.n == 0 || a.p() <= 0 || a.q() <= 0) return work;
@@ -123,7 +179,9 @@ const char* depthwise_diagonal_wgrad_why_not(const KernelEntry& entry, const Con
       kMaxExtent) {
     return "counts with 32 bits: fewer than 2^29 rows and columns";
   }
+  if (const char* why_not = diagonal_boxes_why_not(config, problem, device)) return why_not;
   const Work work = work_of(config, problem, device);
+  if (config.boxed() && problem.n > 0 && work.cycles == 0) return "would sum up too many pixels at once";
   if (double(chunk_blocks(problem)) * double(work.slices) > INT32_MAX) return "would need more blocks than a grid has";
   if (work.smem_bytes > device.smem_optin_bytes) return "needs more shared memory";
   // A pixel's distance from its tile's begin has 32 bits.
@@ -141,6 +199,7 @@ Plan depthwise_diagonal_wgrad_plan(const KernelEntry& entry, const ConvProblem& 
   Plan plan;
   plan.kernel = &entry;
   plan.depthwise_diagonal.columns = static_cast<int32_t>(work.columns);
+  plan.depthwise_diagonal.run_rows = static_cast<int32_t>(work.run_rows);
   plan.split = work.slices;
   plan.workspace_bytes = plan.split > 1 ? 4 * plan.split * problem.k * problem.r * problem.s : 0;
   plan.grid = chunk_blocks(problem) * plan.split;
@@ -162,6 +221,12 @@ DiagonalWgradParams depthwise_diagonal_wgrad_params(const Plan& plan, const Conv
   params.padding_w = static_cast<int32_t>(problem.padding.w);
   params.taps_h = static_cast<int32_t>(problem.r), params.taps_w = static_cast<int32_t>(problem.s);
   params.channels = static_cast<int32_t>(problem.c), params.images = static_cast<int32_t>(problem.n);
+  if (config.boxed()) {
+    params.boxes = boxes_of(config, problem, plan.depthwise_diagonal.run_rows);
+    params.boxes.slices = static_cast<int32_t>(plan.split);
+    params.by_chunks = FastDivmod(std::max<int64_t>(1, chunk_blocks(problem)));
+    return params;
+  }
   params.columns = plan.depthwise_diagonal.columns;
   params.all_columns = static_cast<int32_t>(problem.n * to.w);
   params.rows = static_cast<int32_t>(ceil_div(params.all_columns, params.columns) * to.h);
@@ -174,6 +239,16 @@ DiagonalWgradParams depthwise_diagonal_wgrad_params(const Plan& plan, const Conv
   params.by_plane = FastDivmod(plane);
   params.by_positions = FastDivmod(to.w + config.gap());
   return params;
+}
+
+DiagonalMaps depthwise_diagonal_wgrad_maps(const Plan& plan, const ConvProblem& problem) {
+  const DiagonalWgradBoxes boxes = boxes_of(config_of(*plan.kernel), problem, plan.depthwise_diagonal.run_rows);
+  const uint32_t channels = kDiagonalWgradWarps * kChunk;
+  const auto rows = static_cast<uint32_t>(boxes.rows), images = static_cast<uint32_t>(boxes.images);
+  const auto pitch = static_cast<uint32_t>(boxes.pitch), columns = static_cast<uint32_t>(boxes.columns);
+  const int32_t bytes = DiagonalWgradBoxes::kPixelBytes;
+  return {diagonal_map(source_side(problem), problem.c, {channels, pitch, rows, images}, 1, bytes),
+          diagonal_map(target_side(problem), problem.c, {channels, columns, rows, images}, 1, bytes)};
 }
 
 }  // namespace fastconv

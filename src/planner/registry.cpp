@@ -134,13 +134,13 @@ std::vector<KernelEntry> build_table() {
     entry.depthwise_diagonal = config;
     table.push_back(entry);
   };
-#define DEPTHWISE_DIAGONAL_KERNEL(name, kind, taps, stride, ahead, warps, dtypes)          \
-  {                                                                                        \
-    const DepthwiseDiagonalConfig config{DepthwiseKind::kind, taps, stride, ahead, warps}; \
-    add_diagonal("depthwise_diagonal_fprop_" #name, Pass::kFprop, config, dtypes);         \
-    add_diagonal("depthwise_diagonal_dgrad_" #name, Pass::kDgrad, config, dtypes);         \
-    add_diagonal("depthwise_diagonal_wgrad_" #name, Pass::kWgrad, config, dtypes);         \
-    ++line;                                                                                \
+#define DEPTHWISE_DIAGONAL_KERNEL(name, kind, taps, stride, ahead, warps, box_rows, dtypes)          \
+  {                                                                                                  \
+    const DepthwiseDiagonalConfig config{DepthwiseKind::kind, taps, stride, ahead, warps, box_rows}; \
+    add_diagonal("depthwise_diagonal_fprop_" #name, Pass::kFprop, config, dtypes);                   \
+    add_diagonal("depthwise_diagonal_dgrad_" #name, Pass::kDgrad, config, dtypes);                   \
+    add_diagonal("depthwise_diagonal_wgrad_" #name, Pass::kWgrad, config, dtypes);                   \
+    ++line;                                                                                          \
   }
 #include "../launch/configs/depthwise_diagonal.def"
 #undef DEPTHWISE_DIAGONAL_KERNEL

@@ -525,7 +525,7 @@ void engine_copy(uint32_t barrier, uint32_t bytes, std::function<void()> copy) {
 
 void engine_store(std::function<void()> store) { current().stores.back().push_back(std::move(store)); }
 void engine_store_commit() { current().stores.emplace_back(); }
-void engine_store_wait_read() { finish(current().stores, 0); }
+void engine_store_wait(int pending) { finish(current().stores, pending); }
 
 void warpgroup_multiply(std::function<void()> multiply) {
   if (in_haste()) return multiply();

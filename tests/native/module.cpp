@@ -392,8 +392,30 @@ Products depthwise_diagonal_wgrad_products(const ConvProblem& problem, const Ker
   const DiagonalWgradConfig config{kernel.depthwise_diagonal};
   const DepthwiseConfig rows = config.rows();
   const DiagonalWgradParams params = depthwise_diagonal_wgrad_params(plan, problem);
-  if (params.positions > config.most_positions()) throw std::runtime_error("more positions than threads copy");
   Products products;
+  for (int32_t index = 0; config.boxed() && index < params.boxes.units; ++index) {
+    const DiagonalWgradUnit unit(params, index);
+    for (int32_t i = 0; i < unit.steps * config.taps * config.columns() * params.taps_w; ++i) {
+      const int32_t s = i % params.taps_w, column = i / params.taps_w % config.columns();
+      const int32_t r = i / params.taps_w / config.columns() % config.taps;
+      const int32_t step = i / params.taps_w / config.columns() / config.taps;
+      const int32_t image = unit.image + column / params.boxes.columns, q = unit.column + column % params.boxes.columns;
+      const int32_t h = unit.row + step - params.padding_h, w = q - params.padding_w + s, p = step - r;
+      if (params.boxes.source_pixel(column) % params.boxes.pitch + s >= params.boxes.pitch) {
+        throw std::runtime_error("a pixel that is not staged");
+      }
+      if (r >= params.taps_h || p < 0 || p >= unit.outputs || h < 0 || h >= params.source_h || w < 0 ||
+          w >= params.source_w || q >= params.target_w || image >= params.images) {
+        continue;
+      }
+      const Strides &source = params.source_strides, &target = params.target_strides;
+      products.emplace_back(image * source.n + h * source.h + w * source.w,
+                            r * params.filter_strides.h + s * params.filter_strides.w,
+                            image * target.n + (unit.row + p) * target.h + q * target.w);
+    }
+  }
+  if (config.boxed()) return products;
+  if (params.positions > config.most_positions()) throw std::runtime_error("more positions than threads copy");
   auto add_row = [&](const DiagonalWgradTile& tile, int32_t h, int32_t to_h, int32_t r) {
     for (int32_t i = 0; i < config.columns() * params.taps_w; ++i) {
       const int32_t column = i / params.taps_w, s = i % params.taps_w;
@@ -424,7 +446,8 @@ Products depthwise_diagonal_wgrad_products(const ConvProblem& problem, const Ker
   return products;
 }
 
-// As the warps of the depthwise kernels with diagonal products stage columns, load them and multiply.
+// As the warps of the depthwise kernels with diagonal products stage columns, load them and multiply: row by row, or
+// box by box.
 Products depthwise_diagonal_products(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device) {
   if (problem.pass == Pass::kWgrad) return depthwise_diagonal_wgrad_products(problem, kernel, device);
   const Plan plan = kernel.plan(kernel, problem, device);
@@ -450,8 +473,22 @@ Products depthwise_diagonal_products(const ConvProblem& problem, const KernelEnt
       }
     }
   };
-  for (int32_t index = 0; index < plan.grid; ++index) {
-    const DiagonalBlock block = diagonal_block(params, index, plan.depthwise_diagonal.groups);
+  const DepthwiseDiagonalTiling& tiling = plan.depthwise_diagonal;
+  for (int32_t unit_index = 0; config.boxed() && unit_index < params.units; ++unit_index) {
+    const DiagonalUnit unit(config, params, unit_index);
+    for (int32_t i = 0; i < unit.boxes * config.box_rows * rows.slots(); ++i) {
+      const int32_t slot = i % rows.slots(), row = i / rows.slots(), r = rows.row_tap(slot, 0);
+      const int32_t output = unit.output + row + slot, h = unit.source_row + row;
+      if (r > last_h || output < 0 || output >= unit.outputs || h < 0 || h >= params.source_h) continue;
+      if (row / config.box_rows >= unit.row_boxes) throw std::runtime_error("a row that no box brings");
+      if (output >= unit.output + unit.boxes * config.box_rows) throw std::runtime_error("a target that no box stores");
+      for (int32_t column = 0; column < params.target_w; column += kDiagonalColumns * tiling.groups) {
+        add_row({unit.image, unit.row, column, 0}, h, unit.row + output, r);
+      }
+    }
+  }
+  for (int32_t index = 0; !config.boxed() && index < plan.grid; ++index) {
+    const DiagonalBlock block = diagonal_block(params, index, tiling.groups);
     if (block.chunk != 0) continue;
     const int32_t outputs = std::min(params.run_rows, params.target_h - block.row);
     const int32_t stages = params.stages(config, outputs), stage_rows = config.stage_rows();

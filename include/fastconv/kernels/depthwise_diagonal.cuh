@@ -48,6 +48,22 @@ __device__ __forceinline__ uint32_t diagonal_metadata() {
   return (min(channel % 4, 2u) | 3u << 2) * 0x11111111u;
 }
 
+__device__ __forceinline__ void copy_sums(const float (&from)[4], float (&to)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) to[i] = from[i];
+}
+
+// By definition: rows [row, last) of the two channels and columns that a lane stores, `column` and the next.
+template <typename T, DepthwiseDiagonalConfig kConfig>
+__device__ void compute_by_definition(const DepthwiseDiagonalParams& params, int32_t image, int32_t chunk, int32_t row,
+                                      int32_t last, int32_t column) {
+  for (int i = 0; i < 2 * kPairColumns; ++i) {
+    const auto channel = static_cast<int32_t>(chunk * kChunk + threadIdx.x % 4 * 2 + i % 2);
+    convolve_column_by_definition<T, kConfig.transposed(), kConfig.stride>(params, image, channel, channel, row, last,
+                                                                           column + i / 2);
+  }
+}
+
 // Output and input gradient. A block's warps are chunks of channels, times runs of columns.
 template <typename T, typename Line>
 __global__ void __launch_bounds__(32 * kMostDiagonalWarps, Line::kConfig.warps / kMostDiagonalWarps)
@@ -103,12 +119,8 @@ __global__ void __launch_bounds__(32 * kMostDiagonalWarps, Line::kConfig.warps /
 #pragma unroll
     for (float& sum : none) sum = kept(bias);
   }
-  auto copy = [](const float (&from)[4], float (&to)[4]) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) to[i] = from[i];
-  };
-#pragma unroll
-  for (auto& slot : sums) copy(none, slot);
+  for (auto& slot : sums) copy_sums(none, slot);
   const uint32_t metadata = kept(diagonal_metadata());
   // Lane i names the pixel of pair i % 8 in position i / 8.
   const int32_t position = lane / 8;
@@ -140,7 +152,8 @@ __global__ void __launch_bounds__(32 * kMostDiagonalWarps, Line::kConfig.warps /
 
   auto skip_stage = [&] {
 #pragma unroll
-    for (int slot = 0; slot < kSlots; ++slot) copy(slot + kShift < kSlots ? sums[slot + kShift] : none, sums[slot]);
+    for (int slot = 0; slot < kSlots; ++slot)
+      copy_sums(slot + kShift < kSlots ? sums[slot + kShift] : none, sums[slot]);
     store_first();
   };
   int32_t stage = 0;
@@ -172,7 +185,7 @@ __global__ void __launch_bounds__(32 * kMostDiagonalWarps, Line::kConfig.warps /
           if (r < kConfig.taps) {
             ptx::mma_sparse(T{}, sums[slot], diagonals[r][i], pixels[i], metadata, sum);
           } else if (old != slot) {
-            copy(sum, sums[slot]);
+            copy_sums(sum, sums[slot]);
           }
         }
       }
@@ -185,11 +198,7 @@ __global__ void __launch_bounds__(32 * kMostDiagonalWarps, Line::kConfig.warps /
   ptx::async_copy_wait<0>();
   if (!__any_sync(0xffffffffu, not_finite != 0)) return;
   // By definition: a zero beside the diagonals, or a row of padding, has met an infinity or NaN.
-  for (int i = 0; i < 2 * kPairColumns; ++i) {
-    const int32_t channel = (block.chunk + chunk) * kChunk + lane % 4 * 2 + i % 2;
-    convolve_column_by_definition<T, kConfig.transposed(), kConfig.stride>(
-        params, block.image, channel, channel, block.row, block.row + outputs, column + i / 2);
-  }
+  compute_by_definition<T, kConfig>(params, block.image, block.chunk + chunk, block.row, block.row + outputs, column);
 #endif
 }
 

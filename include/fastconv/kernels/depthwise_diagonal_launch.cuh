@@ -3,20 +3,29 @@
 
 #include "fastconv/kernels/depthwise_buffers.h"
 #include "fastconv/kernels/depthwise_diagonal.cuh"
-#include "fastconv/kernels/depthwise_diagonal_wgrad.cuh"
+#include "fastconv/kernels/depthwise_diagonal_sm90.cuh"
+#include "fastconv/kernels/depthwise_diagonal_wgrad_sm90.cuh"
 #include "fastconv/kernels/depthwise_reduce_launch.cuh"
 #include "fastconv/launch/dtype_of.cuh"
 #include "fastconv/launch/launch.cuh"
 #include "fastconv/launch/launchers.h"
+#include "fastconv/launch/tensor_map.h"
 #include "fastconv/planner/depthwise_diagonal_family.h"
 
 namespace fastconv {
 
 // One line of the .def as a type: nvcc knows no kernels whose template arguments are objects.
-template <DepthwiseKind kKind, int kTaps, int kStride, int kAhead, int kWarps>
+template <DepthwiseKind kKind, int kTaps, int kStride, int kAhead, int kWarps, int kBoxRows>
 struct DepthwiseDiagonalLine {
-  static constexpr DepthwiseDiagonalConfig kConfig{kKind, kTaps, kStride, kAhead, kWarps};
+  static constexpr DepthwiseDiagonalConfig kConfig{kKind, kTaps, kStride, kAhead, kWarps, kBoxRows};
 };
+
+template <typename Kernel, typename Params>
+void launch_boxed(const char* name, Kernel kernel, const LaunchShape& shape, Stream& stream, const Params& params,
+                  const DiagonalMaps& maps, DType dtype) {
+  launch(name, kernel, shape, stream, params, encode_tensor_map(maps.source, dtype, params.source),
+         encode_tensor_map(maps.target, dtype, params.target));
+}
 
 template <typename T, typename Line>
 void launch_depthwise_diagonal(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers,
@@ -27,12 +36,22 @@ void launch_depthwise_diagonal(const Plan& plan, const ConvProblem& problem, con
   if constexpr (Line::kConfig.kind == DepthwiseKind::kWeights) {
     DiagonalWgradParams params = depthwise_diagonal_wgrad_params(plan, problem);
     bind_buffers(params, plan, problem, buffers, true);
-    launch(name, depthwise_diagonal_wgrad<T, Line>, shape, stream, params);
+    if constexpr (Line::kConfig.boxed()) {
+      launch_boxed(name, depthwise_diagonal_wgrad_sm90<T, Line>, shape, stream, params,
+                   depthwise_diagonal_wgrad_maps(plan, problem), problem.dtype);
+    } else {
+      launch(name, depthwise_diagonal_wgrad<T, Line>, shape, stream, params);
+    }
     if (plan.split > 1) launch_depthwise_reduce<T>(plan, problem, buffers, stream);
   } else {
     DepthwiseDiagonalParams params = depthwise_diagonal_params(plan, problem);
     bind_buffers(params, plan, problem, buffers, !Line::kConfig.transposed());
-    launch(name, depthwise_diagonal<T, Line>, shape, stream, params);
+    if constexpr (Line::kConfig.boxed()) {
+      launch_boxed(name, depthwise_diagonal_sm90<T, Line>, shape, stream, params,
+                   depthwise_diagonal_maps(plan, problem), problem.dtype);
+    } else {
+      launch(name, depthwise_diagonal<T, Line>, shape, stream, params);
+    }
   }
 }
 
@@ -45,8 +64,9 @@ constexpr Launcher depthwise_diagonal_launcher_of() {
 template <typename T>
 Launcher depthwise_diagonal_launcher(int line) {
   static constexpr Launcher kLaunchers[] = {
-#define DEPTHWISE_DIAGONAL_KERNEL(name, kind, taps, stride, ahead, warps, dtypes) \
-  depthwise_diagonal_launcher_of<T, DepthwiseDiagonalLine<DepthwiseKind::kind, taps, stride, ahead, warps>, dtypes>(),
+#define DEPTHWISE_DIAGONAL_KERNEL(name, kind, taps, stride, ahead, warps, box_rows, dtypes)                           \
+  depthwise_diagonal_launcher_of<T, DepthwiseDiagonalLine<DepthwiseKind::kind, taps, stride, ahead, warps, box_rows>, \
+                                 dtypes>(),
 #include "../../../src/launch/configs/depthwise_diagonal.def"
 #undef DEPTHWISE_DIAGONAL_KERNEL
   };

@@ -12,6 +12,32 @@
 
 namespace fastconv {
 
+// A channel with itself: lane 4 * c + c / 2 has those sums of channel c.
+template <typename T, DiagonalWgradConfig kConfig>
+__device__ __forceinline__ void store_diagonal_sums(const DiagonalWgradParams& params, int32_t slice, int32_t channel,
+                                                    const float (&sums)[kConfig.taps][kConfig.tap_pairs()][4]) {
+  constexpr int kTaps = kConfig.taps;
+  const auto lane = static_cast<int32_t>(threadIdx.x) % 32;
+  const int32_t c = lane / 4, filter = channel + c;
+  if (lane % 4 != c / 2 || filter >= params.channels) return;
+#pragma unroll
+  for (int r = 0; r < kTaps; ++r) {
+#pragma unroll
+    for (int s = 0; s < kTaps; ++s) {
+      if (r >= params.taps_h || s >= params.taps_w) continue;
+      const float (&pair)[4] = sums[r][s / 2];
+      const float sum = c % 2 == 0 ? pair[s % 2 * 2] : pair[s % 2 * 2 + 1];
+      if (params.sums != nullptr) {
+        const int64_t all = int64_t{slice} * params.channels + filter;
+        params.sums[(all * params.taps_h + r) * params.taps_w + s] = sum;
+      } else {
+        const Strides& strides = params.filter_strides;
+        static_cast<T*>(params.dw)[filter * strides.n + r * strides.h + s * strides.w] = narrow<T>(sum);
+      }
+    }
+  }
+}
+
 // A block has some chunks of channels and a slice of the rows of all tiles.
 template <typename T, typename Line>
 __global__ void __launch_bounds__(kDiagonalWgradThreads, DiagonalWgradConfig{Line::kConfig}.blocks())
@@ -133,25 +159,7 @@ __global__ void __launch_bounds__(kDiagonalWgradThreads, DiagonalWgradConfig{Lin
     }
   }
 
-  // A channel with itself: lane 4 * c + c / 2 has those sums of channel c.
-  const int32_t c = lane / 4, filter = channel + c;
-  if (lane % 4 != c / 2 || filter >= params.channels) return;
-#pragma unroll
-  for (int r = 0; r < kTaps; ++r) {
-#pragma unroll
-    for (int s = 0; s < kTaps; ++s) {
-      if (r >= params.taps_h || s >= params.taps_w) continue;
-      const float (&pair)[4] = sums[r][s / 2];
-      const float sum = c % 2 == 0 ? pair[s % 2 * 2] : pair[s % 2 * 2 + 1];
-      if (params.sums != nullptr) {
-        const int64_t all = int64_t{slice} * params.channels + filter;
-        params.sums[(all * params.taps_h + r) * params.taps_w + s] = sum;
-      } else {
-        const Strides& strides = params.filter_strides;
-        static_cast<T*>(params.dw)[filter * strides.n + r * strides.h + s * strides.w] = narrow<T>(sum);
-      }
-    }
-  }
+  store_diagonal_sums<T, kConfig>(params, slice, channel, sums);
 #endif
 }
 

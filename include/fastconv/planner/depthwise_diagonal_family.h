@@ -3,8 +3,10 @@
 
 #include "fastconv/planner/planner.h"
 #include "fastconv/planner/registry.h"
+#include "fastconv/planner/sides.h"
 #include "fastconv/tile/depthwise_diagonal.h"
 #include "fastconv/tile/depthwise_diagonal_wgrad.h"
+#include "fastconv/tile/tensor_map_spec.h"
 
 namespace fastconv {
 
@@ -13,11 +15,24 @@ Plan depthwise_diagonal_plan(const KernelEntry& entry, const ConvProblem& proble
 
 // All but the addresses.
 DepthwiseDiagonalParams depthwise_diagonal_params(const Plan& plan, const ConvProblem& problem);
+// Where the copy engine brings rows: what it reads, and what it stores.
+struct DiagonalMaps {
+  TensorMapSpec source, target;
+};
+DiagonalMaps depthwise_diagonal_maps(const Plan& plan, const ConvProblem& problem);
+
+// Of both: whether the copy engine, if the kernel needs it, can move the tensors; and one of them, with boxes of
+// channels, columns, rows and images.
+const char* diagonal_boxes_why_not(const DepthwiseDiagonalConfig& config, const ConvProblem& problem,
+                                   const DeviceSpec& device);
+TensorMapSpec diagonal_map(const Side& side, int64_t channels, const uint32_t (&box)[4], uint32_t column_step,
+                           int32_t pixel_bytes);
 
 // The weight gradient.
 const char* depthwise_diagonal_wgrad_why_not(const KernelEntry& entry, const ConvProblem& problem,
                                              const DeviceSpec& device);
 Plan depthwise_diagonal_wgrad_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
 DiagonalWgradParams depthwise_diagonal_wgrad_params(const Plan& plan, const ConvProblem& problem);
+DiagonalMaps depthwise_diagonal_wgrad_maps(const Plan& plan, const ConvProblem& problem);
 
 }  // namespace fastconv

@@ -60,6 +60,12 @@ __device__ __forceinline__ void stmatrix4(uint32_t address, const uint32_t (&v)[
   }
 }
 
+// Transposed.
+__device__ __forceinline__ void stmatrix2(uint32_t address, const uint32_t (&v)[2]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(address), "r"(v[0]), "r"(v[1])
+               : "memory");
+}
+
 __device__ __forceinline__ uint16_t load_shared2(uint32_t address) {
   uint16_t v;
   asm volatile("ld.shared.b16 %0, [%1];" : "=h"(v) : "r"(address) : "memory");

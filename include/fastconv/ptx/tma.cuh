@@ -17,8 +17,8 @@ __device__ __forceinline__ void tma_load(uint32_t smem, const CUtensorMap* map, 
       : "memory");
 }
 
-// The way back. What lies outside is not written. The copies of a thread since the last commit are a group; their
-// shared memory is free once they have read it.
+// The way back. What lies outside is not written; a box that begins before the tensor is an illegal instruction. The
+// copies of a thread since the last commit are a group; their shared memory is free once they have read it.
 __device__ __forceinline__ void tma_store(const CUtensorMap* map, uint32_t smem, int32_t i0, int32_t i1, int32_t i2,
                                           int32_t i3, int32_t i4) {
   asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(map),
@@ -26,7 +26,13 @@ __device__ __forceinline__ void tma_store(const CUtensorMap* map, uint32_t smem,
                : "memory");
 }
 __device__ __forceinline__ void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-__device__ __forceinline__ void bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+// Of all groups but the last kLeft.
+template <int kLeft = 0>
+__device__ __forceinline__ void bulk_wait_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kLeft) : "memory");
+}
+// Until they have written, too.
+__device__ __forceinline__ void bulk_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
 // Contiguous bytes; both addresses and the size are multiples of 16.
 __device__ __forceinline__ void bulk_load(uint32_t smem, const void* global, uint32_t bytes, uint32_t barrier) {

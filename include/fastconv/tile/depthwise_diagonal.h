@@ -5,7 +5,8 @@
 // "mma.sp"). The other operand are pixels as they lie: 16 bytes a pixel, the positions of 8 pairs.
 //
 // A warp has 8 channels, a chunk, of 8 pairs. Rows of the source pass through shared memory, where a block's warps,
-// some chunks times some runs of 16 columns, share them.
+// some chunks times some runs of 16 columns, share them. Threads copy rows one by one or, on sm_90a, the copy engine
+// boxes of a few, and rows of targets back.
 #pragma once
 
 #include <cstdint>
@@ -45,6 +46,7 @@ struct DepthwiseDiagonalConfig {
   int32_t stride;  // in both dimensions
   int32_t ahead;   // stages that are on their way while one is multiplied: as many rows of the source as a shift takes
   int32_t warps;   // that a multiprocessor has registers for
+  int32_t box_rows = 0;  // of a stage, if the copy engine brings them
 
   // Rows pass one by one, as in the kernels of multiply-adds.
   constexpr DepthwiseConfig rows() const { return {kind, taps, stride, Lanes::kChannels, kChunk, 1, ahead, 1}; }
@@ -63,12 +65,29 @@ struct DepthwiseDiagonalConfig {
   // Columns that each thread of a block copies, at most.
   constexpr int32_t copies() const { return static_cast<int32_t>(ceil_div(staged(1, 1).columns, 32)); }
   constexpr int32_t stage_rows() const { return rows().rows_a_shift(); }
+  constexpr bool boxed() const { return box_rows > 0; }
 };
+
+// What the copy engine moves for a block, as it lies in shared memory: pixels of the block's channels, of the source in
+// a plane for each column % advance, whose rows repeat the engine's pattern of banks (see swizzled()).
+struct DiagonalBoxes {
+  int32_t pixel_bytes, plane_pixels;  // pixels of a row of a plane
+  int32_t plane_bytes, stage_bytes;
+  int32_t target_row_bytes;
+
+  FASTCONV_HOST_DEVICE constexpr int32_t row_bytes() const { return plane_pixels * pixel_bytes; }
+  // Where byte `offset` of a stage lies in it.
+  FASTCONV_HOST_DEVICE constexpr uint32_t swizzled(uint32_t offset) const {
+    return offset ^ (offset >> 3 & static_cast<uint32_t>(pixel_bytes - kChunkBytes));
+  }
+};
+inline constexpr int32_t kDiagonalTargetBoxes = 3;  // being written, and being stored
 
 struct DepthwiseDiagonalTiling {
   int32_t chunks, groups;  // of a block: warps of other channels, and of other columns
   int32_t run_rows;        // of targets, that pass through one block
   int32_t columns = 0;     // wgrad: of a tile
+  int32_t shares = 1;      // boxed: of the runs of all images
 };
 
 struct DepthwiseDiagonalParams : DepthwiseWindows {
@@ -80,6 +99,8 @@ struct DepthwiseDiagonalParams : DepthwiseWindows {
   int32_t run_rows;
   FastDivmod by_staged_chunks;
   FastDivmod by_chunk_blocks, by_column_blocks, by_runs;
+  DiagonalBoxes boxes;    // if the copy engine brings rows; then a block has
+  int32_t units, shares;  // every so manieth run of rows of all images
 
   // The first that a run sees.
   FASTCONV_HOST_DEVICE int32_t first_row(const DepthwiseDiagonalConfig& config, int32_t target_row) const {
@@ -109,6 +130,30 @@ FASTCONV_HOST_DEVICE DiagonalBlock diagonal_block(const DepthwiseDiagonalParams&
   at.chunk *= params.staged.chunks, at.column *= kDiagonalColumns * groups, at.row *= params.run_rows;
   return at;
 }
+// A run of rows of an image, box by box: box i has rows of the source from source_row + i * box_rows on, and the target
+// rows that they complete, from `output` + i * box_rows on, counted from the run's first; not all of these exist.
+struct DiagonalUnit {
+  int32_t image, row, outputs;
+  int32_t source_row, output;
+  int32_t row_boxes, boxes;  // with rows of the source that exist, which come first; all
+
+  FASTCONV_HOST_DEVICE DiagonalUnit(const DepthwiseDiagonalConfig& config, const DepthwiseDiagonalParams& params,
+                                    int32_t unit) {
+    params.by_runs.divmod(unit, image, row);
+    row *= params.run_rows;
+    outputs = params.target_h - row;
+    if (outputs > params.run_rows) outputs = params.run_rows;
+    source_row = params.first_row(config, row), output = params.first_output;
+    int32_t end = source_row + params.seen(config, outputs);
+    if (end > params.source_h) end = params.source_h;
+    // Rows of padding above are left out, as if the filter were finite.
+    while (source_row < 0 && output < 0) ++source_row, ++output;
+    const int32_t rows = end - source_row;
+    row_boxes = rows > 0 ? (rows + config.box_rows - 1) / config.box_rows : 0;
+    boxes = (outputs - output + config.box_rows - 1) / config.box_rows;
+  }
+};
+
 // The column of the source that a block has staged first.
 FASTCONV_HOST_DEVICE int32_t diagonal_source_column(const DepthwiseDiagonalConfig& config,
                                                     const DepthwiseDiagonalParams& params, const DiagonalBlock& block) {

@@ -33,6 +33,34 @@ struct DiagonalWgradConfig : DepthwiseDiagonalConfig {
   constexpr int32_t target_positions() const { return columns() + 2; }
 };
 
+// What the copy engine moves for a block: a few rows of some columns of an image, or of as many images as make up a
+// tile's columns, of x with those that its taps see beside them. In shared memory [image][row][column] of a block's
+// channels, first of x, then of dy; rows repeat the engine's pattern of banks.
+struct DiagonalWgradBoxes {
+  static constexpr int32_t kPixelBytes = kDiagonalWgradWarps * kChunkBytes;
+  int32_t columns, images;  // of a tile: 32 in all
+  int32_t rows, pitch;      // of a box; pixels of a row of x
+  int32_t run_rows;         // of dy, that are a unit
+  int32_t units, slices;    // a slice has every so manieth unit
+  FastDivmod by_tiles, by_runs;
+
+  FASTCONV_HOST_DEVICE int32_t source_row_bytes() const { return pitch * kPixelBytes; }
+  FASTCONV_HOST_DEVICE int32_t target_row_bytes() const { return columns * kPixelBytes; }
+  FASTCONV_HOST_DEVICE int32_t target_offset() const { return images * rows * source_row_bytes(); }
+  FASTCONV_HOST_DEVICE int32_t bytes() const { return target_offset() + images * rows * target_row_bytes(); }
+  FASTCONV_HOST_DEVICE int32_t stage_bytes() const { return (bytes() + 1023) / 1024 * 1024; }
+  // Where column `column` of a tile lies in the first row of x, at its first tap, and of dy.
+  FASTCONV_HOST_DEVICE int32_t source_pixel(int32_t column) const {
+    return column / columns * rows * pitch + column % columns;
+  }
+  FASTCONV_HOST_DEVICE int32_t target_pixel(int32_t column) const {
+    return column / columns * rows * columns + column % columns;
+  }
+  FASTCONV_HOST_DEVICE static constexpr uint32_t swizzled(uint32_t offset) {
+    return offset ^ (offset >> 3 & static_cast<uint32_t>(kPixelBytes - kChunkBytes));
+  }
+};
+
 struct DiagonalWgradParams : DepthwiseWindows {
   int32_t channels, images;
   int32_t columns, all_columns;       // of dy: of a tile, and of all images
@@ -41,9 +69,29 @@ struct DiagonalWgradParams : DepthwiseWindows {
   FastDivmod by_chunks;               // of channels, a block each
   FastDivmod by_rows, by_columns;     // of dy: of a tile, of an image
   FastDivmod by_plane, by_positions;  // of x: of a phase, and an image's of it
+  DiagonalWgradBoxes boxes;           // if the copy engine brings rows, and then nothing of the above but channels
 
   FASTCONV_HOST_DEVICE int32_t stage_bytes(const DiagonalWgradConfig& config) const {
     return (config.stride * positions + config.target_positions()) * kDiagonalWgradWarps * kChunkBytes;
+  }
+};
+
+// A run of rows of dy, of the columns of one tile. Step i has row `row` + i of dy, and of x the one that it meets with
+// the first row of taps.
+struct DiagonalWgradUnit {
+  int32_t image, column, row;  // of dy: the first
+  int32_t outputs, steps;
+
+  FASTCONV_HOST_DEVICE DiagonalWgradUnit(const DiagonalWgradParams& params, int32_t index) {
+    params.boxes.by_tiles.divmod(index, index, column);
+    params.boxes.by_runs.divmod(index, image, row);
+    column *= params.boxes.columns, image *= params.boxes.images, row *= params.boxes.run_rows;
+    outputs = params.target_h - row;
+    if (outputs > params.boxes.run_rows) outputs = params.boxes.run_rows;
+    steps = outputs + params.taps_h - 1;
+    const int32_t left = params.source_h + params.padding_h - row;  // with rows of x, or of padding above
+    if (steps > left) steps = left;
+    if (steps < 1) steps = 1;
   }
 };
 

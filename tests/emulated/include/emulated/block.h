@@ -103,7 +103,7 @@ void engine_copy(uint32_t barrier, uint32_t bytes, std::function<void()> copy);
 // Of the thread, in groups.
 void engine_store(std::function<void()> store);
 void engine_store_commit();
-void engine_store_wait_read();
+void engine_store_wait(int pending);
 
 // By a warpgroup: products in groups. `multiply` runs before the thread returns from the wait for its group.
 void warpgroup_multiply(std::function<void()> multiply);

@@ -43,14 +43,14 @@ void ldmatrix2(uint32_t address, uint32_t (&v)[2]) {
   v[0] = four[0], v[1] = four[1];
 }
 
-template <bool kTranspose>
-void stmatrix4(uint32_t address, const uint32_t (&v)[4]) {
+template <bool kTranspose, int kMatrices>
+void store_matrices(uint32_t address, const uint32_t (&v)[kMatrices]) {
   struct Mine {
     uint32_t address;
     const uint32_t* v;
   } mine{address, v};
-  emulated::with_warp("stmatrix4", mine, [](const auto& lanes) {
-    for (int i = 0; i < 4; ++i) {
+  emulated::with_warp("stmatrix", mine, [](const auto& lanes) {
+    for (int i = 0; i < kMatrices; ++i) {
       Matrix matrix;
       for (int lane = 0; lane < 32; ++lane) std::memcpy(&matrix.at[lane / 4][2 * (lane % 4)], &lanes[lane]->v[i], 4);
       for (int row = 0; row < 8; ++row) {
@@ -61,6 +61,12 @@ void stmatrix4(uint32_t address, const uint32_t (&v)[4]) {
     }
   });
 }
+
+template <bool kTranspose>
+void stmatrix4(uint32_t address, const uint32_t (&v)[4]) {
+  store_matrices<kTranspose>(address, v);
+}
+inline void stmatrix2(uint32_t address, const uint32_t (&v)[2]) { store_matrices<true>(address, v); }
 
 inline uint32_t transpose_matrix(uint32_t v) {
   emulated::with_warp("transpose_matrix", v, [](const auto& lanes) {

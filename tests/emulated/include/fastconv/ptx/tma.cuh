@@ -3,6 +3,7 @@
 
 #include <cuda.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "emulated/cuda.h"
@@ -68,6 +69,7 @@ inline void tma_load(uint32_t smem, const CUtensorMap* map, int32_t i0, int32_t 
 
 inline void tma_store(const CUtensorMap* map, uint32_t smem, int32_t i0, int32_t i1, int32_t i2, int32_t i3,
                       int32_t i4) {
+  if (std::min({i0, i1, i2, i3, i4}) < 0) emulated::fail("a box that is stored begins before the tensor");
   emulated::engine_store([=, map = *map] {
     const int bytes = map.element_bytes;
     tma::for_each_element(map, smem, {i0, i1, i2, i3, i4}, [&](uint32_t from, const char* to) {
@@ -77,7 +79,11 @@ inline void tma_store(const CUtensorMap* map, uint32_t smem, int32_t i0, int32_t
   });
 }
 inline void bulk_commit() { emulated::engine_store_commit(); }
-inline void bulk_wait_read() { emulated::engine_store_wait_read(); }
+template <int kLeft = 0>
+void bulk_wait_read() {
+  emulated::engine_store_wait(kLeft);
+}
+inline void bulk_wait() { emulated::engine_store_wait(0); }
 
 inline void bulk_load(uint32_t smem, const void* global, uint32_t bytes, uint32_t barrier) {
   if (bytes % 16 != 0) emulated::fail("the copy engine moves 16 bytes at once");

@@ -1,0 +1,165 @@
+// Weight gradient of a depthwise convolution by matrix products for sm_90a, channels side by side, 16 bits: as
+// depthwise_diagonal_wgrad, but the copy engine brings rows of x and dy in boxes of a few, which a warp multiplies
+// without a pause.
+#pragma once
+
+#include "fastconv/kernels/depthwise_diagonal_wgrad.cuh"
+#include "fastconv/ptx/tma.cuh"
+#include "fastconv/tile/ring.cuh"
+
+namespace fastconv {
+
+// The boxes of a block's units, one after the other, by one thread.
+template <DepthwiseDiagonalConfig kConfig>
+class DiagonalWgradLoads {
+ public:
+  __device__ DiagonalWgradLoads(const DiagonalWgradParams& params, const CUtensorMap& source_map,
+                                const CUtensorMap& target_map, int32_t channel, int32_t first_unit, const Ring& ring)
+      : params_(params),
+        source_map_(source_map),
+        target_map_(target_map),
+        ring_(ring),
+        channel_(channel),
+        index_(first_unit),
+        unit_(params, index_) {}
+
+  __device__ void next() {
+    if (index_ >= params_.boxes.units) return;
+    const DiagonalWgradBoxes& boxes = params_.boxes;
+    const int32_t row = unit_.row + box_ * kConfig.box_rows;
+    ptx::mbarrier_arrive_expect(ring_.full(), boxes.bytes());
+    ptx::tma_load(ring_.stage(), &source_map_, channel_, unit_.column - params_.padding_w, row - params_.padding_h,
+                  unit_.image, 0, ring_.full());
+    ptx::tma_load(ring_.stage() + boxes.target_offset(), &target_map_, channel_, unit_.column, row, unit_.image, 0,
+                  ring_.full());
+    ring_.next();
+    if (++box_ * kConfig.box_rows < unit_.steps) return;
+    box_ = 0, index_ += params_.boxes.slices;
+    unit_ = DiagonalWgradUnit(params_, index_);
+  }
+
+ private:
+  const DiagonalWgradParams& params_;
+  const CUtensorMap &source_map_, &target_map_;
+  Ring ring_;
+  int32_t channel_, index_, box_ = 0;
+  DiagonalWgradUnit unit_;
+};
+
+// A block has some chunks of channels, a warp each, and every so manieth unit.
+template <typename T, typename Line>
+__global__ void __launch_bounds__(kDiagonalWgradThreads, DiagonalWgradConfig{Line::kConfig}.blocks())
+    depthwise_diagonal_wgrad_sm90(const __grid_constant__ DiagonalWgradParams params,
+                                  const __grid_constant__ CUtensorMap source_map,
+                                  const __grid_constant__ CUtensorMap target_map) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  ptx::follow_previous_kernel();
+  constexpr DiagonalWgradConfig kConfig{Line::kConfig};
+  constexpr int kTaps = kConfig.taps, kUnits = kConfig.units(), kTapPairs = kConfig.tap_pairs();
+  constexpr int kBoxRows = kConfig.box_rows, kEarlier = kTaps - 1;
+  static_assert(kConfig.stride == 1 && kUnits == 2);
+  extern __shared__ uint8_t smem_raw[];
+  const DiagonalWgradBoxes& boxes = params.boxes;
+  const int32_t lane = static_cast<int32_t>(threadIdx.x) % 32;
+  const int32_t warp = __shfl_sync(0xffffffffu, static_cast<int32_t>(threadIdx.x) / 32, 0);
+  Ring ring;
+  ring.data = (ptx::smem_address(smem_raw) + 1023) & ~1023u;  // swizzling goes by absolute address
+  ring.stage_bytes = boxes.stage_bytes(), ring.stages = kConfig.ahead;
+  ring.barriers = ring.data + ring.stages * ring.stage_bytes;
+  ring.init(warp, kDiagonalWgradWarps, lane, 1, kDiagonalWgradWarps);
+  ptx::mbarrier_init_fence();
+  __syncthreads();
+
+  int32_t slice, first_channel;
+  params.by_chunks.divmod(static_cast<int32_t>(blockIdx.x), slice, first_channel);
+  first_channel *= kDiagonalWgradWarps * kChunk;
+  DiagonalWgradLoads<Line::kConfig> loads(params, source_map, target_map, first_channel, slice, ring);
+  const bool copies = threadIdx.x == 0;
+  for (int i = 0; copies && i < kConfig.ahead; ++i) loads.next();
+
+  // Lane i names pixel i % 8 of a matrix. Of x matrices are eight columns at a pair's first tap, at its second, and
+  // then the next eight; of dy the four of both units.
+  uint32_t windows[kTapPairs];
+#pragma unroll
+  for (int pair = 0; pair < kTapPairs; ++pair) {
+    const int32_t pixel = boxes.source_pixel(lane / 16 * 8 + lane % 8) + lane / 8 % 2 + 2 * pair;
+    windows[pair] = ring.data + boxes.swizzled(pixel * boxes.kPixelBytes + warp * kChunkBytes);
+  }
+  const uint32_t target = ring.data + boxes.target_offset() +
+                          boxes.swizzled(boxes.target_pixel(lane) * boxes.kPixelBytes + warp * kChunkBytes);
+  const int32_t unit_bytes = boxes.source_pixel(kDiagonalWgradPixels) * boxes.kPixelBytes;
+
+  float sums[kTaps][kTapPairs][4] = {};
+  // Rows of dy before the box's, the last one first, and the box's.
+  uint32_t earlier[kEarlier][4] = {}, rows[kBoxRows][4];
+#pragma unroll 1
+  for (int32_t index = slice; index < boxes.units; index += boxes.slices) {
+    const DiagonalWgradUnit unit(params, index);
+#pragma unroll 1
+    for (int32_t step = 0; step < unit.steps; step += kBoxRows) {
+      ring.wait_full();
+      const uint32_t stage = ring.index * ring.stage_bytes;
+      auto read_target = [&](int row) {
+        ptx::ldmatrix4<true>(target + (stage + row * boxes.target_row_bytes()), rows[row]);
+      };
+      // Unit and pair of taps: i = u * kTapPairs + pair.
+      auto read_source = [&](int row, int i, uint32_t (&columns)[4]) {
+        const uint32_t at = stage + row * boxes.source_row_bytes() + i / kTapPairs * unit_bytes;
+        ptx::ldmatrix4<true>(windows[i % kTapPairs] + at, columns);
+      };
+      auto multiply = [&](int row, int i, int r, const uint32_t (&columns)[4]) {
+        const uint32_t (&dy)[4] = r <= row ? rows[row - r] : earlier[r - row - 1];
+        const int u = i / kTapPairs;
+        ptx::mma(T{}, sums[r][i % kTapPairs], columns, dy[2 * u], dy[2 * u + 1]);
+      };
+      constexpr int kColumns = kUnits * kTapPairs;
+      const int32_t h = unit.row + step - params.padding_h;
+      if (step >= kEarlier && step + kBoxRows <= unit.outputs && h >= 0 && h + kBoxRows <= params.source_h) {
+#pragma unroll
+        for (int row = 0; row < kBoxRows; ++row) {
+          read_target(row);
+          uint32_t columns[2][4];
+          read_source(row, 0, columns[0]);
+#pragma unroll
+          for (int i = 0; i < kColumns; ++i) {
+            if (i + 1 < kColumns) read_source(row, i + 1, columns[(i + 1) % 2]);
+#pragma unroll
+            for (int r = 0; r < kTaps; ++r) multiply(row, i, r, columns[i % 2]);
+          }
+        }
+      } else {
+        // Rows of dy that the run lacks are left out: what x has there may be no number.
+#pragma unroll
+        for (int row = 0; row < kBoxRows; ++row) {
+          read_target(row);
+          if (h + row < 0 || h + row >= params.source_h) continue;
+          uint32_t columns[kColumns][4];
+#pragma unroll
+          for (int i = 0; i < kColumns; ++i) read_source(row, i, columns[i]);
+#pragma unroll
+          for (int r = 0; r < kTaps; ++r) {
+            if (step + row - r < 0 || step + row - r >= unit.outputs) continue;
+#pragma unroll
+            for (int i = 0; i < kColumns; ++i) multiply(row, i, r, columns[i]);
+          }
+        }
+      }
+#pragma unroll
+      for (int i = kEarlier - 1; i >= 0; --i) {
+#pragma unroll
+        for (int k = 0; k < 4; ++k) earlier[i][k] = i < kBoxRows ? rows[kBoxRows - 1 - i][k] : earlier[i - kBoxRows][k];
+      }
+      __syncwarp();
+      if (lane == 0) ptx::mbarrier_arrive(ring.empty());
+      if (copies) {
+        ptx::mbarrier_wait(ring.empty(), ring.parity);
+        loads.next();
+      }
+      ring.next();
+    }
+  }
+  store_diagonal_sums<T, kConfig>(params, slice, first_channel + warp * kChunk, sums);
+#endif
+}
+
+}  // namespace fastconv
