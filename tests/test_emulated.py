@@ -6,6 +6,7 @@ import collections
 import functools
 import itertools
 import math
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -192,6 +193,21 @@ def test_emulated_kernels_and_values_that_are_not_finite(
     finite = expected.value.isfinite()
     error, bound = (result.value.double() - expected.value).abs(), expected.bound(dtype)
     assert (error[finite] <= bound[finite]).all()
+
+
+@pytest.mark.parametrize("kernel", [k for k in KERNELS if re.search(r"diagonal_wgrad_\d(_tma)?$", str(k.id))])
+@given(data=st.data(), seed=st.integers(0, 2**31), special=st.sampled_from([math.inf, math.nan]))
+@settings(max_examples=20)
+def test_values_that_are_not_finite_reach_taps_that_meet_them(
+    kernel: native.Kernel, data: st.DataObject, seed: int, special: float
+) -> None:
+    """Not those that a column beyond the image would meet, or a row that a run of rows lacks."""
+    problem, view = data.draw(small_problems(kernel.name)), source_view(kernel)
+    o = operands(problem, torch.float16, "cpu", seed, (view, "contiguous", view))
+    o.input[tuple(data.draw(st.integers(0, size - 1)) for size in o.input.shape)] = special
+    result = run(kernel, o, problem, view=view)
+    assert result is not None, "refused"
+    assert torch.equal(result.value.isfinite(), expect_pass("wgrad", o, problem).value.isfinite())
 
 
 @dataclass

@@ -12,6 +12,7 @@ namespace fastconv {
 namespace {
 
 // Cycles of a warp's quarter of a multiprocessor. A product was measured on an H200, the others are instructions.
+constexpr int32_t kReservedBytes = 1024;  // of shared memory, a block
 constexpr double kProductCycles = 8;
 constexpr double kStartCycles = 400;  // of a warp: taps, addresses
 constexpr double kRowCycles = 150;    // barrier, copies, and what products wait for
@@ -95,7 +96,7 @@ int64_t rows_read(const DepthwiseDiagonalConfig& config, const ConvProblem& a, i
 // Of a multiprocessor, at once.
 int64_t resident_blocks(const DepthwiseDiagonalConfig& config, const DepthwiseDiagonalTiling& tiling,
                         const DeviceSpec& device) {
-  const int64_t fit = device.smem_optin_bytes / smem_bytes(config, tiling);
+  const int64_t fit = device.smem_optin_bytes / (smem_bytes(config, tiling) + kReservedBytes);
   return std::clamp<int64_t>(fit, 1, config.warps / (tiling.chunks * tiling.groups));
 }
 
@@ -192,7 +193,7 @@ const char* diagonal_boxes_why_not(const DepthwiseDiagonalConfig& config, const 
     return copies(side.n, side.stride.n) && copies(side.h, side.stride.h) && copies(side.w, side.stride.w);
   };
   if (problem.n < 1 || !readable(source_side(problem)) || !readable(target_side(problem))) {
-    return "is read and stored by the copy engine: needs images that do not overlap, and no more than it can count";
+    return "is read and stored by the copy engine: needs images, and strides that it takes";
   }
   return nullptr;
 }

@@ -63,10 +63,9 @@ int64_t choose_columns(const DiagonalWgradConfig& config, const ConvProblem& a) 
 }
 
 // Of the kernels to which the copy engine brings rows, measured on an H100.
-constexpr double kBoxedProductCycles = 6, kBoxedRowCycles = 20;
-constexpr double kBoxCycles = 250;  // until a stage is free again
-// Times what is counted, in tiles of several images, if two warps of a quarter have registers.
-constexpr double kWaitsOfImages = 1.25;
+constexpr double kBoxedProductCycles = 5.5, kBoxedRowCycles = 20;
+constexpr double kBoxCycles = 250;    // until a stage is free again
+constexpr double kUnitCycles = 4500;  // of branches, where a run begins and ends
 
 DiagonalWgradBoxes boxes_of(const DiagonalWgradConfig& config, const ConvProblem& a, int64_t run_rows) {
   DiagonalWgradBoxes boxes{};
@@ -109,13 +108,11 @@ Work boxed_work_of(const DiagonalWgradConfig& config, const ConvProblem& a, cons
     work.slices = ceil_div(boxes.units, units);
     if (work.slices > most_slices) continue;
     const double rounds = double(ceil_div(work.slices, at_once));
-    // Products with rows of dy that a run lacks take their time, too.
-    const int64_t unit_boxes = ceil_div(work.run_rows + a.r - 1, int64_t{config.box_rows});
-    const double products = double(config.units()) * config.tap_pairs() * config.taps;
+    const int64_t steps = work.run_rows + a.r - 1;
+    const double products = double(config.units()) * config.tap_pairs() * config.taps * double(work.run_rows);
     const double warps = std::min(double(resident), std::ceil(double(chunk_blocks(a) * work.slices) / device.sm_count));
-    const double row = warps * (kBoxedProductCycles * products + kBoxedRowCycles);
-    const double unit = (boxes.images > 1 && config.blocks() <= 2 ? kWaitsOfImages : 1) * double(unit_boxes) *
-                        (config.box_rows * row + kBoxCycles);
+    const double unit = warps * (kBoxedProductCycles * products + kBoxedRowCycles * double(steps)) +
+                        kBoxCycles * double(ceil_div(steps, int64_t{config.box_rows})) + kUnitCycles;
     const double sum = work.slices > 1 ? kLaunchUs * kTensorCyclesPerUs + kSliceCycles * double(work.slices) : 0;
     work.cycles = rounds * (double(units) * unit + kBlockCycles) + sum;
     if (best.cycles == 0 || work.cycles < best.cycles) best = work;
@@ -186,6 +183,7 @@ const char* depthwise_diagonal_wgrad_why_not(const KernelEntry& entry, const Con
   if (work.smem_bytes > device.smem_optin_bytes) return "needs more shared memory";
   // A pixel's distance from its tile's begin has 32 bits.
   for (const Side& side : {from, to}) {
+    if (config.boxed()) break;
     const int64_t images = std::min(std::max<int64_t>(problem.n - 1, 0), images_of(problem, work.columns) + 1);
     if (2 * (double(images) * double(side.stride.n) + double(side.w) * double(side.stride.w)) > UINT32_MAX) {
       return "counts with 32 bits: images lie too far apart";

@@ -401,7 +401,8 @@ Products depthwise_diagonal_wgrad_products(const ConvProblem& problem, const Ker
       const int32_t step = i / params.taps_w / config.columns() / config.taps;
       const int32_t image = unit.image + column / params.boxes.columns, q = unit.column + column % params.boxes.columns;
       const int32_t h = unit.row + step - params.padding_h, w = q - params.padding_w + s, p = step - r;
-      if (params.boxes.source_pixel(column) % params.boxes.pitch + s >= params.boxes.pitch) {
+      if (params.boxes.source_pixel(column, params.target_w - unit.column) % params.boxes.pitch + s >=
+          params.boxes.pitch) {
         throw std::runtime_error("a pixel that is not staged");
       }
       if (r >= params.taps_h || p < 0 || p >= unit.outputs || h < 0 || h >= params.source_h || w < 0 ||

@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kDiagonalWgradThreads, DiagonalWgradConfig{Lin
   ring.data = (ptx::smem_address(smem_raw) + 1023) & ~1023u;  // swizzling goes by absolute address
   ring.stage_bytes = boxes.stage_bytes(), ring.stages = kConfig.ahead;
   ring.barriers = ring.data + ring.stages * ring.stage_bytes;
-  ring.init(warp, kDiagonalWgradWarps, lane, 1, kDiagonalWgradWarps);
+  ring.init(warp, kDiagonalWgradWarps, lane, 1, 1);
   ptx::mbarrier_init_fence();
   __syncthreads();
 
@@ -79,15 +79,19 @@ __global__ void __launch_bounds__(kDiagonalWgradThreads, DiagonalWgradConfig{Lin
 
   // Lane i names pixel i % 8 of a matrix. Of x matrices are eight columns at a pair's first tap, at its second, and
   // then the next eight; of dy the four of both units.
-  uint32_t windows[kTapPairs];
+  constexpr int kColumns = kUnits * kTapPairs;
+  uint32_t windows[kColumns];
+  auto place_windows = [&](const DiagonalWgradUnit& unit) {
 #pragma unroll
-  for (int pair = 0; pair < kTapPairs; ++pair) {
-    const int32_t pixel = boxes.source_pixel(lane / 16 * 8 + lane % 8) + lane / 8 % 2 + 2 * pair;
-    windows[pair] = ring.data + boxes.swizzled(pixel * boxes.kPixelBytes + warp * kChunkBytes);
-  }
+    for (int i = 0; i < kColumns; ++i) {
+      const int32_t column = i / kTapPairs * kDiagonalWgradPixels + lane / 16 * 8 + lane % 8;
+      const int32_t pixel =
+          boxes.source_pixel(column, params.target_w - unit.column) + lane / 8 % 2 + i % kTapPairs * 2;
+      windows[i] = ring.data + boxes.swizzled(pixel * boxes.kPixelBytes + warp * kChunkBytes);
+    }
+  };
   const uint32_t target = ring.data + boxes.target_offset() +
                           boxes.swizzled(boxes.target_pixel(lane) * boxes.kPixelBytes + warp * kChunkBytes);
-  const int32_t unit_bytes = boxes.source_pixel(kDiagonalWgradPixels) * boxes.kPixelBytes;
 
   float sums[kTaps][kTapPairs][4] = {};
   // Rows of dy before the box's, the last one first, and the box's.
@@ -95,6 +99,7 @@ __global__ void __launch_bounds__(kDiagonalWgradThreads, DiagonalWgradConfig{Lin
 #pragma unroll 1
   for (int32_t index = slice; index < boxes.units; index += boxes.slices) {
     const DiagonalWgradUnit unit(params, index);
+    place_windows(unit);
 #pragma unroll 1
     for (int32_t step = 0; step < unit.steps; step += kBoxRows) {
       ring.wait_full();
@@ -102,17 +107,15 @@ __global__ void __launch_bounds__(kDiagonalWgradThreads, DiagonalWgradConfig{Lin
       auto read_target = [&](int row) {
         ptx::ldmatrix4<true>(target + (stage + row * boxes.target_row_bytes()), rows[row]);
       };
-      // Unit and pair of taps: i = u * kTapPairs + pair.
+      // Of 16 columns and a pair of taps.
       auto read_source = [&](int row, int i, uint32_t (&columns)[4]) {
-        const uint32_t at = stage + row * boxes.source_row_bytes() + i / kTapPairs * unit_bytes;
-        ptx::ldmatrix4<true>(windows[i % kTapPairs] + at, columns);
+        ptx::ldmatrix4<true>(windows[i] + (stage + row * boxes.source_row_bytes()), columns);
       };
       auto multiply = [&](int row, int i, int r, const uint32_t (&columns)[4]) {
         const uint32_t (&dy)[4] = r <= row ? rows[row - r] : earlier[r - row - 1];
         const int u = i / kTapPairs;
         ptx::mma(T{}, sums[r][i % kTapPairs], columns, dy[2 * u], dy[2 * u + 1]);
       };
-      constexpr int kColumns = kUnits * kTapPairs;
       const int32_t h = unit.row + step - params.padding_h;
       if (step >= kEarlier && step + kBoxRows <= unit.outputs && h >= 0 && h + kBoxRows <= params.source_h) {
 #pragma unroll
@@ -139,6 +142,7 @@ __global__ void __launch_bounds__(kDiagonalWgradThreads, DiagonalWgradConfig{Lin
 #pragma unroll
           for (int r = 0; r < kTaps; ++r) {
             if (step + row - r < 0 || step + row - r >= unit.outputs) continue;
+            __syncwarp();  // a branch: products under a predicate take twice as long, and left out as long as others
 #pragma unroll
             for (int i = 0; i < kColumns; ++i) multiply(row, i, r, columns[i]);
           }
@@ -149,12 +153,9 @@ __global__ void __launch_bounds__(kDiagonalWgradThreads, DiagonalWgradConfig{Lin
 #pragma unroll
         for (int k = 0; k < 4; ++k) earlier[i][k] = i < kBoxRows ? rows[kBoxRows - 1 - i][k] : earlier[i - kBoxRows][k];
       }
+      __syncthreads();
+      if (copies) loads.next();
       __syncwarp();
-      if (lane == 0) ptx::mbarrier_arrive(ring.empty());
-      if (copies) {
-        ptx::mbarrier_wait(ring.empty(), ring.parity);
-        loads.next();
-      }
       ring.next();
     }
   }

@@ -46,7 +46,7 @@ struct DepthwiseDiagonalConfig {
   int32_t stride;  // in both dimensions
   int32_t ahead;   // stages that are on their way while one is multiplied: as many rows of the source as a shift takes
   int32_t warps;   // that a multiprocessor has registers for
-  int32_t box_rows = 0;  // of a stage, if the copy engine brings them
+  int32_t box_rows = 0;  // of a stage, if the copy engine brings them; `ahead` is then the number of all stages
 
   // Rows pass one by one, as in the kernels of multiply-adds.
   constexpr DepthwiseConfig rows() const { return {kind, taps, stride, Lanes::kChannels, kChunk, 1, ahead, 1}; }
@@ -146,7 +146,7 @@ struct DiagonalUnit {
     source_row = params.first_row(config, row), output = params.first_output;
     int32_t end = source_row + params.seen(config, outputs);
     if (end > params.source_h) end = params.source_h;
-    // Rows of padding above are left out, as if the filter were finite.
+    // Rows of padding above that complete no target are left out, as if the filter were finite.
     while (source_row < 0 && output < 0) ++source_row, ++output;
     const int32_t rows = end - source_row;
     row_boxes = rows > 0 ? (rows + config.box_rows - 1) / config.box_rows : 0;

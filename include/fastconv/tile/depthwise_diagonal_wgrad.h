@@ -5,6 +5,7 @@
 //
 // Columns of a tile are those of all images side by side, so that narrow rows, too, fill products. Dy is staged as it
 // is, one position a column. In a row of x the columns of an image are followed by those that only its last taps see.
+// Where the copy engine brings rows, tiles are parts of an image instead, or of a few: see DiagonalWgradBoxes.
 #pragma once
 
 #include <cstdint>
@@ -49,9 +50,12 @@ struct DiagonalWgradBoxes {
   FASTCONV_HOST_DEVICE int32_t target_offset() const { return images * rows * source_row_bytes(); }
   FASTCONV_HOST_DEVICE int32_t bytes() const { return target_offset() + images * rows * target_row_bytes(); }
   FASTCONV_HOST_DEVICE int32_t stage_bytes() const { return (bytes() + 1023) / 1024 * 1024; }
-  // Where column `column` of a tile lies in the first row of x, at its first tap, and of dy.
-  FASTCONV_HOST_DEVICE int32_t source_pixel(int32_t column) const {
-    return column / columns * rows * pitch + column % columns;
+  // Where column `column` of a tile lies in the first row of x, at its first tap, and of dy. One that does not exist is
+  // zero in dy and meets what the last that does meets, which may be no number. `left`: columns that dy has from the
+  // tile's first one on.
+  FASTCONV_HOST_DEVICE int32_t source_pixel(int32_t column, int32_t left) const {
+    const int32_t inside = column % columns;
+    return column / columns * rows * pitch + (inside < left ? inside : left - 1);
   }
   FASTCONV_HOST_DEVICE int32_t target_pixel(int32_t column) const {
     return column / columns * rows * columns + column % columns;
@@ -69,7 +73,7 @@ struct DiagonalWgradParams : DepthwiseWindows {
   FastDivmod by_chunks;               // of channels, a block each
   FastDivmod by_rows, by_columns;     // of dy: of a tile, of an image
   FastDivmod by_plane, by_positions;  // of x: of a phase, and an image's of it
-  DiagonalWgradBoxes boxes;           // if the copy engine brings rows, and then nothing of the above but channels
+  DiagonalWgradBoxes boxes;           // if the copy engine brings rows; then of the above channels, images, by_chunks
 
   FASTCONV_HOST_DEVICE int32_t stage_bytes(const DiagonalWgradConfig& config) const {
     return (config.stride * positions + config.target_positions()) * kDiagonalWgradWarps * kChunkBytes;
