@@ -2,7 +2,6 @@
 #include <cmath>
 
 #include "fastconv/core/integers.h"
-#include "fastconv/planner/copies.h"
 #include "fastconv/planner/cost_model.h"
 #include "fastconv/planner/depthwise_diagonal_family.h"
 #include "fastconv/planner/sides.h"
@@ -181,9 +180,9 @@ const char* depthwise_diagonal_wgrad_why_not(const KernelEntry& entry, const Con
   if (config.boxed() && problem.n > 0 && work.cycles == 0) return "would sum up too many pixels at once";
   if (double(chunk_blocks(problem)) * double(work.slices) > INT32_MAX) return "would need more blocks than a grid has";
   if (work.smem_bytes > device.smem_optin_bytes) return "needs more shared memory";
-  // A pixel's distance from its tile's begin has 32 bits.
+  // A pixel's distance from its tile's begin has 32 bits; the copy engine counts with more.
+  if (config.boxed()) return nullptr;
   for (const Side& side : {from, to}) {
-    if (config.boxed()) break;
     const int64_t images = std::min(std::max<int64_t>(problem.n - 1, 0), images_of(problem, work.columns) + 1);
     if (2 * (double(images) * double(side.stride.n) + double(side.w) * double(side.stride.w)) > UINT32_MAX) {
       return "counts with 32 bits: images lie too far apart";
