@@ -104,6 +104,7 @@ CASES = {
     "groups_of_one_pixel": Problem(2, 32, 1, 1, 32, 3, 3, padding=(1, 1), groups=4),
     "groups_of_16": Problem(2, 64, 13, 14, 48, 3, 3, padding=(1, 1), groups=4, bias=True),
     "groups_of_8_strided": Problem(2, 32, 15, 29, 64, 3, 3, stride=(2, 2), padding=(1, 1), groups=4),
+    "groups_of_4_strided": Problem(2, 32, 15, 29, 32, 3, 3, stride=(2, 2), padding=(1, 1), groups=8, bias=True),
     "groups_of_wide_rows": Problem(1, 24, 40, 250, 18, 5, 3, padding=(2, 2), dilation=(1, 2), groups=3, bias=True),
     "groups_of_many_images": Problem(600, 32, 6, 6, 32, 3, 3, padding=(1, 1), groups=4),
     "depthwise": Problem(2, 21, 15, 17, 21, 3, 3, padding=(1, 1), groups=21, bias=True),
@@ -328,6 +329,11 @@ def subpixel_problems(draw: st.DrawFn, pass_: str) -> Problem:
     return Problem(draw(st.integers(1, 3)), c, h, w, k, r, s, stride, padding, dilation, bias=draw(st.booleans()))
 
 
+def diagonal_groups(kernel: str) -> bool:
+    """Whether a depthwise kernel takes groups of several channels, too."""
+    return "_diagonal_" in kernel and ("wgrad" in kernel or "_groups" in kernel)
+
+
 @st.composite
 def depthwise_problems(draw: st.DrawFn, kernel: str) -> Problem:
     """What a depthwise kernel's name says fixed, and vectors of channels or columns possible in most."""
@@ -351,14 +357,20 @@ def depthwise_problems(draw: st.DrawFn, kernel: str) -> Problem:
     if "valid" in kernel:
         half = (draw(st.integers(0, 4)), 0 if "fprop" in kernel else s - 1)
     padding = draw(st.one_of(st.just(half), st.tuples(st.integers(0, 9), st.integers(0, 9))))
+    # Channels of a group.
+    width = draw(
+        st.sampled_from(([2, 4, 8] if "_groups" in kernel else [1, 2, 4, 8]) if diagonal_groups(kernel) else [1])
+    )
     channels, widths = ([8, 24, 72, 3], [8, 16, 33, 5, 40]) if diagonal else ([4, 8, 12, 3], [8, 12, 16, 5, 7, 9])
     c, h, w = (draw(st.sampled_from(sizes)) for sizes in (channels, [7, 12, 70], widths))
     if "dgrad" in kernel and "valid" in kernel:  # columns of the output's gradient in fours
         w += -(w + s - 1) % 4
     least = [1 + d * (taps - 1) - 2 * p for taps, d, p in zip((r, s), dilation, padding, strict=True)]
-    k = c * draw(st.sampled_from([1, 1, 1, 2]))
+    c += -c % width
+    k = c * (draw(st.sampled_from([1, 1, 1, 2])) if width == 1 else 1)
     size = max(h, least[0]), max(w, least[1])
-    return Problem(draw(st.integers(1, 2)), c, *size, k, r, s, stride, padding, dilation, c, draw(st.booleans()))
+    groups = c // width
+    return Problem(draw(st.integers(1, 2)), c, *size, k, r, s, stride, padding, dilation, groups, draw(st.booleans()))
 
 
 def _random(size: Sequence[int], dtype: torch.dtype, device: str, seed: int) -> Tensor:

@@ -21,7 +21,7 @@ import _fastconv_native as native
 import reference
 from check import MODES as PRECISIONS
 from check import expect_pass
-from shapes import CASES, NCHW, PASSES, STEMS, VIEWS, Operands, Problem, operands, wide_problems
+from shapes import CASES, NCHW, PASSES, STEMS, VIEWS, Operands, Problem, diagonal_groups, operands, wide_problems
 
 ALL_KERNELS = [kernel for kernel in native.kernel_table() if kernel.is_cuda]
 FAMILIES = ("depthwise_banded_", "depthwise_diagonal_")
@@ -104,7 +104,7 @@ def run(
 @st.composite
 def small_problems(draw: st.DrawFn, kernel: str) -> Problem:
     """What a kernel's name says; no kernel refuses them, so that none is left out unnoticed."""
-    size, stride = kernel.split("_")[3], 2 if kernel.endswith("s2") else 1
+    size, stride = kernel.split("_")[3], 2 if "s2" in kernel else 1
     diagonal, any_rows, some_rows = "_diagonal_" in kernel, size.startswith("any"), "x" in size
     words = not diagonal and not kernel.endswith("_odd")
     if any_rows or some_rows:
@@ -124,6 +124,7 @@ def small_problems(draw: st.DrawFn, kernel: str) -> Problem:
         padding = (r // 2, s // 2)
     c = draw(st.sampled_from([8, 16, 40] if diagonal else [1, 2, 3]))
     k = c * draw(st.sampled_from([1, 1, 1, 2] if "dgrad" not in kernel and not diagonal else [1]))
+    width = draw(st.sampled_from([2, 4, 8] if "_groups" in kernel else [1, 2, 4, 8])) if diagonal_groups(kernel) else 1
     h, w = draw(st.integers(1, 24)), draw(st.one_of(st.integers(1, 40), st.just(134)) if c <= 8 else st.integers(1, 20))
     h, w = max(h, r - 2 * padding[0]), max(w, s - 2 * padding[1])
     if words:
@@ -131,7 +132,7 @@ def small_problems(draw: st.DrawFn, kernel: str) -> Problem:
         if stride == 2 and (w + 2 * padding[1] - s) // 2 % 2 == 0:
             w += 2
     n, bias = draw(st.integers(1, 3)), draw(st.booleans())
-    return Problem(n, c, h, w, k, r, s, (stride, stride), padding, groups=c, bias=bias)
+    return Problem(n, c, h, w, k, r, s, (stride, stride), padding, groups=c // width, bias=bias)
 
 
 def source_view(kernel: native.Kernel) -> str:

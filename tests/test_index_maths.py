@@ -227,6 +227,43 @@ def test_images_of_few_channels_form_every_product_once(
     assert sorted(form(problem, kernel, HOPPER, tiling)) == sorted(products_by_definition(conv, problem, kernel.pass_))
 
 
+QUADS_KERNELS = [kernel for kernel in native.kernel_table() if kernel.name.startswith("quads_")]
+
+
+@pytest.mark.parametrize("kernel", QUADS_KERNELS, ids=lambda kernel: kernel.name)
+@given(
+    data=st.data(),
+    channels_last=st.booleans(),
+    tiling=st.one_of(st.none(), st.tuples(*(st.integers(1, most) for most in (9, 4, 3, 4)))),
+)
+@settings(max_examples=60)
+def test_quads_form_every_product_once(
+    data: st.DataObject, channels_last: bool, tiling: tuple[int, int, int, int] | None, kernel: native.Kernel
+) -> None:
+    conv, align = data.draw(images_of_few_channels(kernel))
+    tf32 = "tf32" in kernel.name
+    problem = native.ConvProblem(
+        *conv,
+        channels_last=channels_last,
+        align=align if tf32 else align // 2,
+        dtype="float32" if tf32 else "float16",
+        precision="tf32",
+    )
+    assert kernel.why_not(problem, HOPPER) is None
+    products = native.quads_products(problem, kernel, HOPPER, tiling)
+    assert sorted(products) == sorted(products_by_definition(conv, problem, "fprop"))
+
+
+@pytest.mark.parametrize("run", [4, 8])
+def test_columns_of_quads_are_dealt_out_once(run: int) -> None:
+    """And a lane's, two of each product, are whole runs."""
+    columns = {(t, c): native.quads_column(run, t, c) for t, c in product(range(4), range(8))}
+    assert sorted(columns.values()) == list(range(32))
+    for lane, first in product(range(4), range(0, 4, run // 2)):
+        mine = [columns[t, lane * 2 + e] for t in range(first, first + run // 2) for e in range(2)]
+        assert mine == list(range(mine[0], mine[0] + run)) and mine[0] % run == 0
+
+
 DEPTHWISE_KERNELS = [
     kernel for kernel in native.kernel_table() if kernel.name.startswith("depthwise_") and kernel not in ANY_KERNELS
 ]

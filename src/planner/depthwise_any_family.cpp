@@ -257,8 +257,8 @@ double cost_us(const DepthwiseAnyConfig& config, const ConvProblem& problem, con
   const auto blocks = static_cast<double>(blocks_of(problem, params) * slices);
   const DepthwiseAnyTiling& tiling = params.tiling;
   const double threads = double(tiling.lanes_h) * tiling.lanes_w * tiling.channels * tiling.images * tiling.parts;
-  const int64_t smem = 4 * smem_floats(problem, params) + 1024;
-  const double fit = static_cast<double>((device.smem_optin_bytes + 1024) / smem);
+  const int64_t smem = 4 * smem_floats(problem, params) + kReservedSmemBytes;
+  const double fit = static_cast<double>((device.smem_optin_bytes + kReservedSmemBytes) / smem);
   const double resident = std::max(1., std::min(fit, std::floor(double(kThreadsPerSm) / std::max(threads, 64.))));
   const double rounds = std::max(1., std::ceil(blocks / device.sm_count));
   // Few threads do not keep the units busy.

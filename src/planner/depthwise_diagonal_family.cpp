@@ -12,8 +12,7 @@ namespace fastconv {
 namespace {
 
 // Cycles of a warp's quarter of a multiprocessor. A product was measured on an H200, the others are instructions.
-constexpr int32_t kReservedBytes = 1024;  // of shared memory, a block
-constexpr double kProductCycles = 8;
+constexpr double kDiagonalProductCycles = 8, kGroupProductCycles = 5.5;
 constexpr double kStartCycles = 400;  // of a warp: taps, addresses
 constexpr double kRowCycles = 150;    // barrier, copies, and what products wait for
 constexpr double kTargetCycles = 50;  // a row of targets: rounded, transposed, stored
@@ -96,8 +95,12 @@ int64_t rows_read(const DepthwiseDiagonalConfig& config, const ConvProblem& a, i
 // Of a multiprocessor, at once.
 int64_t resident_blocks(const DepthwiseDiagonalConfig& config, const DepthwiseDiagonalTiling& tiling,
                         const DeviceSpec& device) {
-  const int64_t fit = device.smem_optin_bytes / (smem_bytes(config, tiling) + kReservedBytes);
+  const int64_t fit = device.smem_optin_bytes / (smem_bytes(config, tiling) + kReservedSmemBytes);
   return std::clamp<int64_t>(fit, 1, config.warps / (tiling.chunks * tiling.groups));
+}
+
+double product_cycles(const DepthwiseDiagonalConfig& config) {
+  return config.groups ? kGroupProductCycles : kDiagonalProductCycles;
 }
 
 // Products and other instructions, of all warps.
@@ -107,7 +110,7 @@ double compute_us(const DepthwiseDiagonalConfig& config, const ConvProblem& a, c
   const double products = double(config.products()) * config.taps;
   const double others = products + kRowCycles * config.stage_rows() + kTargetCycles * config.rows().shift();
   const double stages = double(rows_read(config, a, tiling.run_rows)) / config.stage_rows();
-  const double warp = kStartCycles + std::max(kProductCycles * products, others) * stages;
+  const double warp = kStartCycles + std::max(product_cycles(config) * products, others) * stages;
   const double warps = blocks_of(a, tiling).all * tiling.chunks * tiling.groups;
   return kWaits * warps * warp / (4.0 * device.sm_count * kTensorCyclesPerUs);
 }
@@ -122,7 +125,7 @@ double boxed_us(const DepthwiseDiagonalConfig& config, const ConvProblem& a, con
   const int64_t at_once = std::min(resident, ceil_div(work * tiling.shares, device.sm_count));
   const double warps = std::max(1., double(at_once * tiling.chunks * tiling.groups) / 4);  // of a quarter
   const double operands = double(config.products()) * config.taps, start = kBoxedStartCycles + kTapsCycles * operands;
-  const double box = std::max(kWaits * kProductCycles * warps, kOwnProductCycles) * operands * config.box_rows +
+  const double box = std::max(kWaits * product_cycles(config) * warps, kOwnProductCycles) * operands * config.box_rows +
                      kBoxCycles + double(at_once) * boxes_of(config, tiling).stage_bytes / kBytesOfBoxes;
   const double rows = double(ceil_div(rows_read(config, a, tiling.run_rows), config.box_rows));
   const double all = double(ceil_div(stages_of(config, a, tiling.run_rows), config.box_rows));
@@ -213,7 +216,12 @@ const char* depthwise_diagonal_why_not(const KernelEntry& entry, const ConvProbl
   const DepthwiseDiagonalConfig& config = entry.depthwise_diagonal;
   if (device.arch < 80) return "needs compute capability 8.0 or newer";
   if (!(entry.dtypes & dtype_bit(problem.dtype))) return "is not compiled for this dtype";
-  if (problem.c_per_group() != 1 || problem.k_per_group() != 1) return "is for groups of one channel and one filter";
+  const int64_t width = problem.c_per_group();
+  if (!config.groups && (width != 1 || problem.k_per_group() != 1))
+    return "is for groups of one channel and one filter";
+  if (config.groups && (width != problem.k_per_group() || width < 2 || kChunk % width != 0)) {
+    return "is for groups of 2, 4 or 8 channels, and as many filters";
+  }
   if (problem.dilation != kUnitStep) return "takes no dilation";
   if (problem.stride != Pair{config.stride, config.stride}) return "is compiled for another stride";
   // One more row and column is the least that is compiled, a smaller filter takes the smallest kernel.
@@ -265,6 +273,10 @@ DepthwiseDiagonalParams depthwise_diagonal_params(const Plan& plan, const ConvPr
   params.first_tap = columns.first_tap;
   params.first_output = rows.first_output;
   params.chunks = static_cast<int32_t>(chunks_of(problem));
+  params.group_channels = static_cast<int32_t>(problem.c_per_group());
+  const bool dgrad = problem.pass == Pass::kDgrad;
+  params.target_channel_step = dgrad ? problem.w_strides.c : problem.w_strides.n;
+  params.source_channel_step = dgrad ? problem.w_strides.n : problem.w_strides.c;
   params.staged = config.staged(tiling.chunks, tiling.groups);
   params.run_rows = tiling.run_rows;
   const Blocks blocks = blocks_of(problem, tiling);

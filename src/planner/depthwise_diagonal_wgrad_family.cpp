@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "fastconv/core/integers.h"
@@ -23,6 +24,9 @@ DiagonalWgradConfig config_of(const KernelEntry& entry) { return {entry.depthwis
 int64_t all_columns(const ConvProblem& a) { return a.n * a.q(); }
 
 int64_t chunk_blocks(const ConvProblem& a) { return ceil_div(a.c, kChunk * kDiagonalWgradWarps); }
+
+// Of the sums of a slice.
+int64_t slice_bytes(const ConvProblem& a) { return 4 * a.k * a.c_per_group() * a.r * a.s; }
 
 // Of a tile, at most.
 int64_t images_of(const ConvProblem& a, int64_t columns) {
@@ -92,7 +96,7 @@ Work boxed_work_of(const DiagonalWgradConfig& config, const ConvProblem& a, cons
   Work best{};
   best.columns = 1, best.run_rows = 1;
   if (a.n == 0 || a.p() <= 0 || a.q() <= 0) return best;
-  const int64_t most_slices = std::max<int64_t>(1, kMaxWorkspaceBytes / (4 * a.k * a.r * a.s));
+  const int64_t most_slices = std::max<int64_t>(1, kMaxWorkspaceBytes / slice_bytes(a));
   for (int64_t parts = 1; parts <= a.p(); parts *= 2) {
     Work work{};
     work.run_rows = std::min<int64_t>(ceil_div(a.p(), parts), kMostProducts / config.units());
@@ -100,7 +104,7 @@ Work boxed_work_of(const DiagonalWgradConfig& config, const ConvProblem& a, cons
     work.columns = boxes.columns;
     work.smem_bytes = 1024 + config.ahead * (boxes.stage_bytes() + 16);
     const int64_t resident =
-        std::clamp<int64_t>(device.smem_optin_bytes / (work.smem_bytes + 1024), 1, config.blocks());
+        std::clamp<int64_t>(device.smem_optin_bytes / (work.smem_bytes + kReservedSmemBytes), 1, config.blocks());
     const int64_t at_once = std::max<int64_t>(1, resident * device.sm_count / chunk_blocks(a));
     const int64_t most_units = std::max<int64_t>(1, kMostProducts / config.units() / work.run_rows);
     const int64_t units = std::min(most_units, ceil_div(boxes.units, std::min<int64_t>(at_once, boxes.units)));
@@ -131,9 +135,9 @@ Work work_of(const DiagonalWgradConfig& config, const ConvProblem& a, const Devi
   work.smem_bytes = (config.ahead + 1) * staged.stage_bytes(config);
 
   const int64_t blocks_of_sm =
-      std::clamp<int64_t>(device.smem_optin_bytes / (work.smem_bytes + 1024), 1, config.blocks());
+      std::clamp<int64_t>(device.smem_optin_bytes / (work.smem_bytes + kReservedSmemBytes), 1, config.blocks());
   const int64_t units = ceil_div(work.columns, kDiagonalWgradPixels);
-  const int64_t most_slices = std::max<int64_t>(1, kMaxWorkspaceBytes / (4 * a.k * a.r * a.s));
+  const int64_t most_slices = std::max<int64_t>(1, kMaxWorkspaceBytes / slice_bytes(a));
   int64_t rows = std::clamp<int64_t>(kMostProducts / units, ceil_div(work.rows, most_slices), work.rows);
   for (; rows >= 1; --rows) {  // of a slice
     const int64_t slices = ceil_div(work.rows, rows);
@@ -158,7 +162,10 @@ const char* depthwise_diagonal_wgrad_why_not(const KernelEntry& entry, const Con
   const DiagonalWgradConfig config = config_of(entry);
   if (device.arch < 80) return "needs compute capability 8.0 or newer";
   if (!(entry.dtypes & dtype_bit(problem.dtype))) return "is not compiled for this dtype";
-  if (problem.c_per_group() != 1 || problem.k_per_group() != 1) return "is for groups of one channel and one filter";
+  const int64_t width = problem.c_per_group();
+  if (width != problem.k_per_group() || width < 1 || kChunk % width != 0) {
+    return "is for groups of 1, 2, 4 or 8 channels, and as many filters";
+  }
   if (problem.dilation != kUnitStep) return "takes no dilation";
   if (problem.stride != Pair{config.stride, config.stride}) return "is compiled for another stride";
   if (problem.r > config.taps || problem.s > config.taps) return "is compiled for smaller filters";
@@ -198,7 +205,7 @@ Plan depthwise_diagonal_wgrad_plan(const KernelEntry& entry, const ConvProblem& 
   plan.depthwise_diagonal.columns = static_cast<int32_t>(work.columns);
   plan.depthwise_diagonal.run_rows = static_cast<int32_t>(work.run_rows);
   plan.split = work.slices;
-  plan.workspace_bytes = plan.split > 1 ? 4 * plan.split * problem.k * problem.r * problem.s : 0;
+  plan.workspace_bytes = plan.split > 1 ? plan.split * slice_bytes(problem) : 0;
   plan.grid = chunk_blocks(problem) * plan.split;
   plan.block_threads = kDiagonalWgradThreads;
   plan.smem_bytes = work.smem_bytes;
@@ -218,6 +225,7 @@ DiagonalWgradParams depthwise_diagonal_wgrad_params(const Plan& plan, const Conv
   params.padding_w = static_cast<int32_t>(problem.padding.w);
   params.taps_h = static_cast<int32_t>(problem.r), params.taps_w = static_cast<int32_t>(problem.s);
   params.channels = static_cast<int32_t>(problem.c), params.images = static_cast<int32_t>(problem.n);
+  params.group_log2 = std::countr_zero(static_cast<uint64_t>(problem.c_per_group()));
   if (config.boxed()) {
     params.boxes = boxes_of(config, problem, plan.depthwise_diagonal.run_rows);
     params.boxes.slices = static_cast<int32_t>(plan.split);

@@ -83,7 +83,8 @@ double block_clocks(const GroupedConfig& config, const GroupedParams& params) {
 double cost_us(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device,
                const GroupedParams& params) {
   const int64_t resident =
-      std::min<int64_t>(entry.grouped.blocks_per_sm(), (device.smem_optin_bytes + 1024) / (smem_of(params) + 1024));
+      std::min<int64_t>(entry.grouped.blocks_per_sm(),
+                        (device.smem_optin_bytes + kReservedSmemBytes) / (smem_of(params) + kReservedSmemBytes));
   const double written = tile_bytes(problem, static_cast<double>(params.tile_p) * params.tile_q, params.tile_g,
                                     params.filters, params.store == GroupedStore::kChannels);
   const auto blocks = static_cast<double>(blocks_of(problem, params));

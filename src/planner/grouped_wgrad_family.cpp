@@ -101,7 +101,8 @@ double cost_us(const GroupedConfig& config, const ConvProblem& problem, const De
   constexpr double kReduceUs = 3, kPartialRate = 2;  // of the second kernel; times device memory's, from its cache
   const double blocks = static_cast<double>(params.by_jobs.divisor) * params.parts;
   const double most = std::min<double>(config.wgrad_blocks_per_sm(), std::ceil(blocks / device.sm_count));
-  const auto room = static_cast<double>((device.smem_optin_bytes + 1024) / (smem_of(config, params) + 1024));
+  const auto room = static_cast<double>((device.smem_optin_bytes + kReservedSmemBytes) /
+                                        (smem_of(config, params) + kReservedSmemBytes));
   const double resident = std::min(most, room);
   const double bytes =
       tile_bytes(problem, params.rows, params.tile_g) + tile_bytes(problem, params.y_rows, params.tile_g);

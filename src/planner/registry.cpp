@@ -13,6 +13,7 @@
 #include "fastconv/planner/im2col_family.h"
 #include "fastconv/planner/mma_family.h"
 #include "fastconv/planner/patches_family.h"
+#include "fastconv/planner/quads_family.h"
 #include "fastconv/planner/stem_family.h"
 #include "fastconv/planner/subpixel_family.h"
 #include "fastconv/planner/wgrad_family.h"
@@ -123,7 +124,7 @@ std::vector<KernelEntry> build_table() {
   line = 0;
   auto add_diagonal = [&](const char* name, Pass pass, DepthwiseDiagonalConfig config, unsigned dtypes) {
     if (!config.computes(pass)) return;
-    const int32_t positions = kProductPositions * config.products();
+    const int32_t positions = kReadPositions * config.reads();
     KernelEntry entry{name,
                       pass,
                       true,
@@ -134,13 +135,13 @@ std::vector<KernelEntry> build_table() {
     entry.depthwise_diagonal = config;
     table.push_back(entry);
   };
-#define DEPTHWISE_DIAGONAL_KERNEL(name, kind, taps, stride, ahead, warps, box_rows, dtypes)          \
-  {                                                                                                  \
-    const DepthwiseDiagonalConfig config{DepthwiseKind::kind, taps, stride, ahead, warps, box_rows}; \
-    add_diagonal("depthwise_diagonal_fprop_" #name, Pass::kFprop, config, dtypes);                   \
-    add_diagonal("depthwise_diagonal_dgrad_" #name, Pass::kDgrad, config, dtypes);                   \
-    add_diagonal("depthwise_diagonal_wgrad_" #name, Pass::kWgrad, config, dtypes);                   \
-    ++line;                                                                                          \
+#define DEPTHWISE_DIAGONAL_KERNEL(name, kind, taps, stride, ahead, warps, box_rows, groups, dtypes)          \
+  {                                                                                                          \
+    const DepthwiseDiagonalConfig config{DepthwiseKind::kind, taps, stride, ahead, warps, box_rows, groups}; \
+    add_diagonal("depthwise_diagonal_fprop_" #name, Pass::kFprop, config, dtypes);                           \
+    add_diagonal("depthwise_diagonal_dgrad_" #name, Pass::kDgrad, config, dtypes);                           \
+    add_diagonal("depthwise_diagonal_wgrad_" #name, Pass::kWgrad, config, dtypes);                           \
+    ++line;                                                                                                  \
   }
 #include "../launch/configs/depthwise_diagonal.def"
 #undef DEPTHWISE_DIAGONAL_KERNEL
@@ -215,6 +216,16 @@ std::vector<KernelEntry> build_table() {
   add_stem("stem_wgrad_" #name, Pass::kWgrad, {parts, filters, Operand::operand}), ++line;
 #include "../launch/configs/stem.def"
 #undef STEM_KERNEL
+  line = 0;
+#define QUADS_KERNEL(name, channels_inner, types)                                                                   \
+  {                                                                                                                 \
+    const TileShape tile{kQuadsUnit, kQuadsUnit, kQuadsStepTaps * kQuadChannels};                                   \
+    KernelEntry entry{"quads_fprop_" #name, Pass::kFprop, true, tile, quads_why_not, quads_plan};                   \
+    entry.dtypes = types, entry.family = KernelFamily::kQuads, entry.line = line++, entry.quads = {channels_inner}; \
+    table.push_back(entry);                                                                                         \
+  }
+#include "../launch/configs/quads.def"
+#undef QUADS_KERNEL
   auto add_patches = [&](const char* name, Pass pass, PatchesConfig config) {
     KernelEntry entry{name, pass, true, {kPatchPixels, kPatchChunks, 1}, patches_why_not, patches_plan};
     entry.dtypes = kF32 | kF64 | kHalf, entry.family = KernelFamily::kPatches, entry.patches = config;

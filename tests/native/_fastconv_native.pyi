@@ -176,6 +176,12 @@ def stem_products(
     """As products(), by a kernel for images of few channels, its own tiling or another one (rows and columns of pixels,
     sets, of which at most the plan's are taken, stages, walkers). Raises ValueError if the kernel refuses."""
 
+def quads_products(
+    problem: ConvProblem, kernel: Kernel, device: DeviceSpec, tiling: tuple[int, int, int, int] | None = None
+) -> list[tuple[int, int, int]]:
+    """The same of 16-bit images; the tiling is rows of pixels, runs of eight columns, sets and walkers."""
+
+def quads_column(run: int, product: int, column: int) -> int: ...
 def stem_wgrad_products(
     problem: ConvProblem, kernel: Kernel, device: DeviceSpec, tiling: tuple[int, int, int, int, int] | None = None
 ) -> list[tuple[int, int, int]]: ...

@@ -29,6 +29,7 @@
 #include "fastconv/planner/halo_work.h"
 #include "fastconv/planner/patches_family.h"
 #include "fastconv/planner/planner.h"
+#include "fastconv/planner/quads_family.h"
 #include "fastconv/planner/registry.h"
 #include "fastconv/planner/reorder.h"
 #include "fastconv/planner/split.h"
@@ -393,6 +394,12 @@ Products depthwise_diagonal_wgrad_products(const ConvProblem& problem, const Ker
   const DepthwiseConfig rows = config.rows();
   const DiagonalWgradParams params = depthwise_diagonal_wgrad_params(plan, problem);
   Products products;
+  // Of filter 0.
+  auto add_channels = [&](int64_t from, int64_t filter, int64_t to) {
+    for (int32_t c = 0; c < 1 << params.group_log2; ++c) {
+      products.emplace_back(from + c * params.source_strides.c, filter + c * params.filter_strides.c, to);
+    }
+  };
   for (int32_t index = 0; config.boxed() && index < params.boxes.units; ++index) {
     const DiagonalWgradUnit unit(params, index);
     for (int32_t i = 0; i < unit.steps * config.taps * config.columns() * params.taps_w; ++i) {
@@ -410,9 +417,9 @@ Products depthwise_diagonal_wgrad_products(const ConvProblem& problem, const Ker
         continue;
       }
       const Strides &source = params.source_strides, &target = params.target_strides;
-      products.emplace_back(image * source.n + h * source.h + w * source.w,
-                            r * params.filter_strides.h + s * params.filter_strides.w,
-                            image * target.n + (unit.row + p) * target.h + q * target.w);
+      add_channels(image * source.n + h * source.h + w * source.w,
+                   r * params.filter_strides.h + s * params.filter_strides.w,
+                   image * target.n + (unit.row + p) * target.h + q * target.w);
     }
   }
   if (config.boxed()) return products;
@@ -428,9 +435,9 @@ Products depthwise_diagonal_wgrad_products(const ConvProblem& problem, const Ker
       const DiagonalPixel to = diagonal_wgrad_target(params, tile, column);
       if (!from.exists || !to.exists) continue;
       const Strides &source = params.source_strides, &target = params.target_strides;
-      products.emplace_back((tile.image + from.image) * source.n + h * source.h + from.column * source.w,
-                            r * params.filter_strides.h + s * params.filter_strides.w,
-                            (tile.image + to.image) * target.n + to_h * target.h + to.column * target.w);
+      add_channels((tile.image + from.image) * source.n + h * source.h + from.column * source.w,
+                   r * params.filter_strides.h + s * params.filter_strides.w,
+                   (tile.image + to.image) * target.n + to_h * target.h + to.column * target.w);
     }
   };
   for (int32_t slice = 0; slice < plan.split; ++slice) {
@@ -460,17 +467,21 @@ Products depthwise_diagonal_products(const ConvProblem& problem, const KernelEnt
   Products products;
   auto add_row = [&](const DiagonalBlock& block, int32_t h, int32_t to_h, int32_t r) {
     for (int32_t pair = 0; pair < kPairs * plan.depthwise_diagonal.groups; ++pair) {
-      for (int32_t i = 0; i < kPairColumns * kProductPositions * config.products(); ++i) {
+      for (int32_t i = 0; i < kPairColumns * kReadPositions * config.reads(); ++i) {
         const int32_t target = i % kPairColumns, position = i / kPairColumns;
         const int32_t staged = pair * config.advance() + position, s = diagonal_tap(config, params, position, target);
         if (staged >= params.staged.columns) throw std::runtime_error("a column that is not staged");
         const int32_t w = diagonal_source_column(config, params, block) + staged;
         const int32_t to_w = block.column + pair * kPairColumns + target;
         if (s < 0 || s > last_w || w < 0 || w >= params.source_w || to_w >= params.target_w) continue;
-        products.emplace_back(
-            block.image * params.source_strides.n + h * params.source_strides.h + w * params.source_strides.w,
-            (turned ? last_h - r : r) * params.filter_strides.h + (turned ? last_w - s : s) * params.filter_strides.w,
-            block.image * params.target_strides.n + to_h * params.target_strides.h + to_w * params.target_strides.w);
+        for (int32_t c = 0; c < params.group_channels; ++c) {
+          products.emplace_back(
+              block.image * params.source_strides.n + c * params.source_strides.c + h * params.source_strides.h +
+                  w * params.source_strides.w,
+              c * params.source_channel_step + (turned ? last_h - r : r) * params.filter_strides.h +
+                  (turned ? last_w - s : s) * params.filter_strides.w,
+              block.image * params.target_strides.n + to_h * params.target_strides.h + to_w * params.target_strides.w);
+        }
       }
     }
   };
@@ -792,6 +803,66 @@ Products stem_products(const ConvProblem& problem, const KernelEntry& kernel, co
           const int64_t from = words.at(static_cast<size_t>(place + tap.place));
           if (from == kNotStaged) throw py::index_error("not staged");
           if (target >= 0 && from != kOutside) products.emplace_back(from, tap.filter, first + target);
+        }
+      }
+    }
+  }
+  return products;
+}
+
+// As the warps of the kernels that stage quads bring pixels, find taps and store runs, of filter 0. By its own tiling,
+// or one that is given: pixels, sets, walkers.
+Products quads_products(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device,
+                        std::optional<std::array<int32_t, 4>> given) {
+  if (const char* reason = kernel.why_not(kernel, problem, device)) throw py::value_error(reason);
+  const Plan plan = kernel.plan(kernel, problem, device);
+  QuadsTiling tiling = plan.quads;
+  const auto run_length = static_cast<int32_t>(16 / element_size(problem.dtype));
+  if (given) {
+    tiling = {(*given)[0], (*given)[1] * run_length, std::min((*given)[2], tiling.sets), (*given)[3]};
+  }
+  const QuadsParams params = quads_params(kernel.quads, problem, tiling);
+  if (!given && params.walkers * params.by_set_blocks.divisor != plan.grid) {
+    throw py::index_error("not the plan's blocks");
+  }
+  if (!given && params.units > kQuadsStaged * kQuadsThreads) throw py::index_error("more than threads bring");
+  const bool inner = kernel.quads.channels_inner;
+  const int32_t vector = params.pairs == QuadsPairs::kNone ? 1 : 2, units_w = params.by_units_w.divisor;
+  Products products;
+  for (int32_t index = 0; index < params.tiles; ++index) {
+    const QuadsTile tile(params, index);
+    const int64_t image = tile.image * params.source.n;
+    // Where each channel of a staged pixel comes from.
+    std::vector<std::array<int64_t, kQuadChannels>> quads(static_cast<size_t>(params.units) * vector);
+    for (int32_t unit = 0; unit < params.units; ++unit) {
+      const int32_t h = tile.source_h + unit / units_w, w = tile.source_w + unit % units_w * vector;
+      const bool exists = h >= 0 && h < params.h.source_extent && w >= 0 && w < params.w.source_extent;
+      const int64_t from = image + h * params.source.h + w * params.source.w;
+      if (exists && from % vector != 0) throw py::index_error("a word that is not aligned");
+      for (int32_t i = 0; i < vector * params.channels; ++i) {
+        // Element i of a unit's words, in the order in which they are put together.
+        const int32_t word = i / vector, element = i % vector;
+        const bool whole = params.pairs == QuadsPairs::kInner;
+        const int32_t pixel = whole ? i / params.channels : element, channel = whole ? i % params.channels : word;
+        quads.at(static_cast<size_t>(unit * vector + pixel))[channel] =
+            exists ? from + word * params.word_step + element : kOutside;
+      }
+    }
+    const int64_t first = tile.image * params.target.n + tile.p * params.target.h + tile.q * params.target.w;
+    for (int32_t pixel = 0; pixel < (tile.rows * params.tile_q + kQuadsUnit - 1) / kQuadsUnit * kQuadsUnit; ++pixel) {
+      // Pixels are rows of products, or a column each; what a lane stores are runs of those.
+      const int32_t run = inner ? 1 : run_length, of_run = pixel % run;
+      const QuadsTarget target(params, tile, pixel - of_run);
+      const int32_t place = tile.lead + quads_place(params, pixel) / params.quad_bytes;
+      for (int32_t i = 0; i < params.steps * kQuadsStepTaps; ++i) {
+        const int32_t tap = quads_tap(params, i);
+        if (tap < 0) continue;
+        for (int32_t c = 0; c < params.channels; ++c) {
+          const int64_t from = quads.at(static_cast<size_t>(place + tap / params.quad_bytes))[static_cast<size_t>(c)];
+          if (from == kOutside || of_run >= target.left) continue;
+          products.emplace_back(from,
+                                i / problem.s * params.filter.h + i % problem.s * params.filter.w + c * params.filter.c,
+                                first + target.offset + of_run * params.target.w);
         }
       }
     }
@@ -2395,6 +2466,8 @@ void bind_index_maths(py::module_& m) {
         "tiling"_a = std::nullopt);
   m.def("mma_chunk", &mma_chunk, "element"_a, "along_rows"_a, "is_b"_a, "line"_a, "chunk"_a, "length"_a);
   m.def("stem_products", &stem_products, "problem"_a, "kernel"_a, "device"_a, "tiling"_a = std::nullopt);
+  m.def("quads_products", &quads_products, "problem"_a, "kernel"_a, "device"_a, "tiling"_a = std::nullopt);
+  m.def("quads_column", &quads_column, "run"_a, "product"_a, "column"_a);
   m.def("stem_wgrad_products", &stem_wgrad_products, "problem"_a, "kernel"_a, "device"_a, "tiling"_a = std::nullopt);
   m.def("depthwise_products", unless_refused(depthwise_products), "problem"_a, "kernel"_a, "device"_a);
   m.def("depthwise_banded_products", unless_refused(depthwise_banded_products), "problem"_a, "kernel"_a, "device"_a);

@@ -13,11 +13,12 @@ template <typename T, typename Line>
 __device__ void convolve_by_definition(const DepthwiseBandedParams& params, const BandedTile& tile) {
   constexpr DepthwiseBandedConfig kConfig = Line::kConfig;
   const int32_t last = min(tile.row + params.run_rows, params.target_h);
+  const ReducedChannels channels{params.by_filters.div(tile.channel), 1, tile.channel * params.filter_strides.n, 0};
   for (int32_t i = 0; i < 2 * kBandedUnits; ++i) {
     const BandedBlock at = banded_block(kConfig, params, tile, threadIdx.x % 32, i / 2);
     if (!at.exists) continue;
-    convolve_column_by_definition<T, kConfig.transposed(), kConfig.stride>(
-        params, at.image, params.by_filters.div(tile.channel), tile.channel, tile.row, last, at.target + i % 2);
+    convolve_column_by_definition<T, kConfig.transposed(), kConfig.stride>(params, at.image, channels, tile.channel,
+                                                                           tile.row, last, at.target + i % 2);
   }
 }
 

@@ -1,5 +1,6 @@
-// Depthwise convolution of 16-bit elements by products with diagonal matrices, see tile/depthwise_diagonal.h: rows of
-// the source pass through shared memory, and a warp adds each to all rows of targets that see it. Sums are float32.
+// Depthwise convolution of 16-bit elements, and of narrow groups, by products with (block) diagonal matrices, see
+// tile/depthwise_diagonal.h: rows of the source pass through shared memory, and a warp adds each to all rows of targets
+// that see it. Sums are float32.
 #pragma once
 
 #include "fastconv/ptx/dependent_launch.cuh"
@@ -11,6 +12,12 @@
 #include "fastconv/tile/stage_pixel_rows.cuh"
 
 namespace fastconv {
+
+__device__ __forceinline__ ReducedChannels reduced_channels(const DepthwiseDiagonalParams& params, int32_t channel) {
+  const int32_t first = params.first_of_group(channel);
+  return {first, params.group_channels,
+          first * params.filter_strides.n + (channel - first) * params.target_channel_step, params.source_channel_step};
+}
 
 // Rows of the filter as operands: lane i has the diagonal of channel i / 4 in positions i % 4 / 2 and two after that,
 // for both targets of a pair. Neighbouring lanes have halves of a position's channels; those of the other half are
@@ -29,7 +36,7 @@ __device__ __forceinline__ uint32_t load_diagonals(const DepthwiseDiagonalParams
   for (int i = 0; i < kConfig.products(); ++i) {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      const int32_t s = diagonal_tap(kConfig, params, kProductPositions * i + position + j / 2 * 2, j % 2);
+      const int32_t s = diagonal_tap(kConfig, params, kReadPositions * i + position + j / 2 * 2, j % 2);
       const bool exists = mine && s >= 0 && s < params.taps_w;
       const uint16_t* tap = filter + s * strides.w;
 #pragma unroll
@@ -40,6 +47,56 @@ __device__ __forceinline__ uint32_t load_diagonals(const DepthwiseDiagonalParams
     }
   }
   return not_finite;
+}
+
+// The same of groups: a product has two positions, and lane i channels 2 * (i % 4) and the next of each, for target
+// channel i / 4.
+template <typename T, DepthwiseDiagonalConfig kConfig>
+__device__ __forceinline__ uint32_t load_group_blocks(const DepthwiseDiagonalParams& params, int32_t chunk,
+                                                      uint32_t (&blocks)[kConfig.taps][kConfig.products()][4]) {
+  const auto lane = static_cast<int32_t>(threadIdx.x % 32);
+  const int32_t channel = lane / 4, source = lane % 4 * 2;
+  const bool mine = params.first_of_group(source) == params.first_of_group(channel);
+  const ReducedChannels channels = reduced_channels(params, chunk * kChunk + channel);
+  const auto* filter = static_cast<const uint16_t*>(params.filter) + channels.filter +
+                       (source - params.first_of_group(source)) * channels.filter_step;
+  uint32_t not_finite = 0;
+#pragma unroll
+  for (int i = 0; i < kConfig.products(); ++i) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const int32_t s = diagonal_tap(kConfig, params, 2 * i + j / 2, j % 2);
+      const bool exists = mine && s >= 0 && s < params.taps_w;
+      const uint16_t* tap = filter + s * params.filter_strides.w;
+#pragma unroll
+      for (int r = 0; r < kConfig.taps; ++r, tap += params.filter_strides.h) {
+        uint32_t& pair = blocks[r][i][j];
+        pair = exists && r < params.taps_h ? *tap | uint32_t{tap[channels.filter_step]} << 16 : 0;
+        not_finite = add_zeros<T>(pair, not_finite);
+      }
+    }
+  }
+  return not_finite;
+}
+
+template <typename T, DepthwiseDiagonalConfig kConfig>
+__device__ __forceinline__ uint32_t load_operands(const DepthwiseDiagonalParams& params, int32_t chunk,
+                                                  uint32_t (&operands)[kConfig.taps][kConfig.products()][4]) {
+  if constexpr (kConfig.groups) return load_group_blocks<T, kConfig>(params, chunk, operands);
+  return load_diagonals<T, kConfig>(params, chunk, operands);
+}
+
+// Product number `index` of a row, by all pixels that are loaded.
+template <typename T, DepthwiseDiagonalConfig kConfig>
+__device__ __forceinline__ void multiply_pixels(int index, const uint32_t (&operand)[4],
+                                                const uint32_t (&pixels)[kConfig.reads()][4], uint32_t metadata,
+                                                const float (&from)[4], float (&sum)[4]) {
+  if constexpr (kConfig.groups) {
+    const uint32_t (&read)[4] = pixels[index / 2];
+    ptx::mma(T{}, sum, operand, read[index % 2 * 2], read[index % 2 * 2 + 1], from);
+  } else {
+    ptx::mma_sparse(T{}, sum, operand, pixels[index], metadata, from);
+  }
 }
 
 // Which two of every four elements of a row the products take: those of its channel, and one more.
@@ -59,8 +116,8 @@ __device__ void compute_by_definition(const DepthwiseDiagonalParams& params, int
                                       int32_t last, int32_t column) {
   for (int i = 0; i < 2 * kPairColumns; ++i) {
     const auto channel = static_cast<int32_t>(chunk * kChunk + threadIdx.x % 4 * 2 + i % 2);
-    convolve_column_by_definition<T, kConfig.transposed(), kConfig.stride>(params, image, channel, channel, row, last,
-                                                                           column + i / 2);
+    convolve_column_by_definition<T, kConfig.transposed(), kConfig.stride>(
+        params, image, reduced_channels(params, channel), channel, row, last, column + i / 2);
   }
 }
 
@@ -74,6 +131,7 @@ __global__ void __launch_bounds__(32 * kMostDiagonalWarps, Line::kConfig.warps /
   constexpr DepthwiseConfig kRows = kConfig.rows();
   constexpr int kSlots = kRows.slots(), kShift = kRows.shift(), kStageRows = kConfig.stage_rows();
   constexpr int kAhead = kConfig.ahead, kProducts = kConfig.products(), kAdvance = kConfig.advance();
+  constexpr int kReads = kConfig.reads();
   extern __shared__ uint4 diagonal_rows[];
   const auto lane = static_cast<int32_t>(threadIdx.x % 32);
   const int32_t warp = __shfl_sync(0xffffffffu, static_cast<int32_t>(threadIdx.x / 32), 0);
@@ -113,7 +171,7 @@ __global__ void __launch_bounds__(32 * kMostDiagonalWarps, Line::kConfig.warps /
   uint32_t diagonals[kConfig.taps][kProducts][4], not_finite = 0;
   float none[4] = {}, sums[kSlots][4];
   if (works) {
-    not_finite = load_diagonals<T, kConfig>(params, block.chunk + chunk, diagonals);
+    not_finite = load_operands<T, kConfig>(params, block.chunk + chunk, diagonals);
     const int32_t channel = (block.chunk + chunk) * kChunk + lane / 4;
     const float bias = params.bias != nullptr ? widen(static_cast<const T*>(params.bias)[channel]) : 0.f;
 #pragma unroll
@@ -170,10 +228,10 @@ __global__ void __launch_bounds__(32 * kMostDiagonalWarps, Line::kConfig.warps /
     if (!works) continue;
 #pragma unroll
     for (int a = 0; a < kStageRows; ++a) {
-      uint32_t pixels[kProducts][4];
+      uint32_t pixels[kReads][4];
 #pragma unroll
-      for (int i = 0; i < kProducts; ++i) {
-        ptx::ldmatrix4<false>(from + at + a * row_bytes + i * (kProductPositions / kAdvance) * kChunkBytes, pixels[i]);
+      for (int i = 0; i < kReads; ++i) {
+        ptx::ldmatrix4<false>(from + at + a * row_bytes + i * (kReadPositions / kAdvance) * kChunkBytes, pixels[i]);
       }
       // The oldest targets are done, and the others move up, with the first of a row's products.
 #pragma unroll
@@ -183,7 +241,7 @@ __global__ void __launch_bounds__(32 * kMostDiagonalWarps, Line::kConfig.warps /
           const int old = slot + (a == 0 && i == 0 ? kShift : 0), r = kRows.row_tap(slot, a);
           const float (&sum)[4] = old < kSlots ? sums[old] : none;
           if (r < kConfig.taps) {
-            ptx::mma_sparse(T{}, sums[slot], diagonals[r][i], pixels[i], metadata, sum);
+            multiply_pixels<T, kConfig>(i, diagonals[r][i], pixels, metadata, sum, sums[slot]);
           } else if (old != slot) {
             copy_sums(sum, sums[slot]);
           }

@@ -1,6 +1,6 @@
-// Depthwise convolution of 16-bit elements by products with diagonal matrices for sm_90a: as depthwise_diagonal, but
-// the copy engine brings rows of the source in boxes and stores those of targets, so that a warp multiplies a few rows
-// without a pause.
+// Depthwise convolution of 16-bit elements, and of narrow groups, by products with diagonal matrices for sm_90a: as
+// depthwise_diagonal, but the copy engine brings rows of the source in boxes and stores those of targets, so that a
+// warp multiplies a few rows without a pause.
 #pragma once
 
 #include "fastconv/kernels/depthwise_diagonal.cuh"
@@ -75,6 +75,7 @@ __global__ void __launch_bounds__(32 * kMostDiagonalWarps, Line::kConfig.warps /
   constexpr DepthwiseDiagonalConfig kConfig = Line::kConfig;
   constexpr DepthwiseConfig kRows = kConfig.rows();
   constexpr int kSlots = kRows.slots(), kBoxRows = kConfig.box_rows, kProducts = kConfig.products();
+  constexpr int kReads = kConfig.reads();
   constexpr int kAdvance = kConfig.advance();
   static_assert(!kConfig.transposed() && kConfig.stride == 1 && kSlots == kConfig.taps);
   extern __shared__ uint8_t smem_raw[];
@@ -100,16 +101,16 @@ __global__ void __launch_bounds__(32 * kMostDiagonalWarps, Line::kConfig.warps /
   // A warp without channels of its own computes the last ones', whose results are not stored.
   const int32_t own_chunk = min(share.chunk + chunk, params.chunks - 1);
   uint32_t diagonals[kConfig.taps][kProducts][4];
-  uint32_t not_finite = load_diagonals<T, kConfig>(params, own_chunk, diagonals);
+  uint32_t not_finite = load_operands<T, kConfig>(params, own_chunk, diagonals);
   const auto* biases = static_cast<const T*>(params.bias);
   const float bias = kept(biases != nullptr ? widen(biases[own_chunk * kChunk + lane / 4]) : 0.f);
   float none[4] = {bias, bias, bias, bias};
   const uint32_t metadata = kept(diagonal_metadata());
-  // Lane i names the pixel of pair i % 8 in position i / 8 of each product; and of targets column i / 8 of pair i % 8.
-  uint32_t from[kProducts];
+  // Lane i names the pixel of pair i % 8 in position i / 8 of each load; and of targets column i / 8 of pair i % 8.
+  uint32_t from[kReads];
 #pragma unroll
-  for (int i = 0; i < kProducts; ++i) {
-    const int32_t position = kProductPositions * i + lane / 8, pixel = position / kAdvance + kPairs * group + lane % 8;
+  for (int i = 0; i < kReads; ++i) {
+    const int32_t position = kReadPositions * i + lane / 8, pixel = position / kAdvance + kPairs * group + lane % 8;
     const int32_t plane = position % kAdvance * params.boxes.plane_bytes;
     from[i] = kept(ring.data + params.boxes.swizzled(plane + pixel * params.boxes.pixel_bytes + chunk * kChunkBytes));
   }
@@ -134,11 +135,11 @@ __global__ void __launch_bounds__(32 * kMostDiagonalWarps, Line::kConfig.warps /
       };
       ring.wait_full();
       if (box < unit.row_boxes) {
-        uint32_t pixels[2][kProducts][4];
+        uint32_t pixels[2][kReads][4];
         auto read = [&](int row) {
           const uint32_t at = ring.index * ring.stage_bytes + row * params.boxes.row_bytes();
 #pragma unroll
-          for (int i = 0; i < kProducts; ++i) ptx::ldmatrix4<false>(from[i] + at, pixels[row % 2][i]);
+          for (int i = 0; i < kReads; ++i) ptx::ldmatrix4<false>(from[i] + at, pixels[row % 2][i]);
         };
         float last[4];
         read(0);
@@ -152,7 +153,8 @@ __global__ void __launch_bounds__(32 * kMostDiagonalWarps, Line::kConfig.warps /
             for (int slot = 0; slot < kSlots; ++slot) {
               const int old = slot + (i == 0);  // the oldest targets are done, and the others move up
               const float (&sum)[4] = old < kSlots ? sums[old] : none;
-              ptx::mma_sparse(T{}, sums[slot], diagonals[kRows.row_tap(slot, 0)][i], pixels[row % 2][i], metadata, sum);
+              multiply_pixels<T, kConfig>(i, diagonals[kRows.row_tap(slot, 0)][i], pixels[row % 2], metadata, sum,
+                                          sums[slot]);
             }
             if (i == 0 && row > 0) store(row - 1, last);
           }

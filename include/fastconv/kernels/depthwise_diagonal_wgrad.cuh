@@ -1,6 +1,6 @@
-// Weight gradient of a depthwise convolution by matrix products, channels side by side, 16 bits; see
-// tile/depthwise_diagonal_wgrad.h. Rows of x and dy pass through shared memory; a warp has the sums of all taps of its
-// eight channels in registers.
+// Weight gradient of a depthwise convolution, or of narrow groups, by matrix products, channels side by side, 16 bits;
+// see tile/depthwise_diagonal_wgrad.h. Rows of x and dy pass through shared memory; a warp has the sums of all taps of
+// its eight channels in registers.
 #pragma once
 
 #include "fastconv/ptx/dependent_launch.cuh"
@@ -12,27 +12,31 @@
 
 namespace fastconv {
 
-// A channel with itself: lane 4 * c + c / 2 has those sums of channel c.
+// Those of a channel of x, one of a lane's eight, with the filters of its group: of two that the lane has.
 template <typename T, DiagonalWgradConfig kConfig>
 __device__ __forceinline__ void store_diagonal_sums(const DiagonalWgradParams& params, int32_t slice, int32_t channel,
                                                     const float (&sums)[kConfig.taps][kConfig.tap_pairs()][4]) {
   constexpr int kTaps = kConfig.taps;
   const auto lane = static_cast<int32_t>(threadIdx.x) % 32;
-  const int32_t c = lane / 4, filter = channel + c;
-  if (lane % 4 != c / 2 || filter >= params.channels) return;
+  const int32_t of_group = lane / 4 & ((1 << params.group_log2) - 1);
 #pragma unroll
-  for (int r = 0; r < kTaps; ++r) {
+  for (int i = 0; i < 2; ++i) {
+    const int32_t filter = channel + lane % 4 * 2 + i;
+    if ((lane % 4 * 2 + i ^ lane / 4) >> params.group_log2 != 0 || filter >= params.channels) continue;
 #pragma unroll
-    for (int s = 0; s < kTaps; ++s) {
-      if (r >= params.taps_h || s >= params.taps_w) continue;
-      const float (&pair)[4] = sums[r][s / 2];
-      const float sum = c % 2 == 0 ? pair[s % 2 * 2] : pair[s % 2 * 2 + 1];
-      if (params.sums != nullptr) {
-        const int64_t all = int64_t{slice} * params.channels + filter;
-        params.sums[(all * params.taps_h + r) * params.taps_w + s] = sum;
-      } else {
-        const Strides& strides = params.filter_strides;
-        static_cast<T*>(params.dw)[filter * strides.n + r * strides.h + s * strides.w] = narrow<T>(sum);
+    for (int r = 0; r < kTaps; ++r) {
+#pragma unroll
+      for (int s = 0; s < kTaps; ++s) {
+        if (r >= params.taps_h || s >= params.taps_w) continue;
+        const float sum = sums[r][s / 2][s % 2 * 2 + i];
+        if (params.sums != nullptr) {
+          const int64_t all = (int64_t{slice} * params.channels + filter << params.group_log2) + of_group;
+          params.sums[(all * params.taps_h + r) * params.taps_w + s] = sum;
+        } else {
+          const Strides& strides = params.filter_strides;
+          static_cast<T*>(params.dw)[filter * strides.n + of_group * strides.c + r * strides.h + s * strides.w] =
+              narrow<T>(sum);
+        }
       }
     }
   }

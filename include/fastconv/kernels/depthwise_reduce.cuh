@@ -12,12 +12,12 @@ inline constexpr int kDepthwiseReduceThreads = 128;
 inline constexpr int kDepthwiseReduceStrands = 8;  // at most: threads that share a tap's slices
 
 struct DepthwiseReduction {
-  const float* sums;  // [slice][filter][tap]
+  const float* sums;  // [slice][filter][channel of its group][tap]
   void* dw;
   Strides strides;
-  int32_t taps_h, taps_w, slices;
-  int32_t strands;     // a power of two
-  int64_t slice_sums;  // of a slice
+  int32_t channels, taps_h, taps_w, slices;  // channels: of a group
+  int32_t strands;                           // a power of two
+  int64_t slice_sums;                        // of a slice
 };
 
 // In an order that does not change. Neighbouring threads have neighbouring taps.
@@ -40,10 +40,11 @@ __global__ void __launch_bounds__(kDepthwiseReduceThreads)
   if (!exists || thread >= beside) return;
   for (int32_t strand = 1; strand < params.strands; ++strand) sum += shared[strand * beside + thread];
   const int32_t taps = params.taps_h * params.taps_w;
-  const auto filter = static_cast<int32_t>(i / taps), tap = static_cast<int32_t>(i - int64_t{filter} * taps);
+  const auto pair = static_cast<int32_t>(i / taps), tap = static_cast<int32_t>(i - int64_t{pair} * taps);
+  const int32_t filter = pair / params.channels, channel = pair % params.channels;
   const Strides& strides = params.strides;
-  static_cast<T*>(params.dw)[filter * strides.n + tap / params.taps_w * strides.h + tap % params.taps_w * strides.w] =
-      narrow<T>(sum);
+  static_cast<T*>(params.dw)[filter * strides.n + channel * strides.c + tap / params.taps_w * strides.h +
+                             tap % params.taps_w * strides.w] = narrow<T>(sum);
 }
 
 }  // namespace fastconv

@@ -20,9 +20,10 @@ void launch_depthwise_reduce(const Plan& plan, const ConvProblem& problem, const
   params.sums = static_cast<const float*>(buffers.workspace);
   params.dw = buffers.w;
   params.strides = problem.w_strides;
+  params.channels = static_cast<int32_t>(problem.c_per_group());
   params.taps_h = static_cast<int32_t>(problem.r), params.taps_w = static_cast<int32_t>(problem.s);
   params.slices = static_cast<int32_t>(plan.split);
-  params.slice_sums = problem.k * problem.r * problem.s;
+  params.slice_sums = problem.k * problem.c_per_group() * problem.r * problem.s;
   // A thread that waited for one slice after the other would take longer than the first pass.
   params.strands = static_cast<int32_t>(
       std::bit_floor(static_cast<uint64_t>(std::clamp<int64_t>(plan.split / 4, 1, kDepthwiseReduceStrands))));

@@ -8,13 +8,14 @@
 
 namespace fastconv {
 
-inline constexpr double kCyclesPerUs = 1600;        // an H200's clock under load, 1.98 GHz at most; others are near
-inline constexpr double kTensorCyclesPerUs = 1755;  // its clock as the tensor-core families count
-inline constexpr double kBytesPerUsPerSm = 25e3;    // 3.3 TB/s over 132, reached by mixed reads and writes
-inline constexpr double kLaunchUs = 4;              // a kernel's start and drain on an idle stream
-inline constexpr double kStepLatencyCycles = 700;   // a step cannot be shorter than its loads from device memory
-inline constexpr double kTileCycles = 3000;         // first loads, tables and epilogue of a tile
-inline constexpr double kUnseenF32 = 1.4;           // times what is counted: float32 took 1.3 to 1.8 on an H200
+inline constexpr double kCyclesPerUs = 1600;         // an H200's clock under load, 1.98 GHz at most; others are near
+inline constexpr double kTensorCyclesPerUs = 1755;   // its clock as the tensor-core families count
+inline constexpr double kBytesPerUsPerSm = 25e3;     // 3.3 TB/s over 132, reached by mixed reads and writes
+inline constexpr double kLaunchUs = 4;               // a kernel's start and drain on an idle stream
+inline constexpr int32_t kReservedSmemBytes = 1024;  // of a multiprocessor, a block, besides what it asks for
+inline constexpr double kStepLatencyCycles = 700;    // a step cannot be shorter than its loads from device memory
+inline constexpr double kTileCycles = 3000;          // first loads, tables and epilogue of a tile
+inline constexpr double kUnseenF32 = 1.4;            // times what is counted: float32 took 1.3 to 1.8 on an H200
 
 // Instructions per element that a thread moves into shared memory, counted in the compiled code: Coord, bounds,
 // address, load, store.

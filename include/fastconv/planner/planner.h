@@ -17,6 +17,7 @@
 #include "fastconv/tile/depthwise_diagonal.h"
 #include "fastconv/tile/grouped_config.h"
 #include "fastconv/tile/halo_config.h"
+#include "fastconv/tile/quads_config.h"
 #include "fastconv/tile/stem_config.h"
 #include "fastconv/tile/wgrad_config.h"
 
@@ -41,7 +42,8 @@ struct Plan {
   DepthwiseBandedTiling depthwise_banded{};
   DepthwiseDiagonalTiling depthwise_diagonal{};
   GroupedTiling grouped{};                 // kernels for narrow groups
-  StemTiling stem{};                       // kernels for images of few channels
+  StemTiling stem{};                       // kernels for images of few channels, float32
+  QuadsTiling quads{};                     // the same of 16 bits
   std::shared_ptr<const InnerPlan> inner;  // patches, subpixel: what computes with them
   double cost_us = 0;                      // model's estimate; compared between kernels only
   std::shared_ptr<const Plan> others;      // of the same problem, for numbers that the kernel does not take: scaled.h

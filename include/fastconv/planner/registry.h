@@ -15,6 +15,7 @@
 #include "fastconv/tile/grouped_config.h"
 #include "fastconv/tile/halo_config.h"
 #include "fastconv/tile/patches.h"
+#include "fastconv/tile/quads_config.h"
 #include "fastconv/tile/stem_config.h"
 #include "fastconv/tile/subpixel.h"
 #include "fastconv/tile/wgrad_config.h"
@@ -45,6 +46,7 @@ enum class KernelFamily : int8_t {
   kDepthwiseDiagonal,
   kGrouped,
   kStem,
+  kQuads,
   kHalo,
   kWgrad,
   kPatches,
@@ -81,6 +83,7 @@ struct KernelEntry {
   DepthwiseDiagonalConfig depthwise_diagonal{};
   GroupedConfig grouped{};
   StemConfig stem{};
+  QuadsConfig quads{};
   PatchesConfig patches{};
   SubpixelConfig subpixel{};
 };

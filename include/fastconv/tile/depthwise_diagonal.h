@@ -2,7 +2,8 @@
 // an operand of 16 rows, 8 channels of two neighbouring targets (a pair), and of as many columns, 8 channels of each
 // position: a column of the source that the pair may see. All that it holds are diagonals, one for each target and
 // position, so that half of every four elements are zero for sure and the product takes half the time (PTX ISA,
-// "mma.sp"). The other operand are pixels as they lie: 16 bytes a pixel, the positions of 8 pairs.
+// "mma.sp"). The other operand are pixels as they lie: 16 bytes a pixel, the positions of 8 pairs. Of groups of 2, 4 or
+// 8 channels it holds blocks beside a diagonal, and a product takes them all, of half as many positions.
 //
 // A warp has 8 channels, a chunk, of 8 pairs. Rows of the source pass through shared memory, where a block's warps,
 // some chunks times some runs of 16 columns, share them. Threads copy rows one by one or, on sm_90a, the copy engine
@@ -23,7 +24,7 @@ inline constexpr int32_t kChunk = 8;  // channels
 inline constexpr int32_t kChunkBytes = 16;
 inline constexpr int32_t kPairs = 8;              // of a warp
 inline constexpr int32_t kPairColumns = 2;        // targets of a pair
-inline constexpr int32_t kProductPositions = 4;   // of a product
+inline constexpr int32_t kReadPositions = 4;      // of pixels that a warp loads at once
 inline constexpr int32_t kMostDiagonalWarps = 8;  // of a block
 inline constexpr int32_t kDiagonalColumns = kPairs * kPairColumns;
 
@@ -47,6 +48,7 @@ struct DepthwiseDiagonalConfig {
   int32_t ahead;   // stages that are on their way while one is multiplied: as many rows of the source as a shift takes
   int32_t warps;   // that a multiprocessor has registers for
   int32_t box_rows = 0;  // of a stage, if the copy engine brings them; `ahead` is then the number of all stages
+  bool groups = false;   // of several channels; not of the weight gradient, which takes them in any case
 
   // Rows pass one by one, as in the kernels of multiply-adds.
   constexpr DepthwiseConfig rows() const { return {kind, taps, stride, Lanes::kChannels, kChunk, 1, ahead, 1}; }
@@ -57,10 +59,12 @@ struct DepthwiseDiagonalConfig {
   constexpr int32_t positions() const {
     return transposed() ? (taps - 1) / stride + 1 : (kPairColumns - 1) * stride + taps;
   }
-  constexpr int32_t products() const { return (positions() + kProductPositions - 1) / kProductPositions; }
+  constexpr int32_t reads() const { return (positions() + kReadPositions - 1) / kReadPositions; }
+  // Diagonals are half zeros for sure, so that a product takes all that is loaded at once.
+  constexpr int32_t products() const { return groups ? (positions() + 1) / 2 : reads(); }
   // For `groups` warps side by side. Positions that products have beyond a pair's are read as well.
   constexpr StagedRow staged(int32_t chunks, int32_t groups) const {
-    return {advance(), advance() * (kPairs * groups - 1) + kProductPositions * products(), chunks};
+    return {advance(), advance() * (kPairs * groups - 1) + kReadPositions * reads(), chunks};
   }
   // Columns that each thread of a block copies, at most.
   constexpr int32_t copies() const { return static_cast<int32_t>(ceil_div(staged(1, 1).columns, 32)); }
@@ -68,17 +72,21 @@ struct DepthwiseDiagonalConfig {
   constexpr bool boxed() const { return box_rows > 0; }
 };
 
+// Where byte `offset` of a stage lies in it, whose pixels have so many bytes: the copy engine's order of banks.
+FASTCONV_HOST_DEVICE constexpr uint32_t diagonal_swizzled(uint32_t offset, int32_t pixel_bytes) {
+  return offset ^ (offset >> 3 & static_cast<uint32_t>(pixel_bytes - kChunkBytes));
+}
+
 // What the copy engine moves for a block, as it lies in shared memory: pixels of the block's channels, of the source in
-// a plane for each column % advance, whose rows repeat the engine's pattern of banks (see swizzled()).
+// a plane for each column % advance, whose rows repeat the engine's pattern of banks.
 struct DiagonalBoxes {
   int32_t pixel_bytes, plane_pixels;  // pixels of a row of a plane
   int32_t plane_bytes, stage_bytes;
   int32_t target_row_bytes;
 
   FASTCONV_HOST_DEVICE constexpr int32_t row_bytes() const { return plane_pixels * pixel_bytes; }
-  // Where byte `offset` of a stage lies in it.
   FASTCONV_HOST_DEVICE constexpr uint32_t swizzled(uint32_t offset) const {
-    return offset ^ (offset >> 3 & static_cast<uint32_t>(pixel_bytes - kChunkBytes));
+    return diagonal_swizzled(offset, pixel_bytes);
   }
 };
 inline constexpr int32_t kDiagonalTargetBoxes = 3;  // being written, and being stored
@@ -95,6 +103,9 @@ struct DepthwiseDiagonalParams : DepthwiseWindows {
   int32_t first_tap;         // transposed: of target 0 at position 0; may be no tap
   int32_t first_output;      // target row, counted from a run's first, that is done when its first stage is
   int32_t chunks;            // of the tensors' channels
+  int32_t group_channels;    // a power of two
+  // Of the filter, from one channel of a group to the next, of the target and of the source.
+  int64_t target_channel_step, source_channel_step;
   StagedRow staged;
   int32_t run_rows;
   FastDivmod by_staged_chunks;
@@ -102,6 +113,7 @@ struct DepthwiseDiagonalParams : DepthwiseWindows {
   DiagonalBoxes boxes;    // if the copy engine brings rows; then a block has
   int32_t units, shares;  // every so manieth run of rows of all images
 
+  FASTCONV_HOST_DEVICE int32_t first_of_group(int32_t channel) const { return channel & -group_channels; }
   // The first that a run sees.
   FASTCONV_HOST_DEVICE int32_t first_row(const DepthwiseDiagonalConfig& config, int32_t target_row) const {
     return first_h + (config.transposed() ? target_row / config.stride : target_row * config.stride);

@@ -1,7 +1,7 @@
-// Weight gradient of a depthwise convolution as matrix products, 16-bit elements whose channels lie side by side:
-// pixels are what is summed over, 16 columns of dy at a time. Rows of a product are 8 channels of x at two neighbouring
-// taps, columns the same channels of dy. Of the sums only those of a channel with itself are of use: its two taps. The
-// others are each for itself, and nothing reads them.
+// Weight gradient of a depthwise convolution, or of groups of 2, 4 or 8 channels, as matrix products, 16-bit elements
+// whose channels lie side by side: pixels are what is summed over, 16 columns of dy at a time. Rows of a product are 8
+// channels of x at two neighbouring taps, columns the same channels of dy. Of the sums only those of a channel with its
+// group's are of use. The others are each for itself, and nothing reads them.
 //
 // Columns of a tile are those of all images side by side, so that narrow rows, too, fill products. Dy is staged as it
 // is, one position a column. In a row of x the columns of an image are followed by those that only its last taps see.
@@ -20,7 +20,7 @@ inline constexpr int32_t kDiagonalWgradThreads = 32 * kDiagonalWgradWarps;
 
 struct DiagonalWgradConfig : DepthwiseDiagonalConfig {
   // Products side by side, as registers permit.
-  constexpr int32_t units() const { return taps == 3 && stride == 1 ? 4 : 2; }
+  constexpr int32_t units() const { return taps == 3 && stride == 1 && !boxed() ? 4 : 2; }
   constexpr int32_t columns() const { return units() * kDiagonalWgradPixels; }  // of a tile, at most
   constexpr int32_t tap_pairs() const { return (taps + 1) / 2; }
   constexpr int32_t blocks() const { return warps / kDiagonalWgradWarps; }  // of a multiprocessor
@@ -61,12 +61,13 @@ struct DiagonalWgradBoxes {
     return column / columns * rows * columns + column % columns;
   }
   FASTCONV_HOST_DEVICE static constexpr uint32_t swizzled(uint32_t offset) {
-    return offset ^ (offset >> 3 & static_cast<uint32_t>(kPixelBytes - kChunkBytes));
+    return diagonal_swizzled(offset, kPixelBytes);
   }
 };
 
 struct DiagonalWgradParams : DepthwiseWindows {
   int32_t channels, images;
+  int32_t group_log2;                 // channels of a group
   int32_t columns, all_columns;       // of dy: of a tile, and of all images
   int32_t rows, slice_rows;           // of dy: of all tiles, and of a slice of them
   int32_t positions;                  // of a staged row of x: of all phases of the stride
