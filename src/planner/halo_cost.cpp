@@ -104,7 +104,9 @@ double rough_operands(const Work& work, const HaloConfig& config, const HaloTili
 double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& tiling, const Tiles& tiles,
                const Reaches& reaches, Packing packing, double bytes, int sm_count) {
   constexpr double kFixedClocks = 6000;  // launch, first loads, last store
-  constexpr double kPackUs = .8, kWaitUs = 1.8, kHiddenUs = 1.5, kPackBytesPerUs = 1.4e6, kTurnUs = 1;
+  constexpr double kPackUs = .8, kWaitUs = 1.8, kHiddenUs = 1.5, kTurnUs = 1;
+  const double pack_bytes_per_us =
+      work.element_bytes == 2 && work.groups > 1 ? 1.4e5 : 1.4e6;  // groups' are turned in small pieces
   const double phases = work.phases();
   const double steps = static_cast<double>(tiles.steps) / phases / tiling.shares;
   const double halos =
@@ -153,8 +155,8 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
                                                             ceil_div(work.cols, tiling.tile_q)
                                                       : ceil_div(tiles.count, sm_count));
   // What the model does not see, measured: short rings, linear tiles and long runs of pixels each lose a little,
-  // filters that do not exist as well; staging warps lose more where they cannot run ahead, and most where they leave
-  // out every other pixel.
+  // filters that do not exist as well, and half of a narrow group's stores; staging warps lose more where they cannot
+  // run ahead, and most where they leave out every other pixel.
   const double idle = 1 - static_cast<double>(work.out.c) / static_cast<double>(tiles.filters * config.block_k);
   // Sums are promoted while the other warpgroup multiplies, unless it waits for its turn.
   const bool promoted = promotes(config.operands), waits = promoted && tiling.turns;
@@ -163,28 +165,28 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
   const bool small = config.m_blocks == 1 && config.n() < 128;  // for few pixels; others have better ones
   const bool made = by_warps && !half;
   const bool by_threads = config.staging == HaloStaging::kPairs || config.staging == HaloStaging::kPixels;
-  const double rough = !by_threads
-                           ? 1 +
-                                 (config.staging != HaloStaging::kTransposed ? .02
-                                  : tiling.linear                            ? .06
-                                                                             : .08) *
-                                     (tiling.halo_stages == 2) +
-                                 .02 * short_of_filters(tiling, tiles) + .01 * tiling.linear + .5 * waits +
-                                 .9 * narrow + (small && waves > 1) +
-                                 .05 * (work.taps == 1 && is_large_tile(config.m_blocks, config.block_k)) +
-                                 .05 * ((tiling.linear || config.columns > 1) && tiling.turns) -
-                                 .08 * (promoted && config.m_blocks == 3 && !tiling.linear) +
-                                 .03 * (config.staging == HaloStaging::kTransposed && tiling.turns) +
-                                 .8 * (half && tiles.raw.step_log2 > 0 && tiling.turns && tiling.halo_stages == 2) +
-                                 (made ? rough_operands(work, config, tiling, tiles) : 0) +
-                                 .01 * (!tiling.linear && tiling.block_w_log2 == 6) + .02 * idle +
-                                 .15 * (config.staging == HaloStaging::kShifted) +
-                                 .1 * (by_warps && half && tiling.linear && config.channels < 64 && work.in.c > 32)
-                           : 1 + .06 * (4 - tiling.halo_stages) + .1 * idle;
+  const double rough =
+      !by_threads
+          ? 1 +
+                (config.staging != HaloStaging::kTransposed ? .02
+                 : tiling.linear                            ? .06
+                                                            : .08) *
+                    (tiling.halo_stages == 2) +
+                .02 * short_of_filters(tiling, tiles) + .01 * tiling.linear + .5 * waits + .9 * narrow +
+                (small && waves > 1) + .05 * (work.taps == 1 && is_large_tile(config.m_blocks, config.block_k)) +
+                .05 * ((tiling.linear || config.columns > 1) && tiling.turns) -
+                .08 * (promoted && config.m_blocks == 3 && !tiling.linear) +
+                .03 * (config.staging == HaloStaging::kTransposed && tiling.turns) +
+                .8 * (half && tiles.raw.step_log2 > 0 && tiling.turns && tiling.halo_stages == 2) +
+                (made ? rough_operands(work, config, tiling, tiles) : 0) +
+                .01 * (!tiling.linear && tiling.block_w_log2 == 6) + (half && work.groups > 1 ? 1 : .02) * idle +
+                .15 * (config.staging == HaloStaging::kShifted) +
+                .1 * (by_warps && half && tiling.linear && config.channels < 64 && work.in.c > 32)
+          : 1 + .06 * (4 - tiling.halo_stages) + .1 * idle;
   const bool reorders = work.reordering.in || work.reordering.out || work.splitting.in;  // they wait anyway
   const double share = static_cast<double>(std::clamp<int64_t>(tiles.count * tiling.shares, 1, sm_count)) / sm_count;
   // A few multiprocessors are slow to split a filter.
-  const double pack_rate = kPackBytesPerUs * (config.operands == HaloOperands::kHalf ? 1 : std::min(1., 2 * share));
+  const double pack_rate = pack_bytes_per_us * (config.operands == HaloOperands::kHalf ? 1 : std::min(1., 2 * share));
   const double pack = packing.bytes == 0 ? 0
                                          : kPackUs + (reorders ? 0 : kWaitUs - kHiddenUs) +
                                                kTurnUs * (packing.turned && config.channels == 64) +
