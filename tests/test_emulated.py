@@ -7,7 +7,7 @@ import functools
 import itertools
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -209,6 +209,97 @@ def test_values_that_are_not_finite_reach_taps_that_meet_them(
     result = run(kernel, o, problem, view=view)
     assert result is not None, "refused"
     assert torch.equal(result.value.isfinite(), expect_pass("wgrad", o, problem).value.isfinite())
+
+
+QUADS = [pytest.param(kernel, id=kernel.name) for kernel in ALL_KERNELS if kernel.name.startswith("quads_")]
+
+
+@st.composite
+def quads_problems(draw: st.DrawFn) -> Problem:
+    r, s = draw(st.sampled_from([1, 2, 3, 3, 4, 7])), draw(st.sampled_from([1, 2, 3, 3, 4, 7]))
+    stride, dilation = (draw(st.tuples(*[st.integers(1, most)] * 2)) for most in (4, 2))
+    padding = draw(st.sampled_from([(0, 0), (r // 2, s // 2), (r, s), (2, 9)]))
+    h, w = draw(st.integers(1, 20)), draw(st.one_of(st.integers(1, 40), st.integers(1, 12).map(lambda i: 8 * i)))
+    h, w = (max(x, 1 + d * (taps - 1) - 2 * p) for x, d, taps, p in zip((h, w), dilation, (r, s), padding, strict=True))
+    n, c, k = draw(st.integers(1, 3)), draw(st.integers(1, 4)), draw(st.sampled_from([1, 5, 8, 24, 33, 40, 64]))
+    return Problem(n, c, h, w, k, r, s, stride, padding, dilation, bias=draw(st.booleans()))
+
+
+@pytest.mark.parametrize("kernel", QUADS)
+@given(
+    problem=quads_problems(),
+    dtype=st.sampled_from(HALF),
+    seed=st.integers(0, 2**31),
+    sms=st.sampled_from([1, 4, 132]),
+    haste=st.booleans(),
+    views=st.tuples(*[st.sampled_from([*["contiguous", "channels_last"] * 3, *VIEWS])] * 3),
+    special=st.sampled_from([None, None, math.inf, math.nan]),
+    data=st.data(),
+)
+@settings(max_examples=40)
+def test_emulated_quads(
+    kernel: native.Kernel,
+    problem: Problem,
+    dtype: torch.dtype,
+    seed: int,
+    sms: int,
+    haste: bool,
+    views: tuple[str, str, str],
+    special: float | None,
+    data: st.DataObject,
+) -> None:
+    views = tuple("contiguous" if view.startswith("same_") else view for view in views)
+    dtype = torch.float32 if "tf32" in kernel.name else dtype
+    o = operands(problem, dtype, "cpu", seed, views)
+    if special is not None:
+        changed = data.draw(st.sampled_from([o.input, o.weight]))
+        changed[tuple(data.draw(st.integers(0, size - 1)) for size in changed.shape)] = special
+    result = run(kernel, o, problem, sms, haste, views[2], "tf32")
+    assert result is not None, "refused"
+    expected = expect_pass("fprop", o, problem)
+    if special is None:
+        reference.assert_right(result.value, expected, kernel.name, "tf32")
+        return
+    for same in (torch.isnan, torch.isposinf, torch.isneginf):
+        assert torch.equal(same(result.value), same(expected.value)), same.__name__
+
+
+@pytest.mark.parametrize("kernel", QUADS)
+@pytest.mark.parametrize(
+    ("size", "strides"),
+    [
+        ((1, 1, 2, 8), (8, 8, 2**30, 1)),
+        ((1, 1, 8, 2), (8, 8, 1, 2**30)),
+        ((2, 3, 1, 8), (32, 8, 2**33, 1)),  # of a row that has no other, any
+        ((2, 3, 8, 1), (32, 8, 1, 2**33)),
+    ],
+)
+def test_quads_of_rows_that_lie_far_apart(
+    kernel: native.Kernel, size: tuple[int, int, int, int], strides: tuple[int, int, int, int]
+) -> None:
+    """Padding is not read, however far away it would be."""
+    problem = Problem(*size, 8, 3, 3, padding=(1, 1))
+    dtype = torch.float32 if "tf32" in kernel.name else torch.float16
+    o = operands(problem, dtype, "cpu", 0, ("contiguous",) * 3)
+    last = sum((n - 1) * stride for n, stride in zip(size, strides, strict=True))
+    # Pages that nothing touches take no memory.
+    memory = torch.empty(last + 1, dtype=dtype)
+    o = replace(o, input=memory.as_strided(size, strides).copy_(o.input))
+    y = torch.full(problem.output_size, math.nan, dtype=dtype)
+    conv = native.ConvProblem(
+        size,
+        problem.weight_size,
+        *problem.geometry,
+        dtype=str(dtype).removeprefix("torch."),
+        precision="tf32",
+        x_strides=strides,
+        align=math.gcd(128, *(t.data_ptr() for t in (o.input, o.weight, y))),
+    )
+    device = native.DeviceSpec.cuda(90, SMS, 227 << 10)
+    assert kernel.why_not(conv, device) is None
+    pointers = {"x": o.input.data_ptr(), "w": o.weight.data_ptr(), "y": y.data_ptr()}
+    emulated.run(kernel.name, conv, device, **pointers, bias=0, haste=False)
+    reference.assert_right(y, expect_pass("fprop", o, problem), kernel.name, "tf32")
 
 
 @dataclass

@@ -607,7 +607,7 @@ def test_hopper_folds_the_strides_of_stems(name: str, channels_last: bool) -> No
         return native.make_plan(problem, GPUS[90])
 
     # Of few taps, all channels of one are staged as a quad instead.
-    quads = name in {"stride larger than the filter", "one channel", "columns alone", "rows alone"}
+    quads = name not in {"7x7", "odd rows and columns", "more channels than a stage", "rn50_stem"}
     kernel = plan("fprop").kernel
     assert kernel.startswith("quads_") if quads else kernel.endswith("_folded"), kernel
     assert "folds input" in str(plan("wgrad"))
@@ -619,10 +619,7 @@ def test_images_of_few_channels_are_staged_as_quads_where_that_was_measured_fast
     name: str, channels_last: bool
 ) -> None:
     problem = {it.name: it for it in load_suite("few_channels").problems}[name]
-    dtypes = ["float16", "bfloat16"] if name != "stem_b1" else []
-    for dtype, arch in itertools.product(
-        [*dtypes, *(["float32"] if name in {"vgg_first", "stem_b1"} else [])], [80, 90]
-    ):
+    for dtype, arch in itertools.product(["float16", "bfloat16", "float32"], [80, 90]):
         asked = native.ConvProblem(
             problem.input,
             problem.weight,
@@ -635,6 +632,11 @@ def test_images_of_few_channels_are_staged_as_quads_where_that_was_measured_fast
         kernel = native.make_plan(asked, GPUS[arch]).kernel
         kind = "tf32_" if dtype == "float32" else ""
         assert kernel == f"quads_fprop_{kind}{'nhwc' if channels_last else 'nchw'}", (dtype, arch, kernel)
+
+
+def test_more_filters_than_32_bits_count_bytes_of() -> None:
+    problem = Problem(1, 1, 7, 11, 2**27 - 64, 1, 3, dilation=(1, 5))
+    assert native.make_plan(native_problem(problem, "fprop", dtype="float16"), GPUS[90]).kernel
 
 
 @pytest.mark.parametrize("pass_", PASSES)

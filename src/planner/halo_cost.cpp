@@ -155,8 +155,8 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
                                                             ceil_div(work.cols, tiling.tile_q)
                                                       : ceil_div(tiles.count, sm_count));
   // What the model does not see, measured: short rings, linear tiles and long runs of pixels each lose a little,
-  // filters that do not exist as well, and half of a narrow group's stores; staging warps lose more where they cannot
-  // run ahead, and most where they leave out every other pixel.
+  // filters that do not exist as well, and half of a narrow group's stores; few channels of TF32; staging warps lose
+  // more where they cannot run ahead, and most where they leave out every other pixel.
   const double idle = 1 - static_cast<double>(work.out.c) / static_cast<double>(tiles.filters * config.block_k);
   // Sums are promoted while the other warpgroup multiplies, unless it waits for its turn.
   const bool promoted = promotes(config.operands), waits = promoted && tiling.turns;
@@ -180,6 +180,7 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
                 .8 * (half && tiles.raw.step_log2 > 0 && tiling.turns && tiling.halo_stages == 2) +
                 (made ? rough_operands(work, config, tiling, tiles) : 0) +
                 .01 * (!tiling.linear && tiling.block_w_log2 == 6) + (half && work.groups > 1 ? 1 : .02) * idle +
+                .5 * (config.operands == HaloOperands::kTf32 && work.in.c <= 4) +
                 .15 * (config.staging == HaloStaging::kShifted) +
                 .1 * (by_warps && half && tiling.linear && config.channels < 64 && work.in.c > 32)
           : 1 + .06 * (4 - tiling.halo_stages) + .1 * idle;
@@ -208,7 +209,9 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
   // They overlap, not entirely; least where halos of every other pixel are waited for between tiles, measured.
   const bool apart =
       config.staging == HaloStaging::kTma && half && work.in_step.w > 1 && work.taps > 1 && !tiling.turns && waves > 1;
-  return pack + reorder + splits + std::max(compute_us, memory_us) +
+  // What begins before the first product, where lanes find few channels: measured on an H100.
+  const double found = config.staging == HaloStaging::kPixels ? 3 : config.staging == HaloStaging::kFolded ? 1.3 : 0;
+  return pack + reorder + splits + found + std::max(compute_us, memory_us) +
          (apart ? .3 : .1) * std::min(compute_us, memory_us);
 }
 

@@ -19,10 +19,11 @@ struct Clocks {
   double pack;                  // of a step of a set's filter
 };
 // Fitted to 1,800 tilings of 22 problems each, as measured on an H100.
-constexpr Clocks kHalfClocks{24, 100, 260, 680, 0.42, 2800, 235};
+constexpr Clocks kHalfClocks{24, 100, 260, 680, 0.42, 2800, 150};
 constexpr Clocks kTf32Clocks{40, 215, 333, 1640, 0.49, 2020, 317};
 // Of TF32 most of that time is memory's, which the families that it competes with count as an H200's.
 constexpr double kTf32Share = 0.8;
+constexpr double kStartUs = 2.5;  // and end
 
 // Pixels of an axis of the image that some outputs need.
 int64_t source_extent(const Axis& axis, int64_t pixels) {
@@ -40,7 +41,7 @@ QuadsPairs pairs_of(const ConvProblem& problem, const Side& side) {
     return QuadsPairs::kNone;
   }
   if (side.stride.w == 1 && keeps_multiples(side.stride.c, side.c, 2)) return QuadsPairs::kPlanes;
-  if ((side.stride.c == 1 || side.c == 1) && side.stride.w == side.c) return QuadsPairs::kInner;
+  if (side.stride.c == 1 && side.stride.w == side.c) return QuadsPairs::kInner;
   return QuadsPairs::kNone;
 }
 
@@ -74,13 +75,13 @@ double cost_us(const ConvProblem& problem, const DeviceSpec& device, const Quads
   const double clocks =
       (tf32 ? kTf32Share : 1) * (params.sets() * params.steps * of.pack + tiles * std::max(busy, lone));
   const double memory = compulsory_bytes(problem) / (kBytesPerUsPerSm * device.sm_count);
-  return kLaunchUs + std::max(clocks / kTensorCyclesPerUs, memory);
+  return kStartUs + std::max(clocks / kTensorCyclesPerUs, memory);
 }
 
 // The cheapest tiling; none if plan.kernel is null.
 Plan cheapest(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
   const ConvMap map = make_conv_map(problem, false);
-  const int64_t sets = sets_of(problem);
+  const int64_t sets = sets_of(problem), steps = ceil_div(problem.r * problem.s, int64_t{kQuadsStepTaps});
   Plan best;
   for (int64_t parts = 1; parts <= map.w.rows; parts *= 2) {
     // Whole runs, so that a lane's lie in a row; of pixels side by side whole sectors, if other tiles are beside them.
@@ -91,6 +92,8 @@ Plan cheapest(const KernelEntry& entry, const ConvProblem& problem, const Device
                     halo_w = round_up(source_extent(map.w, tile_q) + 1, int64_t{2});
       if (halo_h > 2 * kQuadsStaged * kQuadsThreads / halo_w) break;
       for (int64_t some = sets; some > 0; some /= 2) {
+        // Before anything counts its bytes with 32 bits.
+        if (some > device.smem_optin_bytes / (steps * kQuadsUnit)) continue;
         QuadsTiling tiling{static_cast<int32_t>(tile_p), static_cast<int32_t>(tile_q), static_cast<int32_t>(some), 1};
         const int64_t tiles = problem.n * ceil_div(map.h.rows, tile_p) * ceil_div(map.w.rows, tile_q);
         const int64_t set_blocks = ceil_div(sets, some);

@@ -42,7 +42,7 @@ void launch_depthwise_diagonal(const Plan& plan, const ConvProblem& problem, con
     } else {
       launch(name, depthwise_diagonal_wgrad<T, Line>, shape, stream, params);
     }
-    if (plan.split > 1) launch_depthwise_reduce<T>(plan, problem, buffers, stream);
+    if (plan.split > 1) launch_depthwise_reduce<T>(plan, problem, buffers, stream, true);
   } else {
     DepthwiseDiagonalParams params = depthwise_diagonal_params(plan, problem);
     bind_buffers(params, plan, problem, buffers, !Line::kConfig.transposed());

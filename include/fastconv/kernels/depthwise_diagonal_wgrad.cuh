@@ -12,30 +12,36 @@
 
 namespace fastconv {
 
-// Those of a channel of x, one of a lane's eight, with the filters of its group: of two that the lane has.
+// Those of a channel of x, one of a lane's eight, with the filters of its group: of two that the lane has, which
+// without groups is one. Lanes that store together have neighbouring channels and filters.
 template <typename T, DiagonalWgradConfig kConfig>
 __device__ __forceinline__ void store_diagonal_sums(const DiagonalWgradParams& params, int32_t slice, int32_t channel,
                                                     const float (&sums)[kConfig.taps][kConfig.tap_pairs()][4]) {
   constexpr int kTaps = kConfig.taps;
   const auto lane = static_cast<int32_t>(threadIdx.x) % 32;
-  const int32_t of_group = lane / 4 & ((1 << params.group_log2) - 1);
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
+  const int32_t group_log2 = params.group_log2, of_group = lane / 4 & ((1 << group_log2) - 1);
+  if ((lane % 4 * 2 ^ lane / 4) >> (group_log2 > 0 ? group_log2 : 1) != 0) return;
+  const int64_t tap_sums = int64_t{params.channels} << group_log2;
+#pragma unroll 1
+  for (int i = group_log2 > 0 ? 0 : lane / 4 % 2; i < 2; i += group_log2 > 0 ? 1 : 2) {
     const int32_t filter = channel + lane % 4 * 2 + i;
-    if ((lane % 4 * 2 + i ^ lane / 4) >> params.group_log2 != 0 || filter >= params.channels) continue;
+    if (filter >= params.channels) continue;
+    const Strides& strides = params.filter_strides;
+    float* partial =
+        params.sums + (slice * tap_sums * params.taps_h * params.taps_w + (int64_t{filter} << group_log2) + of_group);
+    T* dw = static_cast<T*>(params.dw) + filter * strides.n + of_group * strides.c;
 #pragma unroll
     for (int r = 0; r < kTaps; ++r) {
 #pragma unroll
       for (int s = 0; s < kTaps; ++s) {
         if (r >= params.taps_h || s >= params.taps_w) continue;
-        const float sum = sums[r][s / 2][s % 2 * 2 + i];
+        const float (&pair)[4] = sums[r][s / 2];
+        const float sum = i == 0 ? pair[s % 2 * 2] : pair[s % 2 * 2 + 1];
         if (params.sums != nullptr) {
-          const int64_t all = (int64_t{slice} * params.channels + filter << params.group_log2) + of_group;
-          params.sums[(all * params.taps_h + r) * params.taps_w + s] = sum;
+          *partial = sum;
+          partial += tap_sums;
         } else {
-          const Strides& strides = params.filter_strides;
-          static_cast<T*>(params.dw)[filter * strides.n + of_group * strides.c + r * strides.h + s * strides.w] =
-              narrow<T>(sum);
+          dw[r * strides.h + s * strides.w] = narrow<T>(sum);
         }
       }
     }

@@ -12,15 +12,16 @@ inline constexpr int kDepthwiseReduceThreads = 128;
 inline constexpr int kDepthwiseReduceStrands = 8;  // at most: threads that share a tap's slices
 
 struct DepthwiseReduction {
-  const float* sums;  // [slice][filter][channel of its group][tap]
+  const float* sums;  // [slice][filter][tap], or [slice][tap][filter][channel of its group]
   void* dw;
   Strides strides;
   int32_t channels, taps_h, taps_w, slices;  // channels: of a group
   int32_t strands;                           // a power of two
+  bool taps_outer;                           // the second order
   int64_t slice_sums;                        // of a slice
 };
 
-// In an order that does not change. Neighbouring threads have neighbouring taps.
+// In an order that does not change.
 template <typename T>
 __global__ void __launch_bounds__(kDepthwiseReduceThreads)
     depthwise_reduce(const __grid_constant__ DepthwiseReduction params) {
@@ -40,7 +41,9 @@ __global__ void __launch_bounds__(kDepthwiseReduceThreads)
   if (!exists || thread >= beside) return;
   for (int32_t strand = 1; strand < params.strands; ++strand) sum += shared[strand * beside + thread];
   const int32_t taps = params.taps_h * params.taps_w;
-  const auto pair = static_cast<int32_t>(i / taps), tap = static_cast<int32_t>(i - int64_t{pair} * taps);
+  const int64_t inner = params.taps_outer ? params.slice_sums / taps : taps;
+  auto of_outer = static_cast<int32_t>(i / inner), of_inner = static_cast<int32_t>(i - of_outer * inner);
+  const int32_t pair = params.taps_outer ? of_inner : of_outer, tap = params.taps_outer ? of_outer : of_inner;
   const int32_t filter = pair / params.channels, channel = pair % params.channels;
   const Strides& strides = params.strides;
   static_cast<T*>(params.dw)[filter * strides.n + channel * strides.c + tap / params.taps_w * strides.h +

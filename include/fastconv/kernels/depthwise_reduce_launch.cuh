@@ -15,11 +15,13 @@ namespace fastconv {
 
 // Adds the plan's slices, whose sums are in the workspace.
 template <typename T>
-void launch_depthwise_reduce(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, Stream& stream) {
+void launch_depthwise_reduce(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, Stream& stream,
+                             bool taps_outer = false) {
   DepthwiseReduction params{};
   params.sums = static_cast<const float*>(buffers.workspace);
   params.dw = buffers.w;
   params.strides = problem.w_strides;
+  params.taps_outer = taps_outer;
   params.channels = static_cast<int32_t>(problem.c_per_group());
   params.taps_h = static_cast<int32_t>(problem.r), params.taps_w = static_cast<int32_t>(problem.s);
   params.slices = static_cast<int32_t>(plan.split);

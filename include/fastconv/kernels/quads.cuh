@@ -56,13 +56,11 @@ class StagedQuads {
   }
 
   __device__ __forceinline__ void load(const QuadsParams& params, const T* x, const QuadsTile& tile) {
-    const auto* first =
-        reinterpret_cast<const QuadsBits<T>*>(x) +
-        (tile.image * params.source.n + tile.source_h * params.source.h + tile.source_w * params.source.w);
+    const auto* image = reinterpret_cast<const QuadsBits<T>*>(x) + tile.image * params.source.n;
     if (sizeof(T) == 4 || params.pairs == QuadsPairs::kNone) {
-      load<QuadsBits<T>>(params, first, tile);
+      load<QuadsBits<T>>(params, image, tile);
     } else {
-      load<uint32_t>(params, first, tile);
+      load<uint32_t>(params, image, tile);
     }
   }
 
@@ -95,24 +93,25 @@ class StagedQuads {
       return make_uint4(low(w[0], w[1]), low(w[2], w[3]), high(w[0], w[1]), high(w[2], w[3]));
     }
     switch (params.channels) {
-      case 1: return make_uint4(w[0] & 0xffff, 0, w[0] >> 16, 0);
       case 2: return make_uint4(w[0], 0, w[1], 0);
       case 3: return make_uint4(w[0], w[1] & 0xffff, __byte_perm(w[1], w[2], 0x5432), w[2] >> 16);
       default: return make_uint4(w[0], w[1], w[2], w[3]);
     }
   }
 
-  // As many words as there are channels.
+  // As many words as there are channels. Offsets of pixels that exist fit 32 bits.
   template <typename Word>
-  __device__ __forceinline__ void load(const QuadsParams& params, const QuadsBits<T>* first, const QuadsTile& tile) {
-    const auto row_step = static_cast<int32_t>(params.source.h), column_step = static_cast<int32_t>(params.source.w);
+  __device__ __forceinline__ void load(const QuadsParams& params, const QuadsBits<T>* image, const QuadsTile& tile) {
+    const auto row_step = static_cast<uint32_t>(params.source.h), column_step = static_cast<uint32_t>(params.source.w);
 #pragma unroll
     for (int i = 0; i < kQuadsStaged; ++i) {
       if (i * kQuadsThreads >= params.units) return;
+      const auto row = static_cast<uint32_t>(tile.source_h + row_[i]);
+      const auto column = static_cast<uint32_t>(tile.source_w + column_[i]);
       const bool exists = static_cast<int32_t>(threadIdx.x) + i * kQuadsThreads < params.units &&
-                          static_cast<uint32_t>(tile.source_h + row_[i]) < params.h.source_extent &&
-                          static_cast<uint32_t>(tile.source_w + column_[i]) < params.w.source_extent;
-      const auto* from = first + (row_[i] * row_step + column_[i] * column_step);
+                          row < static_cast<uint32_t>(params.h.source_extent) &&
+                          column < static_cast<uint32_t>(params.w.source_extent);
+      const auto* from = image + static_cast<int32_t>(row * row_step + column * column_step);
 #pragma unroll
       for (int k = 0; k < kQuadChannels; ++k) {
         words_[i][k] = exists && k < params.channels ? *reinterpret_cast<const Word*>(from + k * params.word_step) : 0;
