@@ -232,7 +232,10 @@ def quads_problems(draw: st.DrawFn) -> Problem:
     seed=st.integers(0, 2**31),
     sms=st.sampled_from([1, 4, 132]),
     haste=st.booleans(),
-    views=st.tuples(*[st.sampled_from([*["contiguous", "channels_last"] * 3, *VIEWS])] * 3),
+    # But for those whose elements share memory.
+    views=st.tuples(
+        *[st.sampled_from([*["contiguous", "channels_last"] * 3, *(v for v in VIEWS if not v.startswith("same_"))])] * 3
+    ),
     special=st.sampled_from([None, None, math.inf, math.nan]),
     data=st.data(),
 )
@@ -248,7 +251,6 @@ def test_emulated_quads(
     special: float | None,
     data: st.DataObject,
 ) -> None:
-    views = tuple("contiguous" if view.startswith("same_") else view for view in views)
     dtype = torch.float32 if "tf32" in kernel.name else dtype
     o = operands(problem, dtype, "cpu", seed, views)
     if special is not None:

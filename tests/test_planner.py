@@ -619,7 +619,8 @@ def test_images_of_few_channels_are_staged_as_quads_where_that_was_measured_fast
     name: str, channels_last: bool
 ) -> None:
     problem = {it.name: it for it in load_suite("few_channels").problems}[name]
-    for dtype, arch in itertools.product(["float16", "bfloat16", "float32"], [80, 90]):
+    dtypes = ["float16", "bfloat16", *([] if name in {"mobilenet", "convnext"} else ["float32"])]
+    for dtype, arch in itertools.product(dtypes, [80, 90]):
         asked = native.ConvProblem(
             problem.input,
             problem.weight,

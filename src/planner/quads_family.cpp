@@ -22,7 +22,7 @@ struct Clocks {
 constexpr Clocks kHalfClocks{24, 100, 260, 680, 0.42, 2800, 150};
 constexpr Clocks kTf32Clocks{40, 215, 333, 1640, 0.49, 2020, 317};
 // Of TF32 most of that time is memory's, which the families that it competes with count as an H200's.
-constexpr double kTf32Share = 0.8;
+constexpr double kTf32Share = 0.83;
 constexpr double kStartUs = 2.5;  // and end
 
 // Pixels of an axis of the image that some outputs need.

@@ -179,7 +179,7 @@ def stem_products(
 def quads_products(
     problem: ConvProblem, kernel: Kernel, device: DeviceSpec, tiling: tuple[int, int, int, int] | None = None
 ) -> list[tuple[int, int, int]]:
-    """The same of 16-bit images; the tiling is rows of pixels, runs of eight columns, sets and walkers."""
+    """The same of 16 bits and TF32; the tiling is rows of pixels, runs of 16 bytes of columns, sets and walkers."""
 
 def quads_column(run: int, product: int, column: int) -> int: ...
 def stem_wgrad_products(
