@@ -640,6 +640,14 @@ def test_more_filters_than_32_bits_count_bytes_of() -> None:
     assert native.make_plan(native_problem(problem, "fprop", dtype="float16"), GPUS[90]).kernel
 
 
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_one_channel_is_left_to_multiply_adds_in_tf32(channels_last: bool) -> None:
+    """Which are as fast and more exact."""
+    problem = Problem(8, 1, 512, 512, 64, 3, 3, padding=(1, 1))
+    asked = native_problem(problem, "fprop", precision="tf32", channels_last=channels_last)
+    assert native.make_plan(asked, GPUS[90]).kernel.startswith("depthwise_fprop_")
+
+
 @pytest.mark.parametrize("pass_", PASSES)
 @pytest.mark.parametrize("width", [2, 4, 8])
 def test_groups_that_lie_side_by_side_are_blocks_beside_a_diagonal(width: int, pass_: str) -> None:

@@ -116,7 +116,7 @@ double cost_us(const GroupedConfig& config, const ConvProblem& problem, const De
 
 // What was measured of 16 bits in channels_last on an H100 is so many times that; tilings compare without it.
 double unseen(const GroupedConfig& config, const ConvProblem& problem) {
-  if (config.operands != GroupedOperands::kHalf) return 1;
+  if (config.operands != GroupedOperands::kHalf || problem.x_strides.c != 1) return 1;
   return std::max(problem.stride.h, problem.stride.w) > 1 ? 1.6 : 1.3;
 }
 

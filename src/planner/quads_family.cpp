@@ -21,7 +21,8 @@ struct Clocks {
 // Fitted to 1,800 tilings of 22 problems each, as measured on an H100.
 constexpr Clocks kHalfClocks{24, 100, 260, 680, 0.42, 2800, 150};
 constexpr Clocks kTf32Clocks{40, 215, 333, 1640, 0.49, 2020, 317};
-// Of TF32 most of that time is memory's, which the families that it competes with count as an H200's.
+// Of TF32 most of that time is memory's, which the families that it competes with count as an H200's; but not
+// multiply-adds of one channel.
 constexpr double kTf32Share = 0.83;
 constexpr double kStartUs = 2.5;  // and end
 
@@ -72,8 +73,8 @@ double cost_us(const ConvProblem& problem, const DeviceSpec& device, const Quads
   const double stored = params.whole_runs ? 1 : 4;
   const double busy = at_once * (units * (params.steps * of.step + stored * of.unit) + staged);
   const double lone = std::ceil(units / kQuadsWarps) * (params.steps * of.lone_step + stored * of.lone_unit) + of.tile;
-  const double clocks =
-      (tf32 ? kTf32Share : 1) * (params.sets() * params.steps * of.pack + tiles * std::max(busy, lone));
+  const double clocks = (tf32 && problem.c > 1 ? kTf32Share : 1) *
+                        (params.sets() * params.steps * of.pack + tiles * std::max(busy, lone));
   const double memory = compulsory_bytes(problem) / (kBytesPerUsPerSm * device.sm_count);
   return kStartUs + std::max(clocks / kTensorCyclesPerUs, memory);
 }
