@@ -615,9 +615,8 @@ def test_hopper_folds_the_strides_of_stems(name: str, channels_last: bool) -> No
 
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("name", ["vgg_first", "latent", "mobilenet", "convnext", "stem_b1"])
-def test_images_of_few_channels_are_staged_as_quads_where_that_was_measured_faster(
-    name: str, channels_last: bool
-) -> None:
+def test_images_of_few_channels_are_staged_as_quads(name: str, channels_last: bool) -> None:
+    """Where that was measured faster; TF32 of vgg_first within 2 % of what there was."""
     problem = {it.name: it for it in load_suite("few_channels").problems}[name]
     dtypes = ["float16", "bfloat16", *([] if name in {"mobilenet", "convnext"} else ["float32"])]
     for dtype, arch in itertools.product(dtypes, [80, 90]):

@@ -102,7 +102,7 @@ Plan cheapest(const KernelEntry& entry, const ConvProblem& problem, const Device
   const int64_t run = sets_of(config, map.filters) > 1 ? 1 : std::max<int64_t>(most_run, 1);
   Plan best;
   for_tilings(problem, map, [&](GroupedTiling tiling) {
-    const int64_t rows = staged(map.h, tiling.tile_p) * staged(map.w, tiling.tile_q);
+    const int64_t rows = source_extent(map.h, tiling.tile_p) * source_extent(map.w, tiling.tile_q);
     if (rows > device.smem_optin_bytes / (kGroupedRowBytes * tiling.tile_g * chunks)) return;
     tiling.run = static_cast<int32_t>(std::min<int64_t>(run, tiling.tile_g));
     const GroupedParams params = grouped_params(config, problem, tiling);

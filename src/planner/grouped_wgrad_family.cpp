@@ -130,7 +130,7 @@ Plan cheapest(const KernelEntry& entry, const ConvProblem& problem, const Device
   const int64_t most = floats ? chain_length(problem) : kTensorChain;  // pixels of a sum
   Plan best;
   for_tilings(problem, map, [&](const GroupedTiling& tiling) {
-    const int64_t rows = staged(map.h, tiling.tile_p) * staged(map.w, tiling.tile_q);
+    const int64_t rows = source_extent(map.h, tiling.tile_p) * source_extent(map.w, tiling.tile_q);
     if (tiling.tile_g * units > most_units(config)) return;
     if (rows > device.smem_optin_bytes / (kGroupedRowBytes * tiling.tile_g * chunks)) return;
     const int64_t tiles = problem.n * ceil_div(map.h.rows, tiling.tile_p) * ceil_div(map.w.rows, tiling.tile_q);

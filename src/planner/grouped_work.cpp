@@ -13,11 +13,6 @@ constexpr int64_t kMostChannels = 16;  // of a group
 
 }  // namespace
 
-int32_t most_taps(const Axis& axis) { return static_cast<int32_t>(ceil_div(axis.taps, axis.tap_step)); }
-int64_t staged(const Axis& axis, int64_t pixels) {
-  return (pixels - 1) * axis.source_step + (most_taps(axis) - 1) * std::abs(axis.tap_source_step) + 1;
-}
-
 GroupedRows make_rows(const ConvProblem& problem, const GroupedConfig& config, const Side& side, int64_t tile_h,
                       int64_t tile_w, int64_t tile_g) {
   const int64_t size = element_size(problem.dtype);
@@ -56,8 +51,8 @@ GroupedRows make_rows(const ConvProblem& problem, const GroupedConfig& config, c
 void set_walk(const ConvProblem& problem, const GroupedConfig& config, const GroupedTiling& tiling, GroupedWalk& walk) {
   const ConvMap map = make_conv_map(problem, false);
   walk.h = map.h, walk.w = map.w;
-  walk.rows = make_rows(problem, config, source_side(problem), staged(map.h, tiling.tile_p),
-                        staged(map.w, tiling.tile_q), tiling.tile_g);
+  walk.rows = make_rows(problem, config, source_side(problem), source_extent(map.h, tiling.tile_p),
+                        source_extent(map.w, tiling.tile_q), tiling.tile_g);
   walk.filter = map.filter;
   walk.filter_group = problem.k_per_group() * problem.w_strides.n;
   walk.groups = static_cast<int32_t>(problem.groups), walk.filters = map.filters;

@@ -5,6 +5,7 @@
 
 #include "fastconv/core/integers.h"
 #include "fastconv/planner/cost_model.h"
+#include "fastconv/planner/extent.h"
 #include "fastconv/planner/sides.h"
 
 namespace fastconv {
@@ -25,11 +26,6 @@ constexpr Clocks kTf32Clocks{40, 215, 333, 1640, 0.49, 2020, 317};
 // multiply-adds of one channel.
 constexpr double kTf32Share = 0.83;
 constexpr double kStartUs = 2.5;  // and end
-
-// Pixels of an axis of the image that some outputs need.
-int64_t source_extent(const Axis& axis, int64_t pixels) {
-  return (pixels - 1) * axis.source_step + (axis.taps - 1) * axis.tap_source_step + 1;
-}
 
 int64_t sets_of(const ConvProblem& problem) { return ceil_div(problem.k, int64_t{kQuadsUnit}); }
 

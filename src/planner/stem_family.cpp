@@ -6,6 +6,7 @@
 
 #include "fastconv/core/integers.h"
 #include "fastconv/planner/cost_model.h"
+#include "fastconv/planner/extent.h"
 #include "fastconv/planner/scaled.h"
 #include "fastconv/planner/sides.h"
 #include "fastconv/tile/split.h"
@@ -31,11 +32,6 @@ double step_clocks(const StemConfig& config, double gathers) {
 }
 // What was measured is so many times that. Tilings of one kernel compare better without it, kernels with it.
 constexpr double kUnseen = 1.65, kUnseenWgrad = 2;
-
-// Pixels of an axis of x that some outputs need.
-int64_t source_extent(const Axis& axis, int64_t pixels) {
-  return (pixels - 1) * axis.source_step + (axis.taps - 1) * axis.tap_source_step + 1;
-}
 
 // Most words that can be copied at once, of `extent` that lie side by side, at multiples of as many.
 int32_t widest(const Side& side, int64_t extent, std::initializer_list<std::pair<int64_t, int64_t>> strides) {

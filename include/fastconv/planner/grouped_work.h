@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "fastconv/core/integers.h"
+#include "fastconv/planner/extent.h"
 #include "fastconv/planner/registry.h"
 #include "fastconv/planner/sides.h"
 #include "fastconv/tile/grouped_walk.cuh"
@@ -13,11 +14,6 @@ namespace fastconv::grouped {
 
 // Sets of filters of a group.
 inline int64_t sets_of(const GroupedConfig& config, int64_t filters) { return ceil_div(filters, config.filters); }
-// Taps of the phase that has most.
-int32_t most_taps(const Axis& axis);
-// Pixels along an axis that a tile needs of the tensor that the filter slides over: that tensor is the source.
-int64_t staged(const Axis& axis, int64_t pixels);
-
 // Pixels of a tensor as a block stages them.
 GroupedRows make_rows(const ConvProblem& problem, const GroupedConfig& config, const Side& side, int64_t tile_h,
                       int64_t tile_w, int64_t tile_g);

@@ -13,7 +13,7 @@ struct DepthwiseTensors {
   const void* filter;
   const void* bias;
   void* target;
-  float* sums;  // wgrad: [slice][filter][channel of its group][tap], or null where a block writes `dw` itself
+  float* sums;  // wgrad: of slices, as DepthwiseReduction has them, or null where a block writes `dw` itself
   void* dw;     // wgrad
   Strides source_strides, target_strides;
   Strides filter_strides;  // dgrad of stride 1: from the last tap backwards
