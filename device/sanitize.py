@@ -34,6 +34,8 @@ PROBLEMS = (
     Problem(1, 32, 16, 16, 40, 3, 3, padding=(1, 1)),
     Problem(1, 3, 21, 20, 24, 7, 7, stride=(2, 2), padding=(3, 3)),
     Problem(1, 40, 16, 24, 16, 3, 3, padding=(1, 1)),
+    Problem(3, 3, 30, 40, 72, 4, 4, stride=(4, 4), bias=True),
+    Problem(2, 4, 11, 13, 72, 3, 3, padding=(1, 1), bias=True),
     # Short rows, whose copies several warps start.
     Problem(5, 128, 14, 14, 40, 1, 1, stride=(2, 2)),
     Problem(5, 72, 7, 7, 64, 2, 2),
@@ -60,6 +62,7 @@ PROBLEMS = (
     Problem(2, 33, 7, 9, 42, 3, 3, padding=(1, 1)),
     # Narrow groups: whole rows of shared memory, and odd ones.
     *(Problem(2, 40, 19, 22, 40, 3, 3, (step, step), padding=(1, 1), groups=5) for step in (1, 2)),
+    *(Problem(2, 48, 19, 22, 48, 3, 3, (step, step), padding=(1, 1), groups=3, bias=True) for step in (1, 2)),
     Problem(1, 48, 9, 150, 33, 3, 3, stride=(2, 2), padding=(1, 1), groups=3, bias=True),
     Problem(600, 32, 6, 6, 32, 3, 3, padding=(1, 1), groups=4),
     Problem(2, 32, 1, 1, 32, 3, 3, padding=(1, 1), groups=4),

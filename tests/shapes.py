@@ -76,6 +76,7 @@ CASES = {
     "patch_embedding": Problem(2, 3, 32, 32, 48, 8, 8, stride=(8, 8), bias=True),
     "many_images_of_rgb": Problem(600, 3, 14, 18, 40, 3, 3, padding=(1, 1), bias=True),
     "patches_with_rows_left_over": Problem(2, 3, 33, 34, 40, 4, 4, stride=(4, 4)),
+    "patches_of_rgb": Problem(2, 3, 28, 40, 72, 4, 4, stride=(4, 4), bias=True),
     "patches_of_16": Problem(2, 64, 48, 50, 64, 16, 16, stride=(16, 16)),
     "patches_of_2": Problem(3, 40, 14, 15, 72, 2, 2, stride=(2, 2), bias=True),
     "strided_even_rows": Problem(2, 72, 11, 16, 24, 3, 3, stride=(2, 2), padding=(1, 1)),
@@ -103,6 +104,8 @@ CASES = {
     "groups_of_8": Problem(2, 48, 17, 30, 48, 3, 3, padding=(1, 1), groups=6),
     "groups_of_one_pixel": Problem(2, 32, 1, 1, 32, 3, 3, padding=(1, 1), groups=4),
     "groups_of_16": Problem(2, 64, 13, 14, 48, 3, 3, padding=(1, 1), groups=4, bias=True),
+    "groups_of_16_and_as_many_filters": Problem(2, 64, 13, 14, 64, 3, 3, padding=(1, 1), groups=4, bias=True),
+    "groups_of_16_strided": Problem(2, 64, 15, 29, 64, 3, 3, stride=(2, 2), padding=(1, 1), groups=4),
     "groups_of_8_strided": Problem(2, 32, 15, 29, 64, 3, 3, stride=(2, 2), padding=(1, 1), groups=4),
     "groups_of_4_strided": Problem(2, 32, 15, 29, 32, 3, 3, stride=(2, 2), padding=(1, 1), groups=8, bias=True),
     "groups_of_wide_rows": Problem(1, 24, 40, 250, 18, 5, 3, padding=(2, 2), dilation=(1, 2), groups=3, bias=True),
@@ -329,9 +332,30 @@ def subpixel_problems(draw: st.DrawFn, pass_: str) -> Problem:
     return Problem(draw(st.integers(1, 3)), c, h, w, k, r, s, stride, padding, dilation, bias=draw(st.booleans()))
 
 
-def diagonal_groups(kernel: str) -> bool:
-    """Whether a depthwise kernel takes groups of several channels, too."""
-    return "_diagonal_" in kernel and ("wgrad" in kernel or "_groups" in kernel)
+@st.composite
+def patch_embeddings(draw: st.DrawFn) -> tuple[Problem, str]:
+    """And a view of the image whose patches are read four values at a time."""
+    view = draw(st.sampled_from(["contiguous", "channels_last", "batch_inside"]))
+    if view == "channels_last":
+        sizes = [(2, 2, 2), (2, 3, 4), (4, 2, 2), (4, 1, 1), (3, 4, 4), (4, 4, 4), (16, 2, 2), (12, 1, 1), (1, 4, 8)]
+    else:
+        sizes = [(1, 1, 4), (3, 4, 4), (4, 4, 4), (1, 8, 8), (2, 3, 8), (5, 1, 12), (1, 3, 4)]
+    c, r, s = draw(st.sampled_from(sizes))
+    p, q = draw(st.integers(1, 6)), draw(st.one_of(st.integers(1, 7), st.sampled_from([8, 14, 16])))
+    # Rows and columns that are left over; of these, chunks.
+    columns = 4 if view != "channels_last" else 4 // math.gcd(c, 4)
+    h, w = p * r + draw(st.integers(0, r - 1)), q * s + draw(st.sampled_from(range(0, s, columns)))
+    n, k = draw(st.integers(1, 3)), draw(st.sampled_from([1, 5, 8, 24, 33, 40, 64, 72]))
+    return Problem(n, c, h, w, k, r, s, (r, s), bias=draw(st.booleans())), view
+
+
+def group_widths(kernel: str) -> list[int]:
+    """Channels of a group that a depthwise kernel takes."""
+    if "_groups_of_16" in kernel:
+        return [16]
+    if "_groups" in kernel:
+        return [2, 4, 8]
+    return [1, 2, 4, 8] if "_diagonal_wgrad_" in kernel else [1]
 
 
 @st.composite
@@ -358,9 +382,7 @@ def depthwise_problems(draw: st.DrawFn, kernel: str) -> Problem:
         half = (draw(st.integers(0, 4)), 0 if "fprop" in kernel else s - 1)
     padding = draw(st.one_of(st.just(half), st.tuples(st.integers(0, 9), st.integers(0, 9))))
     # Channels of a group.
-    width = draw(
-        st.sampled_from(([2, 4, 8] if "_groups" in kernel else [1, 2, 4, 8]) if diagonal_groups(kernel) else [1])
-    )
+    width = draw(st.sampled_from(group_widths(kernel)))
     channels, widths = ([8, 24, 72, 3], [8, 16, 33, 5, 40]) if diagonal else ([4, 8, 12, 3], [8, 12, 16, 5, 7, 9])
     c, h, w = (draw(st.sampled_from(sizes)) for sizes in (channels, [7, 12, 70], widths))
     if "dgrad" in kernel and "valid" in kernel:  # columns of the output's gradient in fours

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 import _fastconv_native as native
-from shapes import depthwise_problems
+from shapes import depthwise_problems, group_widths, patch_embeddings
 
 PAIR = st.tuples(st.integers(1, 4), st.integers(1, 4))
 
@@ -254,10 +254,37 @@ def test_quads_form_every_product_once(
     assert sorted(products) == sorted(products_by_definition(conv, problem, "fprop"))
 
 
+EMBED_KERNELS = [kernel for kernel in native.kernel_table() if kernel.name.startswith("embed_")]
+
+
+@pytest.mark.parametrize("kernel", EMBED_KERNELS, ids=lambda kernel: kernel.name)
+@given(data=st.data(), sms=st.sampled_from([1, 4, 132]))
+@settings(max_examples=25)
+def test_patch_embeddings_form_every_product_once(data: st.DataObject, sms: int, kernel: native.Kernel) -> None:
+    if "gathered" in kernel.name:
+        few_taps = images_of_few_channels(kernel).filter(lambda drawn: drawn[0].weight[2] * drawn[0].weight[3] <= 12)
+        conv, align = data.draw(few_taps)
+        channels_last = data.draw(st.booleans())
+    else:
+        problem, view = data.draw(patch_embeddings().filter(lambda drawn: drawn[1] != "batch_inside"))
+        conv, align = Convolution(problem.input_size, problem.weight_size, *problem.geometry), 16
+        channels_last = view == "channels_last"
+    asked = native.ConvProblem(
+        *conv,
+        pass_=kernel.pass_,
+        channels_last=channels_last,
+        align=align,
+        dtype="float32" if "_parts_" in kernel.name or "tf32" in kernel.name else "float16",
+        precision="bf16x3" if "_parts_" in kernel.name else "tf32",
+    )
+    products = native.embed_products(asked, kernel, native.DeviceSpec.cuda(90, sms, 227 << 10))
+    assert sorted(products) == sorted(products_by_definition(conv, asked, kernel.pass_))
+
+
 @pytest.mark.parametrize("run", [4, 8])
-def test_columns_of_quads_are_dealt_out_once(run: int) -> None:
+def test_columns_of_runs_are_dealt_out_once(run: int) -> None:
     """And a lane's, two of each product, are whole runs."""
-    columns = {(t, c): native.quads_column(run, t, c) for t, c in product(range(4), range(8))}
+    columns = {(t, c): native.run_column(run, t, c) for t, c in product(range(4), range(8))}
     assert sorted(columns.values()) == list(range(32))
     for lane, first in product(range(4), range(0, 4, run // 2)):
         mine = [columns[t, lane * 2 + e] for t in range(first, first + run // 2) for e in range(2)]
@@ -296,18 +323,18 @@ def test_the_copy_engine_is_given_images_only(kernel: native.Kernel) -> None:
     """No batch, or images that all have one address, are no tensors to it."""
     taps = int(next(part for part in kernel.name.split("_") if part[0].isdigit())[0])
     diagonal = "_diagonal_" in kernel.name
-    group_channels = 2 if "_groups" in kernel.name else 1
+    group_channels = group_widths(kernel.name)[0]
     factor = 2 if "s2" in kernel.name else 1
     device = native.DeviceSpec.cuda(90, 132, 227 << 10)
 
     def why_not(n: int, image_stride: int | None = None) -> str | None:
         def problem(x: native.Quad | None = None, y: native.Quad | None = None) -> native.ConvProblem:
             return native.ConvProblem(
-                (n, 8, 16, 16),
-                (8, group_channels, taps, taps),
+                (n, 16, 16, 16),
+                (16, group_channels, taps, taps),
                 (factor, factor),
                 (taps // 2, taps // 2),
-                groups=8 // group_channels,
+                groups=16 // group_channels,
                 pass_=kernel.pass_,
                 dtype="float16" if diagonal else "float32",
                 channels_last="nhwc" in kernel.name or diagonal,

@@ -134,6 +134,7 @@ Launcher half_launcher(const KernelEntry& kernel) {
     case KernelFamily::kGrouped: return grouped_launcher<T>(kernel.line);
     case KernelFamily::kMma: return mma_launcher<T>(kernel.line);
     case KernelFamily::kQuads: return quads_launcher<T>(kernel.line);
+    case KernelFamily::kEmbed: return embed_launcher<T>(kernel.line);
     default: return simt_launcher<T>(kernel);
   }
 }
@@ -155,6 +156,7 @@ Launcher float_launcher(const KernelEntry& kernel) {
     case KernelFamily::kGrouped: return grouped_launcher<float>(kernel.line);
     case KernelFamily::kStem: return stem_launcher(kernel.line);
     case KernelFamily::kQuads: return quads_launcher<float>(kernel.line);
+    case KernelFamily::kEmbed: return embed_launcher<float>(kernel.line);
     case KernelFamily::kMma: return mma_launcher<float>(kernel.line);
     default: return simt_launcher<float>(kernel);
   }

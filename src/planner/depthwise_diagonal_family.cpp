@@ -100,14 +100,14 @@ int64_t resident_blocks(const DepthwiseDiagonalConfig& config, const DepthwiseDi
 }
 
 double product_cycles(const DepthwiseDiagonalConfig& config) {
-  return config.groups ? kGroupProductCycles : kDiagonalProductCycles;
+  return config.groups() ? kGroupProductCycles : kDiagonalProductCycles;
 }
 
 // Products and other instructions, of all warps.
 double compute_us(const DepthwiseDiagonalConfig& config, const ConvProblem& a, const DepthwiseDiagonalTiling& tiling,
                   const DeviceSpec& device) {
   // A stage has one row of products for each of the filter's.
-  const double products = double(config.products()) * config.taps;
+  const double products = double(config.operands()) * config.taps;
   const double others = products + kRowCycles * config.stage_rows() + kTargetCycles * config.rows().shift();
   const double stages = double(rows_read(config, a, tiling.run_rows)) / config.stage_rows();
   const double warp = kStartCycles + std::max(product_cycles(config) * products, others) * stages;
@@ -124,7 +124,7 @@ double boxed_us(const DepthwiseDiagonalConfig& config, const ConvProblem& a, con
   const double rounds = double(ceil_div(work * tiling.shares, resident * device.sm_count));
   const int64_t at_once = std::min(resident, ceil_div(work * tiling.shares, device.sm_count));
   const double warps = std::max(1., double(at_once * tiling.chunks * tiling.groups) / 4);  // of a quarter
-  const double operands = double(config.products()) * config.taps, start = kBoxedStartCycles + kTapsCycles * operands;
+  const double operands = double(config.operands()) * config.taps, start = kBoxedStartCycles + kTapsCycles * operands;
   const double box = std::max(kWaits * product_cycles(config) * warps, kOwnProductCycles) * operands * config.box_rows +
                      kBoxCycles + double(at_once) * boxes_of(config, tiling).stage_bytes / kBytesOfBoxes;
   const double rows = double(ceil_div(rows_read(config, a, tiling.run_rows), config.box_rows));
@@ -167,12 +167,12 @@ int32_t choose_shares(const DepthwiseDiagonalConfig& config, const ConvProblem& 
 DepthwiseDiagonalTiling choose_tiling(const DepthwiseDiagonalConfig& config, const ConvProblem& a,
                                       const DeviceSpec& device) {
   const int64_t rows = std::max<int64_t>(1, target_side(a).h), shift = config.rows().shift();
-  DepthwiseDiagonalTiling best{1, 1, static_cast<int32_t>(round_up(rows, shift))};
+  DepthwiseDiagonalTiling best{config.sources(), 1, static_cast<int32_t>(round_up(rows, shift))};
   double least = 0;
   for (int64_t parts = 1; parts <= rows; parts *= 2) {
     const auto run_rows = static_cast<int32_t>(round_up(ceil_div(rows, parts), shift));
     for (int32_t chunks = kMostDiagonalWarps; chunks >= 1; --chunks) {
-      if (chunks > chunks_of(a)) continue;
+      if (chunks > chunks_of(a) || chunks % config.sources() != 0) continue;
       if (config.boxed() && (chunks & (chunks - 1)) != 0) continue;  // rows of the copy engine's patterns
       for (int32_t groups = kMostDiagonalWarps / chunks; groups >= 1; --groups) {
         DepthwiseDiagonalTiling tiling{chunks, groups, run_rows};
@@ -187,6 +187,15 @@ DepthwiseDiagonalTiling choose_tiling(const DepthwiseDiagonalConfig& config, con
 }
 
 }  // namespace
+
+const char* diagonal_groups_why_not(const DepthwiseDiagonalConfig& config, const ConvProblem& problem) {
+  const int64_t width = problem.c_per_group();
+  if (width == problem.k_per_group() && config.takes_groups_of(width)) return nullptr;
+  if (config.group_chunks == 2) return "is for groups of 16 channels, and as many filters";
+  if (config.kind == DepthwiseKind::kWeights) return "is for groups of 1, 2, 4 or 8 channels, and as many filters";
+  return config.groups() ? "is for groups of 2, 4 or 8 channels, and as many filters"
+                         : "is for groups of one channel and one filter";
+}
 
 const char* diagonal_boxes_why_not(const DepthwiseDiagonalConfig& config, const ConvProblem& problem,
                                    const DeviceSpec& device) {
@@ -216,12 +225,7 @@ const char* depthwise_diagonal_why_not(const KernelEntry& entry, const ConvProbl
   const DepthwiseDiagonalConfig& config = entry.depthwise_diagonal;
   if (device.arch < 80) return "needs compute capability 8.0 or newer";
   if (!(entry.dtypes & dtype_bit(problem.dtype))) return "is not compiled for this dtype";
-  const int64_t width = problem.c_per_group();
-  if (!config.groups && (width != 1 || problem.k_per_group() != 1))
-    return "is for groups of one channel and one filter";
-  if (config.groups && (width != problem.k_per_group() || width < 2 || kChunk % width != 0)) {
-    return "is for groups of 2, 4 or 8 channels, and as many filters";
-  }
+  if (const char* why_not = diagonal_groups_why_not(config, problem)) return why_not;
   if (problem.dilation != kUnitStep) return "takes no dilation";
   if (problem.stride != Pair{config.stride, config.stride}) return "is compiled for another stride";
   // One more row and column is the least that is compiled, a smaller filter takes the smallest kernel.
@@ -236,7 +240,7 @@ const char* depthwise_diagonal_why_not(const KernelEntry& entry, const ConvProbl
     return "reads 8 channels at a time: needs channels_last tensors, aligned";
   }
   if (const char* why_not = diagonal_boxes_why_not(config, problem, device)) return why_not;
-  if (smem_bytes(config, {1, 1, 1}) > device.smem_optin_bytes) return "needs more shared memory";
+  if (smem_bytes(config, {config.sources(), 1, 1}) > device.smem_optin_bytes) return "needs more shared memory";
   if (blocks_of(problem, choose_tiling(config, problem, device)).all > INT32_MAX) {
     return "would need more blocks than a grid has";
   }

@@ -44,7 +44,8 @@ int64_t plane_of(const DiagonalWgradConfig& config, const ConvProblem& a, int64_
 // Of so many rows of dy, and of steps that bring rows of x alone: products with rows that a slice lacks are left out.
 double run_cycles(const DiagonalWgradConfig& config, const ConvProblem& a, int64_t columns, double rows,
                   double others = 0) {
-  const double products = double(ceil_div(columns, kDiagonalWgradPixels)) * config.tap_pairs() * config.taps;
+  const double products =
+      double(ceil_div(columns, kDiagonalWgradPixels) * config.sources()) * config.tap_pairs() * config.taps;
   // Whole images see padding beside them; a tensor's last chunks may not fill a block.
   const int64_t seen = columns + (columns % a.q() == 0 ? 0 : config.gap() * images_of(a, columns));
   const double pixels = double(config.stride * config.stride * seen + columns);
@@ -112,7 +113,8 @@ Work boxed_work_of(const DiagonalWgradConfig& config, const ConvProblem& a, cons
     if (work.slices > most_slices) continue;
     const double rounds = double(ceil_div(work.slices, at_once));
     const int64_t steps = work.run_rows + a.r - 1;
-    const double products = double(config.units()) * config.tap_pairs() * config.taps * double(work.run_rows);
+    const double products =
+        double(config.units() * config.sources()) * config.tap_pairs() * config.taps * double(work.run_rows);
     const double warps = std::min(double(resident), std::ceil(double(chunk_blocks(a) * work.slices) / device.sm_count));
     const double unit = warps * (kBoxedProductCycles * products + kBoxedRowCycles * double(steps)) +
                         kBoxCycles * double(ceil_div(steps, int64_t{config.box_rows})) + kUnitCycles;
@@ -162,10 +164,7 @@ const char* depthwise_diagonal_wgrad_why_not(const KernelEntry& entry, const Con
   const DiagonalWgradConfig config = config_of(entry);
   if (device.arch < 80) return "needs compute capability 8.0 or newer";
   if (!(entry.dtypes & dtype_bit(problem.dtype))) return "is not compiled for this dtype";
-  const int64_t width = problem.c_per_group();
-  if (width != problem.k_per_group() || width < 1 || kChunk % width != 0) {
-    return "is for groups of 1, 2, 4 or 8 channels, and as many filters";
-  }
+  if (const char* why_not = diagonal_groups_why_not(config, problem)) return why_not;
   if (problem.dilation != kUnitStep) return "takes no dilation";
   if (problem.stride != Pair{config.stride, config.stride}) return "is compiled for another stride";
   if (problem.r > config.taps || problem.s > config.taps) return "is compiled for smaller filters";

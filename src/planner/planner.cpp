@@ -100,6 +100,10 @@ std::ostream& operator<<(std::ostream& out, const QuadsTiling& tiling) {
              << tiling.walkers;
 }
 
+std::ostream& operator<<(std::ostream& out, const EmbedTiling& tiling) {
+  return out << "sets " << tiling.sets << ", walkers " << tiling.walkers;
+}
+
 std::ostream& operator<<(std::ostream& out, const StemTiling& tiling) {
   return out << tiling.tile_p << "x" << tiling.tile_q << " pixels of " << tiling.sets << " sets, stages "
              << tiling.stages << ", walkers " << tiling.walkers;
@@ -136,6 +140,7 @@ std::ostream& operator<<(std::ostream& out, const Plan& plan) {
   if (plan.kernel->family == KernelFamily::kGrouped) out << " " << plan.grouped;
   if (plan.kernel->family == KernelFamily::kStem) out << " " << plan.stem;
   if (plan.kernel->family == KernelFamily::kQuads) out << " " << plan.quads;
+  if (plan.kernel->family == KernelFamily::kEmbed) out << " " << plan.embed;
   if (plan.split > 1) out << " split " << plan.split;
   if (plan.chunk > 0) out << " chunk " << plan.chunk;
   if (plan.inner) out << ", product [" << plan.inner->problem << ": " << plan.inner->plan << "]";

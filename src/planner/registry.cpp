@@ -8,6 +8,7 @@
 #include "fastconv/planner/depthwise_diagonal_family.h"
 #include "fastconv/planner/depthwise_family.h"
 #include "fastconv/planner/direct_family.h"
+#include "fastconv/planner/embed_family.h"
 #include "fastconv/planner/grouped_family.h"
 #include "fastconv/planner/halo_family.h"
 #include "fastconv/planner/im2col_family.h"
@@ -135,9 +136,9 @@ std::vector<KernelEntry> build_table() {
     entry.depthwise_diagonal = config;
     table.push_back(entry);
   };
-#define DEPTHWISE_DIAGONAL_KERNEL(name, kind, taps, stride, ahead, warps, box_rows, groups, dtypes)          \
+#define DEPTHWISE_DIAGONAL_KERNEL(name, kind, taps, stride, ahead, warps, box_rows, chunks, dtypes)          \
   {                                                                                                          \
-    const DepthwiseDiagonalConfig config{DepthwiseKind::kind, taps, stride, ahead, warps, box_rows, groups}; \
+    const DepthwiseDiagonalConfig config{DepthwiseKind::kind, taps, stride, ahead, warps, box_rows, chunks}; \
     add_diagonal("depthwise_diagonal_fprop_" #name, Pass::kFprop, config, dtypes);                           \
     add_diagonal("depthwise_diagonal_dgrad_" #name, Pass::kDgrad, config, dtypes);                           \
     add_diagonal("depthwise_diagonal_wgrad_" #name, Pass::kWgrad, config, dtypes);                           \
@@ -226,6 +227,19 @@ std::vector<KernelEntry> build_table() {
   }
 #include "../launch/configs/quads.def"
 #undef QUADS_KERNEL
+  auto add_embed = [&](const char* name, Pass pass, EmbedConfig config, unsigned types) {
+    const TileShape tile{kEmbedUnitPixels, kEmbedUnitFilters, kEmbedStepChunks * kEmbedChunk};
+    KernelEntry entry{name, pass, true, tile, embed_why_not, embed_plan};
+    entry.dtypes = types, entry.family = KernelFamily::kEmbed, entry.line = line, entry.embed = config;
+    table.push_back(entry);
+  };
+  line = 0;
+#define EMBED_KERNEL(name, parts, channels_inner, gathers, types)                                       \
+  add_embed("embed_fprop_" #name, Pass::kFprop, {parts, channels_inner, gathers}, types);               \
+  if (!gathers) add_embed("embed_wgrad_" #name, Pass::kWgrad, {parts, channels_inner, gathers}, types); \
+  ++line;
+#include "../launch/configs/embed.def"
+#undef EMBED_KERNEL
   auto add_patches = [&](const char* name, Pass pass, PatchesConfig config) {
     KernelEntry entry{name, pass, true, {kPatchPixels, kPatchChunks, 1}, patches_why_not, patches_plan};
     entry.dtypes = kF32 | kF64 | kHalf, entry.family = KernelFamily::kPatches, entry.patches = config;

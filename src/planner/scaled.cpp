@@ -6,6 +6,7 @@
 
 #include "fastconv/core/integers.h"
 #include "fastconv/planner/cost_model.h"
+#include "fastconv/planner/sides.h"
 
 namespace fastconv {
 namespace {
@@ -29,19 +30,6 @@ ReadTensor read_tensor(const std::array<int64_t, 4>& sizes, const Strides& strid
 // Two parts have 23 bits of a number, float32 has 24: that is 8e-8 of a product, which sums of multiply-adds lose from
 // about so many products on. The forward pass of a 3x3 filter's three channels has 27.
 constexpr int64_t kLeastProducts = 24;
-
-// Of a result whose filter lies inside; where strides leave taps out, of one that has fewest.
-int64_t products_of_a_sum(const ConvProblem& p) {
-  switch (p.pass) {
-    case Pass::kFprop:
-      return p.c_per_group() * std::min(p.r, ceil_div(p.h, p.dilation.h)) * std::min(p.s, ceil_div(p.w, p.dilation.w));
-    case Pass::kDgrad:
-      return p.k_per_group() * std::min(std::max<int64_t>(1, p.r / p.stride.h), ceil_div(p.h, p.dilation.h)) *
-             std::min(std::max<int64_t>(1, p.s / p.stride.w), ceil_div(p.w, p.dilation.w));
-    case Pass::kWgrad: return p.n * p.p() * p.q();
-  }
-  return 0;
-}
 
 }  // namespace
 

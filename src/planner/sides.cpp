@@ -16,6 +16,18 @@ int64_t reach(const Side& side, int64_t groups) {
 
 }  // namespace
 
+int64_t products_of_a_sum(const ConvProblem& p) {
+  switch (p.pass) {
+    case Pass::kFprop:
+      return p.c_per_group() * std::min(p.r, ceil_div(p.h, p.dilation.h)) * std::min(p.s, ceil_div(p.w, p.dilation.w));
+    case Pass::kDgrad:
+      return p.k_per_group() * std::min(std::max<int64_t>(1, p.r / p.stride.h), ceil_div(p.h, p.dilation.h)) *
+             std::min(std::max<int64_t>(1, p.s / p.stride.w), ceil_div(p.w, p.dilation.w));
+    case Pass::kWgrad: return p.n * p.p() * p.q();
+  }
+  return 0;
+}
+
 bool images_fit_int32(const ConvProblem& a) {
   for (const int64_t extent : {a.n, a.c, a.k, a.h + 2 * a.padding.h, a.w + 2 * a.padding.w, a.stride.h, a.stride.w,
                                a.dilation.h, a.dilation.w}) {

@@ -15,8 +15,6 @@ namespace fastconv {
 namespace {
 
 constexpr int64_t kMostChannels = 4;
-// Tensor cores truncate what a step adds up; of fewer products than that, multiply-adds lose less.
-constexpr int64_t kLeastProducts = 8;
 
 // Clocks, estimated from counted instructions; a multiprocessor's four parts go on at the same time.
 constexpr double kWarpsAtOnce = 4;
@@ -260,11 +258,7 @@ const char* why_not(const KernelEntry& entry, const ConvProblem& problem, const 
   } else if (problem.precision == Precision::kIeee && entry.stem.parts < kMaxSplitParts) {
     return "has fewer parts of a value than all of its bits take";
   }
-  const Side to = output_side(problem);
-  const int64_t products = problem.pass == Pass::kWgrad
-                               ? to.n * to.h * to.w
-                               : problem.c * std::min(problem.r, problem.h) * std::min(problem.s, problem.w);
-  if (problem.precision == Precision::kIeee && products < kLeastProducts) {
+  if (problem.precision == Precision::kIeee && products_of_a_sum(problem) < kLeastTensorProducts) {
     return "rounds sums of so few products less well than float32 does";
   }
   if (!images_fit_int32(problem) || problem.k * problem.c * problem.r * problem.s >= kMaxExtent) {

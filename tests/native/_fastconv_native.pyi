@@ -181,7 +181,10 @@ def quads_products(
 ) -> list[tuple[int, int, int]]:
     """The same of 16 bits and TF32; the tiling is rows of pixels, runs of 16 bytes of columns, sets and walkers."""
 
-def quads_column(run: int, product: int, column: int) -> int: ...
+def embed_products(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> list[tuple[int, int, int]]:
+    """The same of patch embeddings."""
+
+def run_column(run: int, product: int, column: int) -> int: ...
 def stem_wgrad_products(
     problem: ConvProblem, kernel: Kernel, device: DeviceSpec, tiling: tuple[int, int, int, int, int] | None = None
 ) -> list[tuple[int, int, int]]: ...

@@ -24,6 +24,7 @@
 #include "fastconv/planner/depthwise_diagonal_family.h"
 #include "fastconv/planner/depthwise_family.h"
 #include "fastconv/planner/device_spec.h"
+#include "fastconv/planner/embed_family.h"
 #include "fastconv/planner/grouped_family.h"
 #include "fastconv/planner/halo_family.h"
 #include "fastconv/planner/halo_work.h"
@@ -863,6 +864,59 @@ Products quads_products(const ConvProblem& problem, const KernelEntry& kernel, c
           products.emplace_back(from,
                                 i / problem.s * params.filter.h + i % problem.s * params.filter.w + c * params.filter.c,
                                 first + target.offset + of_run * params.target.w);
+        }
+      }
+    }
+  }
+  return products;
+}
+
+// As the warps of the kernels for patch embeddings read chunks of pixels, and know what they sum up, of filter 0.
+Products embed_products(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device) {
+  if (const char* reason = kernel.why_not(kernel, problem, device)) throw py::value_error(reason);
+  const EmbedConfig& config = kernel.embed;
+  const Plan plan = kernel.plan(kernel, problem, device);
+  const EmbedParams params = embed_params(config, problem, plan.embed);
+  if (int64_t{params.walkers} * params.by_set_blocks.divisor != plan.grid)
+    throw py::index_error("not the plan's blocks");
+  const bool wgrad = problem.pass == Pass::kWgrad;
+  Products products;
+  auto add_pixel = [&](int32_t pixel, int32_t stored, int32_t chunk) {
+    if (pixel >= params.pixels || chunk >= params.chunks) return;
+    const EmbedPixel at(params, pixel);
+    for (int32_t value = 0; value < kEmbedChunk; ++value) {
+      const EmbedTap tap(params, chunk, value);
+      int64_t from = at.source;
+      if (config.gathers) {
+        const int32_t h = at.h + tap.row * params.dilation_h, w = at.w + tap.column * params.dilation_w;
+        const bool exists = h >= 0 && h < params.extent_h && w >= 0 && w < params.extent_w;
+        if (!exists || tap.channel >= params.channels) continue;
+        from += int64_t{h} * params.source_h + int64_t{w} * params.source_w + tap.channel * params.source_c;
+      } else {
+        if (at.source % kEmbedChunk != 0) throw py::index_error("a chunk that is not aligned");
+        from += embed_chunk(params, chunk) + value;
+      }
+      products.emplace_back(from,
+                            tap.channel * params.filter.c + tap.row * params.filter.h + tap.column * params.filter.w,
+                            EmbedPixel(params, stored).target);
+    }
+  };
+  for (int64_t first = 0; first < params.pixels; first += kEmbedUnitPixels) {
+    for (int32_t lane = 0; lane < 32; ++lane) {
+      for (int32_t i = 0; i < (wgrad ? kEmbedChunk : 2); ++i) {
+        const auto unit = static_cast<int32_t>(first);
+        if (wgrad) {
+          // A lane's chunks: every eighth.
+          const int32_t pixel = unit + embed_wgrad_pixel(config.channels_inner, i, lane);
+          for (int32_t chunk = lane / 4; chunk < kEmbedMostChunks; chunk += 8) add_pixel(pixel, pixel, chunk);
+          continue;
+        }
+        // What is summed up as column 2 * t and the next of two products is stored by lane t as four pixels.
+        const int32_t column = lane / 4;
+        const int32_t stored = config.channels_inner ? i * 8 + column : column / 2 * 4 + i * 2 + column % 2;
+        for (int32_t step = 0; step < params.rounds * kEmbedSteps; ++step) {
+          add_pixel(unit + embed_pixel(config.channels_inner, i, lane), unit + stored,
+                    step * kEmbedStepChunks + lane % 4);
         }
       }
     }
@@ -2467,7 +2521,8 @@ void bind_index_maths(py::module_& m) {
   m.def("mma_chunk", &mma_chunk, "element"_a, "along_rows"_a, "is_b"_a, "line"_a, "chunk"_a, "length"_a);
   m.def("stem_products", &stem_products, "problem"_a, "kernel"_a, "device"_a, "tiling"_a = std::nullopt);
   m.def("quads_products", &quads_products, "problem"_a, "kernel"_a, "device"_a, "tiling"_a = std::nullopt);
-  m.def("quads_column", &quads_column, "run"_a, "product"_a, "column"_a);
+  m.def("embed_products", &embed_products, "problem"_a, "kernel"_a, "device"_a);
+  m.def("run_column", &run_column, "run"_a, "product"_a, "column"_a);
   m.def("stem_wgrad_products", &stem_wgrad_products, "problem"_a, "kernel"_a, "device"_a, "tiling"_a = std::nullopt);
   m.def("depthwise_products", unless_refused(depthwise_products), "problem"_a, "kernel"_a, "device"_a);
   m.def("depthwise_banded_products", unless_refused(depthwise_banded_products), "problem"_a, "kernel"_a, "device"_a);

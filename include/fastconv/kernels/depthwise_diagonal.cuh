@@ -19,12 +19,18 @@ __device__ __forceinline__ ReducedChannels reduced_channels(const DepthwiseDiago
           first * params.filter_strides.n + (channel - first) * params.target_channel_step, params.source_channel_step};
 }
 
+// Where the chunks lie that a chunk's products see, from the first of them on.
+template <DepthwiseDiagonalConfig kConfig>
+__device__ __forceinline__ int32_t first_source(int32_t chunk) {
+  return chunk / kConfig.sources() * kConfig.sources();
+}
+
 // Rows of the filter as operands: lane i has the diagonal of channel i / 4 in positions i % 4 / 2 and two after that,
 // for both targets of a pair. Neighbouring lanes have halves of a position's channels; those of the other half are
 // zeros. Returns zeros, or NaNs if a tap is not finite.
 template <typename T, DepthwiseDiagonalConfig kConfig>
 __device__ __forceinline__ uint32_t load_diagonals(const DepthwiseDiagonalParams& params, int32_t chunk,
-                                                   uint32_t (&diagonals)[kConfig.taps][kConfig.products()][4]) {
+                                                   uint32_t (&diagonals)[kConfig.taps][kConfig.operands()][4]) {
   const Strides& strides = params.filter_strides;
   const auto lane = static_cast<int32_t>(threadIdx.x % 32);
   const int32_t channel = lane / 4, position = lane % 4 / 2;
@@ -50,22 +56,23 @@ __device__ __forceinline__ uint32_t load_diagonals(const DepthwiseDiagonalParams
 }
 
 // The same of groups: a product has two positions, and lane i channels 2 * (i % 4) and the next of each, for target
-// channel i / 4.
+// channel i / 4. Operands are those of the first source, then those of the second.
 template <typename T, DepthwiseDiagonalConfig kConfig>
 __device__ __forceinline__ uint32_t load_group_blocks(const DepthwiseDiagonalParams& params, int32_t chunk,
-                                                      uint32_t (&blocks)[kConfig.taps][kConfig.products()][4]) {
+                                                      uint32_t (&blocks)[kConfig.taps][kConfig.operands()][4]) {
   const auto lane = static_cast<int32_t>(threadIdx.x % 32);
-  const int32_t channel = lane / 4, source = lane % 4 * 2;
-  const bool mine = params.first_of_group(source) == params.first_of_group(channel);
-  const ReducedChannels channels = reduced_channels(params, chunk * kChunk + channel);
-  const auto* filter = static_cast<const uint16_t*>(params.filter) + channels.filter +
-                       (source - params.first_of_group(source)) * channels.filter_step;
+  const int32_t channel = chunk * kChunk + lane / 4, first = first_source<kConfig>(chunk) * kChunk + lane % 4 * 2;
+  const ReducedChannels channels = reduced_channels(params, channel);
   uint32_t not_finite = 0;
 #pragma unroll
-  for (int i = 0; i < kConfig.products(); ++i) {
+  for (int i = 0; i < kConfig.operands(); ++i) {
+    const int32_t source = first + i / kConfig.products() * kChunk;
+    const bool mine = params.first_of_group(source) == params.first_of_group(channel);
+    const auto* filter = static_cast<const uint16_t*>(params.filter) + channels.filter +
+                         (source - params.first_of_group(source)) * channels.filter_step;
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      const int32_t s = diagonal_tap(kConfig, params, 2 * i + j / 2, j % 2);
+      const int32_t s = diagonal_tap(kConfig, params, 2 * (i % kConfig.products()) + j / 2, j % 2);
       const bool exists = mine && s >= 0 && s < params.taps_w;
       const uint16_t* tap = filter + s * params.filter_strides.w;
 #pragma unroll
@@ -81,21 +88,22 @@ __device__ __forceinline__ uint32_t load_group_blocks(const DepthwiseDiagonalPar
 
 template <typename T, DepthwiseDiagonalConfig kConfig>
 __device__ __forceinline__ uint32_t load_operands(const DepthwiseDiagonalParams& params, int32_t chunk,
-                                                  uint32_t (&operands)[kConfig.taps][kConfig.products()][4]) {
-  if constexpr (kConfig.groups) return load_group_blocks<T, kConfig>(params, chunk, operands);
+                                                  uint32_t (&operands)[kConfig.taps][kConfig.operands()][4]) {
+  if constexpr (kConfig.groups()) return load_group_blocks<T, kConfig>(params, chunk, operands);
   return load_diagonals<T, kConfig>(params, chunk, operands);
 }
 
-// Product number `index` of a row, by all pixels that are loaded.
+// Product number `index` of a row, by all pixels that are loaded of each source.
 template <typename T, DepthwiseDiagonalConfig kConfig>
 __device__ __forceinline__ void multiply_pixels(int index, const uint32_t (&operand)[4],
-                                                const uint32_t (&pixels)[kConfig.reads()][4], uint32_t metadata,
-                                                const float (&from)[4], float (&sum)[4]) {
-  if constexpr (kConfig.groups) {
-    const uint32_t (&read)[4] = pixels[index / 2];
-    ptx::mma(T{}, sum, operand, read[index % 2 * 2], read[index % 2 * 2 + 1], from);
+                                                const uint32_t (&pixels)[kConfig.sources()][kConfig.reads()][4],
+                                                uint32_t metadata, const float (&from)[4], float (&sum)[4]) {
+  if constexpr (kConfig.groups()) {
+    const int product = index % kConfig.products();
+    const uint32_t (&read)[4] = pixels[index / kConfig.products()][product / 2];
+    ptx::mma(T{}, sum, operand, read[product % 2 * 2], read[product % 2 * 2 + 1], from);
   } else {
-    ptx::mma_sparse(T{}, sum, operand, pixels[index], metadata, from);
+    ptx::mma_sparse(T{}, sum, operand, pixels[0][index], metadata, from);
   }
 }
 
@@ -130,8 +138,8 @@ __global__ void __launch_bounds__(32 * kMostDiagonalWarps, Line::kConfig.warps /
   constexpr DepthwiseDiagonalConfig kConfig = Line::kConfig;
   constexpr DepthwiseConfig kRows = kConfig.rows();
   constexpr int kSlots = kRows.slots(), kShift = kRows.shift(), kStageRows = kConfig.stage_rows();
-  constexpr int kAhead = kConfig.ahead, kProducts = kConfig.products(), kAdvance = kConfig.advance();
-  constexpr int kReads = kConfig.reads();
+  constexpr int kAhead = kConfig.ahead, kOperands = kConfig.operands(), kAdvance = kConfig.advance();
+  constexpr int kReads = kConfig.reads(), kSources = kConfig.sources();
   extern __shared__ uint4 diagonal_rows[];
   const auto lane = static_cast<int32_t>(threadIdx.x % 32);
   const int32_t warp = __shfl_sync(0xffffffffu, static_cast<int32_t>(threadIdx.x / 32), 0);
@@ -168,7 +176,7 @@ __global__ void __launch_bounds__(32 * kMostDiagonalWarps, Line::kConfig.warps /
   for (int i = 0; i < kAhead; ++i) copy_stage(i * stage_bytes);
 
   const bool works = block.chunk + chunk < params.chunks && block.column + group * kDiagonalColumns < params.target_w;
-  uint32_t diagonals[kConfig.taps][kProducts][4], not_finite = 0;
+  uint32_t diagonals[kConfig.taps][kOperands][4], not_finite = 0;
   float none[4] = {}, sums[kSlots][4];
   if (works) {
     not_finite = load_operands<T, kConfig>(params, block.chunk + chunk, diagonals);
@@ -183,7 +191,7 @@ __global__ void __launch_bounds__(32 * kMostDiagonalWarps, Line::kConfig.warps /
   // Lane i names the pixel of pair i % 8 in position i / 8.
   const int32_t position = lane / 8;
   const uint32_t from =
-      ring + chunk * params.staged.chunk_bytes() +
+      ring + first_source<kConfig>(chunk) * params.staged.chunk_bytes() +
       (position % kAdvance * params.staged.plane() + position / kAdvance + kPairs * group + lane % 8) * kChunkBytes;
 
   // And stores two channels of both columns of pair i / 4.
@@ -228,14 +236,17 @@ __global__ void __launch_bounds__(32 * kMostDiagonalWarps, Line::kConfig.warps /
     if (!works) continue;
 #pragma unroll
     for (int a = 0; a < kStageRows; ++a) {
-      uint32_t pixels[kReads][4];
+      uint32_t pixels[kSources][kReads][4];
 #pragma unroll
-      for (int i = 0; i < kReads; ++i) {
-        ptx::ldmatrix4<false>(from + at + a * row_bytes + i * (kReadPositions / kAdvance) * kChunkBytes, pixels[i]);
+      for (int i = 0; i < kSources * kReads; ++i) {
+        const int source = i / kReads, read = i % kReads;
+        ptx::ldmatrix4<false>(from + at + a * row_bytes + source * params.staged.chunk_bytes() +
+                                  read * (kReadPositions / kAdvance) * kChunkBytes,
+                              pixels[source][read]);
       }
       // The oldest targets are done, and the others move up, with the first of a row's products.
 #pragma unroll
-      for (int i = 0; i < kProducts; ++i) {
+      for (int i = 0; i < kOperands; ++i) {
 #pragma unroll
         for (int slot = 0; slot < kSlots; ++slot) {
           const int old = slot + (a == 0 && i == 0 ? kShift : 0), r = kRows.row_tap(slot, a);

@@ -74,8 +74,8 @@ __global__ void __launch_bounds__(32 * kMostDiagonalWarps, Line::kConfig.warps /
   ptx::follow_previous_kernel();
   constexpr DepthwiseDiagonalConfig kConfig = Line::kConfig;
   constexpr DepthwiseConfig kRows = kConfig.rows();
-  constexpr int kSlots = kRows.slots(), kBoxRows = kConfig.box_rows, kProducts = kConfig.products();
-  constexpr int kReads = kConfig.reads();
+  constexpr int kSlots = kRows.slots(), kBoxRows = kConfig.box_rows, kOperands = kConfig.operands();
+  constexpr int kReads = kConfig.reads(), kSources = kConfig.sources();
   constexpr int kAdvance = kConfig.advance();
   static_assert(!kConfig.transposed() && kConfig.stride == 1 && kSlots == kConfig.taps);
   extern __shared__ uint8_t smem_raw[];
@@ -100,19 +100,21 @@ __global__ void __launch_bounds__(32 * kMostDiagonalWarps, Line::kConfig.warps /
 
   // A warp without channels of its own computes the last ones', whose results are not stored.
   const int32_t own_chunk = min(share.chunk + chunk, params.chunks - 1);
-  uint32_t diagonals[kConfig.taps][kProducts][4];
+  uint32_t diagonals[kConfig.taps][kOperands][4];
   uint32_t not_finite = load_operands<T, kConfig>(params, own_chunk, diagonals);
   const auto* biases = static_cast<const T*>(params.bias);
   const float bias = kept(biases != nullptr ? widen(biases[own_chunk * kChunk + lane / 4]) : 0.f);
   float none[4] = {bias, bias, bias, bias};
   const uint32_t metadata = kept(diagonal_metadata());
   // Lane i names the pixel of pair i % 8 in position i / 8 of each load; and of targets column i / 8 of pair i % 8.
-  uint32_t from[kReads];
+  uint32_t from[kSources][kReads];
 #pragma unroll
-  for (int i = 0; i < kReads; ++i) {
-    const int32_t position = kReadPositions * i + lane / 8, pixel = position / kAdvance + kPairs * group + lane % 8;
-    const int32_t plane = position % kAdvance * params.boxes.plane_bytes;
-    from[i] = kept(ring.data + params.boxes.swizzled(plane + pixel * params.boxes.pixel_bytes + chunk * kChunkBytes));
+  for (int i = 0; i < kSources * kReads; ++i) {
+    const int32_t position = kReadPositions * (i % kReads) + lane / 8;
+    const int32_t pixel = position / kAdvance + kPairs * group + lane % 8, source = i / kReads;
+    const int32_t at = position % kAdvance * params.boxes.plane_bytes + pixel * params.boxes.pixel_bytes +
+                       (first_source<kConfig>(chunk) + source) * kChunkBytes;
+    from[source][i % kReads] = kept(ring.data + params.boxes.swizzled(at));
   }
   const int32_t column = (group * kPairs + lane % 8) * kPairColumns + lane / 8 % 2;
   const uint32_t to = kept(targets + params.boxes.swizzled(column * params.boxes.pixel_bytes + chunk * kChunkBytes));
@@ -135,11 +137,13 @@ __global__ void __launch_bounds__(32 * kMostDiagonalWarps, Line::kConfig.warps /
       };
       ring.wait_full();
       if (box < unit.row_boxes) {
-        uint32_t pixels[2][kReads][4];
+        uint32_t pixels[2][kSources][kReads][4];
         auto read = [&](int row) {
           const uint32_t at = ring.index * ring.stage_bytes + row * params.boxes.row_bytes();
 #pragma unroll
-          for (int i = 0; i < kReads; ++i) ptx::ldmatrix4<false>(from[i] + at, pixels[row % 2][i]);
+          for (int i = 0; i < kSources * kReads; ++i) {
+            ptx::ldmatrix4<false>(from[i / kReads][i % kReads] + at, pixels[row % 2][i / kReads][i % kReads]);
+          }
         };
         float last[4];
         read(0);
@@ -148,7 +152,7 @@ __global__ void __launch_bounds__(32 * kMostDiagonalWarps, Line::kConfig.warps /
         for (int row = 0; row < kBoxRows; ++row) {
           if (row + 1 < kBoxRows) read(row + 1);
 #pragma unroll
-          for (int i = 0; i < kProducts; ++i) {
+          for (int i = 0; i < kOperands; ++i) {
 #pragma unroll
             for (int slot = 0; slot < kSlots; ++slot) {
               const int old = slot + (i == 0);  // the oldest targets are done, and the others move up

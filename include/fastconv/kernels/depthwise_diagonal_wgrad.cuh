@@ -12,14 +12,16 @@
 
 namespace fastconv {
 
-// Those of a channel of x, one of a lane's eight, with the filters of its group: of two that the lane has, which
-// without groups is one. Lanes that store together have neighbouring channels and filters.
+// Those of a channel of x, one of eight of source `source`, with the filters of its group: of two that the lane has,
+// which without groups is one. Lanes that store together have neighbouring channels and filters.
 template <typename T, DiagonalWgradConfig kConfig>
 __device__ __forceinline__ void store_diagonal_sums(const DiagonalWgradParams& params, int32_t slice, int32_t channel,
+                                                    int source,
                                                     const float (&sums)[kConfig.taps][kConfig.tap_pairs()][4]) {
   constexpr int kTaps = kConfig.taps;
   const auto lane = static_cast<int32_t>(threadIdx.x) % 32;
-  const int32_t group_log2 = params.group_log2, of_group = lane / 4 & ((1 << group_log2) - 1);
+  const int32_t group_log2 = params.group_log2;
+  const int32_t of_group = (source * kChunk + lane / 4) & ((1 << group_log2) - 1);
   if ((lane % 4 * 2 ^ lane / 4) >> (group_log2 > 0 ? group_log2 : 1) != 0) return;
   const int64_t tap_sums = int64_t{params.channels} << group_log2;
 #pragma unroll 1
@@ -57,7 +59,7 @@ __global__ void __launch_bounds__(kDiagonalWgradThreads, DiagonalWgradConfig{Lin
   constexpr DiagonalWgradConfig kConfig{Line::kConfig};
   constexpr DepthwiseConfig kRows = kConfig.rows();
   constexpr int kSlots = kRows.slots(), kStride = kConfig.stride, kTaps = kConfig.taps, kUnits = kConfig.units();
-  constexpr int kTapPairs = kConfig.tap_pairs(), kAhead = kConfig.ahead;
+  constexpr int kTapPairs = kConfig.tap_pairs(), kAhead = kConfig.ahead, kSources = kConfig.sources();
   constexpr int32_t kTargetPositions = kConfig.target_positions();
   static_assert(kUnits % 2 == 0 && kStride <= 2);
   extern __shared__ __align__(128) uint4 diagonal_rows[];
@@ -103,7 +105,7 @@ __global__ void __launch_bounds__(kDiagonalWgradThreads, DiagonalWgradConfig{Lin
   };
   for (int i = 0; i < kAhead; ++i) stage(smem + i * stage_bytes);
 
-  float sums[kTaps][kTapPairs][4] = {};
+  float sums[kSources][kTaps][kTapPairs][4] = {};
   uint32_t slots[kSlots][kUnits][2] = {};  // rows of dy that meet one of x, the oldest first
   uint32_t windows[kUnits];                // of x: what the lane names of a product's matrices, from a row's begin
   const uint32_t last = smem + kAhead * stage_bytes;
@@ -123,7 +125,7 @@ __global__ void __launch_bounds__(kDiagonalWgradThreads, DiagonalWgradConfig{Lin
         const int32_t column = u * kDiagonalWgradPixels + lane / 16 * 8 + lane % 8;
         const int32_t position = diagonal_wgrad_position(kConfig, params, tile, column) +
                                  diagonal_wgrad_distance(kConfig, params, lane / 8 % 2);
-        windows[u] = (warp * positions + position) * kChunkBytes;
+        windows[u] = (warp / kSources * kSources * positions + position) * kChunkBytes;
       }
     }
 #pragma unroll
@@ -154,22 +156,28 @@ __global__ void __launch_bounds__(kDiagonalWgradThreads, DiagonalWgradConfig{Lin
       for (int u = 0; u < kUnits; ++u) {
         if (u > 0 && u * kDiagonalWgradPixels >= params.columns) break;
 #pragma unroll
-        for (int pair = 0; pair < kTapPairs; ++pair) {
+        for (int i = 0; i < kSources * kTapPairs; ++i) {
+          const int source = i / kTapPairs, pair = i % kTapPairs;
           uint32_t rows[4];
-          ptx::ldmatrix4<true>(current + a * source_bytes + windows[u] + pair * (2 / kStride) * kChunkBytes, rows);
+          ptx::ldmatrix4<true>(
+              current + a * source_bytes + windows[u] + (source * positions + pair * (2 / kStride)) * kChunkBytes,
+              rows);
 #pragma unroll
           for (int slot = 0; slot < kSlots; ++slot) {
             // At the begin and the end of a run some slots are empty: their products are left out by a predicate.
             const int r = kRows.row_tap(slot, a), output = used.step - (kSlots - 1 - slot);
             if (r >= kTaps || output < 0 || output >= used.outputs) continue;
-            ptx::mma(T{}, sums[r][pair], rows, slots[slot][u][0], slots[slot][u][1]);
+            ptx::mma(T{}, sums[source][r][pair], rows, slots[slot][u][0], slots[slot][u][1]);
           }
         }
       }
     }
   }
 
-  store_diagonal_sums<T, kConfig>(params, slice, channel, sums);
+#pragma unroll
+  for (int source = 0; source < kSources; ++source) {
+    store_diagonal_sums<T, kConfig>(params, slice, channel, source, sums[source]);
+  }
 #endif
 }
 

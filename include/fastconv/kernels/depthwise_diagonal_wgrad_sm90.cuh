@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kDiagonalWgradThreads, DiagonalWgradConfig{Lin
   ptx::follow_previous_kernel();
   constexpr DiagonalWgradConfig kConfig{Line::kConfig};
   constexpr int kTaps = kConfig.taps, kUnits = kConfig.units(), kTapPairs = kConfig.tap_pairs();
-  constexpr int kBoxRows = kConfig.box_rows, kEarlier = kTaps - 1;
+  constexpr int kBoxRows = kConfig.box_rows, kEarlier = kTaps - 1, kSources = kConfig.sources();
   static_assert(kConfig.stride == 1 && kUnits == 2);
   extern __shared__ uint8_t smem_raw[];
   const DiagonalWgradBoxes& boxes = params.boxes;
@@ -79,21 +79,22 @@ __global__ void __launch_bounds__(kDiagonalWgradThreads, DiagonalWgradConfig{Lin
 
   // Lane i names pixel i % 8 of a matrix. Of x matrices are eight columns at a pair's first tap, at its second, and
   // then the next eight; of dy the four of both units.
-  constexpr int kColumns = kUnits * kTapPairs;
+  constexpr int kOfSource = kUnits * kTapPairs, kColumns = kSources * kOfSource;
   uint32_t windows[kColumns];
   auto place_windows = [&](const DiagonalWgradUnit& unit) {
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) {
-      const int32_t column = i / kTapPairs * kDiagonalWgradPixels + lane / 16 * 8 + lane % 8;
+      const int32_t column = i % kOfSource / kTapPairs * kDiagonalWgradPixels + lane / 16 * 8 + lane % 8;
       const int32_t pixel =
           boxes.source_pixel(column, params.target_w - unit.column) + lane / 8 % 2 + i % kTapPairs * 2;
-      windows[i] = ring.data + boxes.swizzled(pixel * boxes.kPixelBytes + warp * kChunkBytes);
+      const int32_t chunk = warp / kSources * kSources + i / kOfSource;
+      windows[i] = ring.data + boxes.swizzled(pixel * boxes.kPixelBytes + chunk * kChunkBytes);
     }
   };
   const uint32_t target = ring.data + boxes.target_offset() +
                           boxes.swizzled(boxes.target_pixel(lane) * boxes.kPixelBytes + warp * kChunkBytes);
 
-  float sums[kTaps][kTapPairs][4] = {};
+  float sums[kSources][kTaps][kTapPairs][4] = {};
   // Rows of dy before the box's, the last one first, and the box's.
   uint32_t earlier[kEarlier][4] = {}, rows[kBoxRows][4];
 #pragma unroll 1
@@ -113,8 +114,8 @@ __global__ void __launch_bounds__(kDiagonalWgradThreads, DiagonalWgradConfig{Lin
       };
       auto multiply = [&](int row, int i, int r, const uint32_t (&columns)[4]) {
         const uint32_t (&dy)[4] = r <= row ? rows[row - r] : earlier[r - row - 1];
-        const int u = i / kTapPairs;
-        ptx::mma(T{}, sums[r][i % kTapPairs], columns, dy[2 * u], dy[2 * u + 1]);
+        const int u = i % kOfSource / kTapPairs;
+        ptx::mma(T{}, sums[i / kOfSource][r][i % kTapPairs], columns, dy[2 * u], dy[2 * u + 1]);
       };
       const int32_t h = unit.row + step - params.padding_h;
       if (step >= kEarlier && step + kBoxRows <= unit.outputs && h >= 0 && h + kBoxRows <= params.source_h) {
@@ -159,7 +160,10 @@ __global__ void __launch_bounds__(kDiagonalWgradThreads, DiagonalWgradConfig{Lin
       ring.next();
     }
   }
-  store_diagonal_sums<T, kConfig>(params, slice, first_channel + warp * kChunk, sums);
+#pragma unroll
+  for (int source = 0; source < kSources; ++source) {
+    store_diagonal_sums<T, kConfig>(params, slice, first_channel + warp * kChunk, source, sums[source]);
+  }
 #endif
 }
 

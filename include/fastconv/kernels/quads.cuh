@@ -142,7 +142,7 @@ __device__ __forceinline__ void pack_quads_filter(const QuadsParams& params, con
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       const int32_t filter =
-          (first_set + set) * kQuadsUnit + quads_filter(kChannelsInner, kQuadsRunOf<T>, lane, i % 2, j);
+          (first_set + set) * kQuadsUnit + run_filter(kChannelsInner, kQuadsRunOf<T>, lane, i % 2, j);
       uint32_t values[kQuadChannels];
 #pragma unroll
       for (int c = 0; c < kQuadChannels; ++c) {
@@ -178,7 +178,7 @@ struct QuadsUnit {
       for (int t = 0; t < kProducts; ++t) {
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
-          const float value = of(first_filter + quads_column(kQuadsRunOf<T>, t, lane % 4 * 2 + e));
+          const float value = of(first_filter + run_column(kQuadsRunOf<T>, t, lane % 4 * 2 + e));
 #pragma unroll
           for (auto& products : sum) products[t][e] = products[t][2 + e] = value;
         }
@@ -293,7 +293,7 @@ __global__ void __launch_bounds__(kQuadsThreads, kQuadsBlocksPerSm)
       uint32_t places[4];
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
-        const int32_t number = kChannelsInner ? k * 8 + lane / 4 : quads_column(kQuadsRunOf<T>, k, lane / 4);
+        const int32_t number = kChannelsInner ? k * 8 + lane / 4 : run_column(kQuadsRunOf<T>, k, lane / 4);
         places[k] = first_place + quads_place(params, pixel + number);
       }
       QuadsUnit<T, kChannelsInner> unit;

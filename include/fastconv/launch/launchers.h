@@ -35,6 +35,8 @@ template <typename T>
 Launcher mma_launcher(int line);
 template <typename T>
 Launcher quads_launcher(int line);
+template <typename T>
+Launcher embed_launcher(int line);
 Launcher stem_launcher(int line);
 
 // What run_cuda() does, for a plan that may be a part of another.

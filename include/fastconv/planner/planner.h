@@ -15,6 +15,7 @@
 #include "fastconv/tile/depthwise_banded.h"
 #include "fastconv/tile/depthwise_config.h"
 #include "fastconv/tile/depthwise_diagonal.h"
+#include "fastconv/tile/embed_config.h"
 #include "fastconv/tile/grouped_config.h"
 #include "fastconv/tile/halo_config.h"
 #include "fastconv/tile/quads_config.h"
@@ -44,6 +45,7 @@ struct Plan {
   GroupedTiling grouped{};                 // kernels for narrow groups
   StemTiling stem{};                       // kernels for images of few channels, float32
   QuadsTiling quads{};                     // the same of 16 bits
+  EmbedTiling embed{};                     // patch embeddings
   std::shared_ptr<const InnerPlan> inner;  // patches, subpixel: what computes with them
   double cost_us = 0;                      // model's estimate; compared between kernels only
   std::shared_ptr<const Plan> others;      // of the same problem, for numbers that the kernel does not take: scaled.h

@@ -12,6 +12,7 @@
 #include "fastconv/tile/depthwise_banded.h"
 #include "fastconv/tile/depthwise_config.h"
 #include "fastconv/tile/depthwise_diagonal.h"
+#include "fastconv/tile/embed_config.h"
 #include "fastconv/tile/grouped_config.h"
 #include "fastconv/tile/halo_config.h"
 #include "fastconv/tile/patches.h"
@@ -47,6 +48,7 @@ enum class KernelFamily : int8_t {
   kGrouped,
   kStem,
   kQuads,
+  kEmbed,
   kHalo,
   kWgrad,
   kPatches,
@@ -84,6 +86,7 @@ struct KernelEntry {
   GroupedConfig grouped{};
   StemConfig stem{};
   QuadsConfig quads{};
+  EmbedConfig embed{};
   PatchesConfig patches{};
   SubpixelConfig subpixel{};
 };

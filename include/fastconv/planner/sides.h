@@ -26,6 +26,11 @@ inline Side target_side(const ConvProblem& p) { return p.pass == Pass::kDgrad ? 
 // Whether 32 bits count extents, and elements of an image or of a group's filters.
 bool images_fit_int32(const ConvProblem& problem);
 
+// Of a result whose filter lies inside; where strides leave taps out, of one that has fewest.
+int64_t products_of_a_sum(const ConvProblem& problem);
+// Tensor cores truncate what a step adds up; of fewer products than that, multiply-adds lose less ("ieee").
+inline constexpr int64_t kLeastTensorProducts = 8;
+
 // Whether so many channels can be read at once: they lie side by side and begin at multiples of their size.
 bool channel_vectors(const Side& side, const ConvProblem& problem, int64_t elements);
 

@@ -3,7 +3,8 @@
 // position: a column of the source that the pair may see. All that it holds are diagonals, one for each target and
 // position, so that half of every four elements are zero for sure and the product takes half the time (PTX ISA,
 // "mma.sp"). The other operand are pixels as they lie: 16 bytes a pixel, the positions of 8 pairs. Of groups of 2, 4 or
-// 8 channels it holds blocks beside a diagonal, and a product takes them all, of half as many positions.
+// 8 channels it holds blocks beside a diagonal, and a product takes them all, of half as many positions; of groups of
+// 16 there are two such operands, one for each chunk of the group.
 //
 // A warp has 8 channels, a chunk, of 8 pairs. Rows of the source pass through shared memory, where a block's warps,
 // some chunks times some runs of 16 columns, share them. Threads copy rows one by one or, on sm_90a, the copy engine
@@ -48,7 +49,9 @@ struct DepthwiseDiagonalConfig {
   int32_t ahead;   // stages that are on their way while one is multiplied: as many rows of the source as a shift takes
   int32_t warps;   // that a multiprocessor has registers for
   int32_t box_rows = 0;  // of a stage, if the copy engine brings them; `ahead` is then the number of all stages
-  bool groups = false;   // of several channels; not of the weight gradient, which takes them in any case
+  // Chunks of the source that one of the target sees: where groups have several channels, 1 or 2; otherwise 0, as of
+  // the weight gradient, which has the sums of all channels of a chunk in any case.
+  int32_t group_chunks = 0;
 
   // Rows pass one by one, as in the kernels of multiply-adds.
   constexpr DepthwiseConfig rows() const { return {kind, taps, stride, Lanes::kChannels, kChunk, 1, ahead, 1}; }
@@ -60,8 +63,16 @@ struct DepthwiseDiagonalConfig {
     return transposed() ? (taps - 1) / stride + 1 : (kPairColumns - 1) * stride + taps;
   }
   constexpr int32_t reads() const { return (positions() + kReadPositions - 1) / kReadPositions; }
-  // Diagonals are half zeros for sure, so that a product takes all that is loaded at once.
-  constexpr int32_t products() const { return groups ? (positions() + 1) / 2 : reads(); }
+  constexpr bool groups() const { return group_chunks > 0; }
+  constexpr int32_t sources() const { return groups() ? group_chunks : 1; }  // chunks
+  // Of a source. Diagonals are half zeros for sure, so that a product takes all that is loaded at once.
+  constexpr int32_t products() const { return groups() ? (positions() + 1) / 2 : reads(); }
+  constexpr int32_t operands() const { return sources() * products(); }  // of a row of the filter
+  constexpr bool takes_groups_of(int64_t channels) const {
+    if (group_chunks == 2) return channels == 2 * kChunk;
+    if (kind != DepthwiseKind::kWeights && (channels > 1) != groups()) return false;
+    return channels >= 1 && kChunk % channels == 0;
+  }
   // For `groups` warps side by side. Positions that products have beyond a pair's are read as well.
   constexpr StagedRow staged(int32_t chunks, int32_t groups) const {
     return {advance(), advance() * (kPairs * groups - 1) + kReadPositions * reads(), chunks};

@@ -13,6 +13,7 @@
 
 #include "fastconv/core/fast_divmod.h"
 #include "fastconv/tile/conv_coords.cuh"
+#include "fastconv/tile/lane_runs.h"
 #include "fastconv/tile/quads_config.h"
 
 namespace fastconv {
@@ -84,18 +85,6 @@ FASTCONV_HOST_DEVICE int32_t quads_tap(const QuadsParams& params, int32_t tap) {
   int32_t r, s;
   params.by_taps_w.divmod(tap, r, s);
   return tap < params.taps ? params.place(r * params.h.tap_source_step, s * params.w.tap_source_step) : -1;
-}
-
-// Of a unit's 32 columns: the one that column `column` of product `product` is, for its operand and its sums. A lane's
-// are runs of so many.
-FASTCONV_HOST_DEVICE constexpr int32_t quads_column(int32_t run, int32_t product, int32_t column) {
-  const int32_t products = run / 2;  // of a run
-  return product / products * 4 * run + column / 2 * run + product % products * 2 + column % 2;
-}
-// The filter of a set that is quad `quad` of lane `lane` in a half: columns of two products, or rows of one.
-FASTCONV_HOST_DEVICE constexpr int32_t quads_filter(bool channels_inner, int32_t run, int32_t lane, int32_t half,
-                                                    int32_t quad) {
-  return channels_inner ? quads_column(run, half * 2 + quad, lane / 4) : half * 16 + quad * 8 + lane / 4;
 }
 
 }  // namespace fastconv
