@@ -35,7 +35,6 @@ PROBLEMS = (
     Problem(1, 3, 21, 20, 24, 7, 7, stride=(2, 2), padding=(3, 3)),
     Problem(1, 40, 16, 24, 16, 3, 3, padding=(1, 1)),
     Problem(3, 3, 30, 40, 72, 4, 4, stride=(4, 4), bias=True),
-    Problem(2, 4, 11, 13, 72, 3, 3, padding=(1, 1), bias=True),
     # Short rows, whose copies several warps start.
     Problem(5, 128, 14, 14, 40, 1, 1, stride=(2, 2)),
     Problem(5, 72, 7, 7, 64, 2, 2),

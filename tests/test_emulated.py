@@ -317,17 +317,10 @@ def test_quads_of_rows_that_lie_far_apart(
     reference.assert_right(y, expect_pass("fprop", o, problem), kernel.name, "tf32")
 
 
-PATCHES = [k for k in ALL_KERNELS if k.name.startswith("embed_") and "gathered" not in k.name]
-PARTS = {"tf32": "tf32", "2_parts": "bf16x3", "3_parts": "ieee"}
-GATHERED = [k for k in ALL_KERNELS if "_gathered_" in k.name]
+EMBED = [pytest.param(kernel, id=kernel.name) for kernel in ALL_KERNELS if kernel.name.startswith("embed_")]
 
 
-def precision_of(kernel: native.Kernel) -> str | None:
-    """The strictest that a kernel is for; none of 16 bits."""
-    return next((precision for kind, precision in PARTS.items() if kind in kernel.name), None)
-
-
-@pytest.mark.parametrize("kernel", [pytest.param(kernel, id=kernel.name) for kernel in PATCHES])
+@pytest.mark.parametrize("kernel", EMBED)
 @given(
     drawn=patch_embeddings(),
     dtype=st.sampled_from(HALF),
@@ -354,59 +347,19 @@ def test_emulated_patch_embeddings(
     data: st.DataObject,
 ) -> None:
     problem, image_view = drawn
-    precision = precision_of(kernel)
+    # The strictest that a kernel is for; 16 bits have none.
+    precision = "ieee" if "2_parts" not in kernel.name else "bf16x3"
+    floats = "_parts_" in kernel.name
     few = kernel.pass_ == "wgrad" and problem.products // math.prod(problem.weight_size) < 8
-    if precision == "ieee" and (few or math.prod(problem.weight_size[1:]) < 8):
+    if floats and (few or math.prod(problem.weight_size[1:]) < 8):
         precision = "bf16x3"
-    o = operands(problem, torch.float32 if precision else dtype, "cpu", seed, (image_view, *views))
+    o = operands(problem, torch.float32 if floats else dtype, "cpu", seed, (image_view, *views))
     if special is not None:
         changed = data.draw(st.sampled_from([o.input, o.weight if kernel.pass_ == "fprop" else o.grad_output]))
         changed[tuple(data.draw(st.integers(0, size - 1)) for size in changed.shape)] = special
-    result = run(kernel, o, problem, sms, haste, views[1 if kernel.pass_ == "fprop" else 0], precision or "ieee")
+    result = run(kernel, o, problem, sms, haste, views[1 if kernel.pass_ == "fprop" else 0], precision)
     assert result is not None, "refused"
     expected = expect_pass(kernel.pass_, o, problem)
-    if special is None:
-        reference.assert_right(result.value, expected, kernel.name, precision or "ieee")
-        return
-    for same in (torch.isnan, torch.isposinf, torch.isneginf):
-        assert torch.equal(same(result.value), same(expected.value)), same.__name__
-
-
-@pytest.mark.parametrize("kernel", [pytest.param(kernel, id=kernel.name) for kernel in GATHERED])
-@given(
-    problem=quads_problems().filter(lambda problem: problem.r * problem.s <= 12),
-    seed=st.integers(0, 2**31),
-    sms=st.sampled_from([1, 4, 132]),
-    haste=st.booleans(),
-    # But for those whose elements share memory.
-    views=st.tuples(
-        *[st.sampled_from([*["contiguous", "channels_last"] * 3, *(v for v in VIEWS if not v.startswith("same_"))])] * 3
-    ),
-    special=st.sampled_from([None, None, None, math.inf, math.nan]),
-    data=st.data(),
-)
-@settings(max_examples=40)
-def test_emulated_taps_that_are_gathered(
-    kernel: native.Kernel,
-    problem: Problem,
-    seed: int,
-    sms: int,
-    haste: bool,
-    views: tuple[str, str, str],
-    special: float | None,
-    data: st.DataObject,
-) -> None:
-    precision = precision_of(kernel)
-    taps = min(problem.r, problem.h) * min(problem.s, problem.w)
-    if precision == "ieee" and problem.c * min(taps, problem.r * problem.s) < 8:
-        precision = "bf16x3"
-    o = operands(problem, torch.float32, "cpu", seed, views)
-    if special is not None:
-        changed = data.draw(st.sampled_from([o.input, o.weight]))
-        changed[tuple(data.draw(st.integers(0, size - 1)) for size in changed.shape)] = special
-    result = run(kernel, o, problem, sms, haste, views[2], precision)
-    assert result is not None, "refused"
-    expected = expect_pass("fprop", o, problem)
     if special is None:
         reference.assert_right(result.value, expected, kernel.name, precision)
         return

@@ -261,21 +261,15 @@ EMBED_KERNELS = [kernel for kernel in native.kernel_table() if kernel.name.start
 @given(data=st.data(), sms=st.sampled_from([1, 4, 132]))
 @settings(max_examples=25)
 def test_patch_embeddings_form_every_product_once(data: st.DataObject, sms: int, kernel: native.Kernel) -> None:
-    if "gathered" in kernel.name:
-        few_taps = images_of_few_channels(kernel).filter(lambda drawn: drawn[0].weight[2] * drawn[0].weight[3] <= 12)
-        conv, align = data.draw(few_taps)
-        channels_last = data.draw(st.booleans())
-    else:
-        problem, view = data.draw(patch_embeddings().filter(lambda drawn: drawn[1] != "batch_inside"))
-        conv, align = Convolution(problem.input_size, problem.weight_size, *problem.geometry), 16
-        channels_last = view == "channels_last"
+    drawn, view = data.draw(patch_embeddings().filter(lambda drawn: drawn[1] != "batch_inside"))
+    conv = Convolution((drawn.n or 1, drawn.c, drawn.h, drawn.w), drawn.weight_size, *drawn.geometry)
     asked = native.ConvProblem(
         *conv,
         pass_=kernel.pass_,
-        channels_last=channels_last,
-        align=align,
-        dtype="float32" if "_parts_" in kernel.name or "tf32" in kernel.name else "float16",
-        precision="bf16x3" if "_parts_" in kernel.name else "tf32",
+        channels_last=view == "channels_last",
+        align=16,
+        dtype="float32" if "_parts_" in kernel.name else "float16",
+        precision="bf16x3",
     )
     products = native.embed_products(asked, kernel, native.DeviceSpec.cuda(90, sms, 227 << 10))
     assert sorted(products) == sorted(products_by_definition(conv, asked, kernel.pass_))

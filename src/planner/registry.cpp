@@ -234,9 +234,9 @@ std::vector<KernelEntry> build_table() {
     table.push_back(entry);
   };
   line = 0;
-#define EMBED_KERNEL(name, parts, channels_inner, gathers, types)                                       \
-  add_embed("embed_fprop_" #name, Pass::kFprop, {parts, channels_inner, gathers}, types);               \
-  if (!gathers) add_embed("embed_wgrad_" #name, Pass::kWgrad, {parts, channels_inner, gathers}, types); \
+#define EMBED_KERNEL(name, parts, channels_inner, types)                                              \
+  add_embed("embed_fprop_" #name, Pass::kFprop, {parts, channels_inner}, types);                      \
+  if ((types) == kF32) add_embed("embed_wgrad_" #name, Pass::kWgrad, {parts, channels_inner}, types); \
   ++line;
 #include "../launch/configs/embed.def"
 #undef EMBED_KERNEL

@@ -30,6 +30,7 @@ double step_clocks(const StemConfig& config, double gathers) {
 }
 // What was measured is so many times that. Tilings of one kernel compare better without it, kernels with it.
 constexpr double kUnseen = 1.65, kUnseenWgrad = 2;
+constexpr double kUnseenOf32 = 1.05;  // forward, times that: filters that a warp multiplies by at once
 
 // Most words that can be copied at once, of `extent` that lie side by side, at multiples of as many.
 int32_t widest(const Side& side, int64_t extent, std::initializer_list<std::pair<int64_t, int64_t>> strides) {
@@ -210,7 +211,8 @@ Plan cheapest(const KernelEntry& entry, const ConvProblem& problem, const Device
     }
   });
   if (best.kernel != nullptr) {
-    best.cost_us = cost_us(config, problem, device, stem_params(config, problem, best.stem), kUnseen);
+    const double unseen = kUnseen * (config.filters == 32 ? kUnseenOf32 : 1);
+    best.cost_us = cost_us(config, problem, device, stem_params(config, problem, best.stem), unseen);
   }
   return best;
 }

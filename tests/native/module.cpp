@@ -886,16 +886,8 @@ Products embed_products(const ConvProblem& problem, const KernelEntry& kernel, c
     const EmbedPixel at(params, pixel);
     for (int32_t value = 0; value < kEmbedChunk; ++value) {
       const EmbedTap tap(params, chunk, value);
-      int64_t from = at.source;
-      if (config.gathers) {
-        const int32_t h = at.h + tap.row * params.dilation_h, w = at.w + tap.column * params.dilation_w;
-        const bool exists = h >= 0 && h < params.extent_h && w >= 0 && w < params.extent_w;
-        if (!exists || tap.channel >= params.channels) continue;
-        from += int64_t{h} * params.source_h + int64_t{w} * params.source_w + tap.channel * params.source_c;
-      } else {
-        if (at.source % kEmbedChunk != 0) throw py::index_error("a chunk that is not aligned");
-        from += embed_chunk(params, chunk) + value;
-      }
+      if (at.source % kEmbedChunk != 0) throw py::index_error("a chunk that is not aligned");
+      const int64_t from = at.source + embed_chunk(params, chunk) + value;
       products.emplace_back(from,
                             tap.channel * params.filter.c + tap.row * params.filter.h + tap.column * params.filter.w,
                             EmbedPixel(params, stored).target);

@@ -1,4 +1,4 @@
-// Output of patch embeddings, and of convolutions of small images of few channels; see tile/embed.h. Sums are float32.
+// Output of patch embeddings; see tile/embed.h. Sums are float32.
 #pragma once
 
 #include "fastconv/ptx/dependent_launch.cuh"
@@ -20,17 +20,16 @@ struct EmbedBuffers {
 template <typename T, bool kChannelsInner>
 inline constexpr int32_t kEmbedRun = kChannelsInner ? 16 / static_cast<int32_t>(sizeof(T)) : 4;
 
-// A block's filters as products read them: [set][step][piece][half][lane].
+// A block's filters as products read them: [set][step][part][half][lane].
 template <typename T, int kParts, bool kChannelsInner>
 __device__ __forceinline__ void pack_embed_filter(const EmbedParams& params, const T* w, int32_t first_set,
                                                   uint32_t smem) {
-  constexpr int kPieces = kEmbedPieces<T, kParts>;
   const auto lane = static_cast<int32_t>(threadIdx.x) % 32, warps = static_cast<int32_t>(blockDim.x) / 32;
 #pragma unroll 1
   for (int32_t i = static_cast<int32_t>(threadIdx.x) / 32; i < params.sets * params.steps * 2; i += warps) {
     const int32_t half = i % 2, set = i / 2 / params.steps, step = i / 2 - set * params.steps;
     const int32_t chunk = step * kEmbedStepChunks + lane % 4;
-    EmbedChunk<T> rows[2];
+    EmbedWords<T> rows[2];
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       const int32_t filter = (first_set + set) * kEmbedUnitFilters +
@@ -42,69 +41,46 @@ __device__ __forceinline__ void pack_embed_filter(const EmbedParams& params, con
             const EmbedTap tap(params, chunk, value);
             return tap.channel * params.filter.c + tap.row * params.filter.h + tap.column * params.filter.w;
           },
-          [&](int value) { return exists && EmbedTap(params, chunk, value).channel < params.channels; });
+          [&](int) { return exists; });
     }
-    EmbedFragment<T, kParts, 2> fragment;
+    EmbedFragment<kParts, 2> fragment;
     make_fragment<T, kParts>(rows, fragment);
 #pragma unroll
-    for (int piece = 0; piece < kPieces; ++piece) {
-      const uint32_t (&v)[4] = fragment.part[piece];
-      ptx::store_shared16(smem + (((i / 2 * kPieces + piece) * 2 + half) * 32 + lane) * 16,
+    for (int part = 0; part < kParts; ++part) {
+      const uint32_t (&v)[4] = fragment.part[part];
+      ptx::store_shared16(smem + (((i / 2 * kParts + part) * 2 + half) * 32 + lane) * 16,
                           kChannelsInner ? make_uint4(v[0], v[2], v[1], v[3]) : make_uint4(v[0], v[1], v[2], v[3]));
     }
   }
 }
 
 // A lane's chunks of a unit's pixels, those of a round.
-template <typename T, bool kChannelsInner, bool kGathers>
+template <typename T, bool kChannelsInner>
 struct EmbedRound {
-  EmbedChunk<T> chunk[kEmbedSteps][2];
+  EmbedWords<T> chunk[kEmbedSteps][2];
 
   __device__ __forceinline__ void load(const EmbedParams& params, const T* x, int32_t first_pixel, int32_t round) {
     const auto lane = static_cast<int32_t>(threadIdx.x) % 32;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int32_t pixel = first_pixel + embed_pixel(kChannelsInner, i, lane);
-      const EmbedPixel at(params, min(pixel, params.pixels - 1));
+      const T* from = x + EmbedPixel(params, min(pixel, params.pixels - 1)).source;
 #pragma unroll
       for (int step = 0; step < kEmbedSteps; ++step) {
         const int32_t index = (round * kEmbedSteps + step) * kEmbedStepChunks + lane % 4;
-        const bool exists = pixel < params.pixels && index < params.chunks;
         chunk[step][i] = {};
-        if constexpr (kGathers) {
-          chunk[step][i] = gather(params, x + at.source, at, index, exists);
-        } else if (exists) {
-          chunk[step][i] = *reinterpret_cast<const EmbedChunk<T>*>(x + (at.source + embed_chunk(params, index)));
+        if (pixel < params.pixels && index < params.chunks) {
+          chunk[step][i] = *reinterpret_cast<const EmbedWords<T>*>(from + embed_chunk(params, index));
         }
       }
     }
-  }
-
- private:
-  static __device__ __forceinline__ EmbedChunk<T> gather(const EmbedParams& params, const T* image,
-                                                         const EmbedPixel& pixel, int32_t tap, bool exists) {
-    const EmbedTap at(params, tap, 0);
-    const auto row = static_cast<uint32_t>(pixel.h + at.row * params.dilation_h);
-    const auto column = static_cast<uint32_t>(pixel.w + at.column * params.dilation_w);
-    exists = exists && row < static_cast<uint32_t>(params.extent_h) && column < static_cast<uint32_t>(params.extent_w);
-    // Offsets of pixels that exist fit 32 bits.
-    const auto offset = static_cast<int32_t>(row * static_cast<uint32_t>(params.source_h) +
-                                             column * static_cast<uint32_t>(params.source_w));
-    if (params.whole_chunks) {
-      EmbedChunk<T> chunk{};
-      if (exists) chunk = *reinterpret_cast<const EmbedChunk<T>*>(image + offset);
-      return chunk;
-    }
-    return load_each(
-        image + offset, [&](int channel) { return channel * params.source_c; },
-        [&](int channel) { return exists && channel < params.channels; });
   }
 };
 
 // Sums of a unit: pixels are rows and filters columns, or the other way round.
 template <typename T, int kParts, bool kChannelsInner>
 struct EmbedUnit {
-  static constexpr int kLeft = kChannelsInner ? 1 : 2, kRight = 4 / kLeft, kPieces = kEmbedPieces<T, kParts>;
+  static constexpr int kLeft = kChannelsInner ? 1 : 2, kRight = 4 / kLeft;
   static constexpr int32_t kRun = kEmbedRun<T, kChannelsInner>, kRuns = 16 / kRun;  // of a lane
   static constexpr int kTargets = kChannelsInner ? 2 : 1;  // a lane's pixels, or the first of them
   using Sums = float[kLeft][kRight][4];
@@ -120,32 +96,32 @@ struct EmbedUnit {
   }
 
   // Adds a round, whose filter `filter` is, and of which so many steps exist.
-  __device__ __forceinline__ void multiply(const EmbedFragment<T, kParts, 2> (&pixels)[kEmbedSteps], uint32_t filter,
+  __device__ __forceinline__ void multiply(const EmbedFragment<kParts, 2> (&pixels)[kEmbedSteps], uint32_t filter,
                                            int32_t steps) {
-    Sums orders[kEmbedOrders<kParts>] = {};
+    Sums orders[kParts] = {};
 #pragma unroll
     for (int step = 0; step < kEmbedSteps; ++step) {
       if (step >= steps) break;
-      EmbedFragment<T, kParts, 2> left[kLeft];
-      EmbedFragment<T, kParts, 1> right[kRight];
+      EmbedFragment<kParts, 2> left[kLeft];
+      EmbedFragment<kParts, 1> right[kRight];
 #pragma unroll
-      for (int piece = 0; piece < kPieces; ++piece) {
-        const uint32_t (&of_pixels)[4] = pixels[step].part[piece];
+      for (int part = 0; part < kParts; ++part) {
+        const uint32_t (&of_pixels)[4] = pixels[step].part[part];
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          const uint4 v = ptx::load_shared16(filter + ((step * kPieces + piece) * 2 + half) * 512);
+          const uint4 v = ptx::load_shared16(filter + ((step * kParts + part) * 2 + half) * 512);
           if constexpr (kChannelsInner) {
-            right[2 * half].part[piece][0] = v.x, right[2 * half].part[piece][1] = v.y;
-            right[2 * half + 1].part[piece][0] = v.z, right[2 * half + 1].part[piece][1] = v.w;
+            right[2 * half].part[part][0] = v.x, right[2 * half].part[part][1] = v.y;
+            right[2 * half + 1].part[part][0] = v.z, right[2 * half + 1].part[part][1] = v.w;
           } else {
-            uint32_t (&words)[4] = left[half].part[piece];
+            uint32_t (&words)[4] = left[half].part[part];
             words[0] = v.x, words[1] = v.y, words[2] = v.z, words[3] = v.w;
-            right[half].part[piece][0] = of_pixels[half], right[half].part[piece][1] = of_pixels[2 + half];
+            right[half].part[part][0] = of_pixels[half], right[half].part[part][1] = of_pixels[2 + half];
           }
         }
         if constexpr (kChannelsInner) {
 #pragma unroll
-          for (int i = 0; i < 4; ++i) left[0].part[piece][i] = of_pixels[i];
+          for (int i = 0; i < 4; ++i) left[0].part[part][i] = of_pixels[i];
         }
       }
       multiply_embed<T, kParts>(left, right, orders);
@@ -232,14 +208,14 @@ struct EmbedUnit {
   }
 };
 
-template <typename T, int kParts, bool kChannelsInner, bool kGathers>
-__global__ void __launch_bounds__(EmbedConfig::threads(sizeof(T) == 4), EmbedConfig::blocks_per_sm(sizeof(T) == 4))
+template <typename T, int kParts, bool kChannelsInner>
+__global__ void __launch_bounds__(EmbedConfig{kParts}.threads(), EmbedConfig{kParts}.blocks_per_sm())
     embed_fprop(const __grid_constant__ EmbedParams params, const EmbedBuffers<T> buffers) {
 #if __CUDA_ARCH__ >= 800
   ptx::follow_previous_kernel();
   using Unit = EmbedUnit<T, kParts, kChannelsInner>;
-  constexpr int32_t kWarps = EmbedConfig::threads(sizeof(T) == 4) / 32;
-  constexpr int32_t kStepBytes = kEmbedPieces<T, kParts> * 1024;
+  constexpr int32_t kWarps = EmbedConfig{kParts}.threads() / 32;
+  constexpr int32_t kStepBytes = kParts * 1024;
   extern __shared__ uint4 embed_smem[];
   const uint32_t smem = ptx::smem_address(embed_smem);
   const auto thread = static_cast<int32_t>(threadIdx.x), lane = thread % 32;
@@ -249,13 +225,13 @@ __global__ void __launch_bounds__(EmbedConfig::threads(sizeof(T) == 4), EmbedCon
 
   int32_t pixel = (walker * kWarps + thread / 32) * kEmbedUnitPixels;
   const int32_t pixel_step = params.walkers * kWarps * kEmbedUnitPixels;
-  EmbedRound<T, kChannelsInner, kGathers> values;
+  EmbedRound<T, kChannelsInner> values;
   values.load(params, buffers.x, pixel, 0);
   pack_embed_filter<T, kParts, kChannelsInner>(params, buffers.w, first_set, smem);
   __syncthreads();
 #pragma unroll 1
   for (; pixel < params.pixels; pixel += pixel_step) {
-    EmbedFragment<T, kParts, 2> pixels[kEmbedSteps];
+    EmbedFragment<kParts, 2> pixels[kEmbedSteps];
     int64_t targets[Unit::kTargets];
     Unit::find_targets(params, pixel, targets);
 #pragma unroll 1

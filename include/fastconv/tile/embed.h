@@ -5,9 +5,6 @@
 //
 // A patch is rows of values that lie side by side: of each channel as many as the filter has rows or, if channels lie
 // side by side, for all of them together. Pixels are counted through all images.
-//
-// The same serves other filters, of images of up to four channels that are so small that caches hold them: a chunk is
-// then a tap's channels, which lanes gather.
 #pragma once
 
 #include <cstdint>
@@ -28,28 +25,22 @@ struct EmbedParams {
   int32_t chunks, steps, rounds;  // of a patch
   int32_t pixels, filters;
   int32_t taps_h, taps_w, channels;
-  bool whole_runs;  // of the output: accessed at once
-  // Of what is gathered: whether a chunk is read at once, and the image.
-  bool whole_chunks;
-  int32_t source_w, extent_h, extent_w;
-  int32_t step_h, step_w, padding_h, padding_w, dilation_h, dilation_w;
+  bool whole_runs;                                   // of the output: accessed at once
   FastDivmod by_pixels, by_columns;                  // of an image; of its rows
   FastDivmod by_row_chunks, by_taps_h, by_channels;  // of a patch's row; of a channel's rows; side by side
   FastDivmod by_set_blocks;
   int32_t sets, walkers;
 };
 
-// Where a pixel's patch begins, or, if it is gathered, its image; and the pixel of filter 0.
+// Where a pixel's patch begins, and the pixel of filter 0.
 struct EmbedPixel {
   int64_t source, target;
-  int32_t h, w;  // of the image, at the first tap
 
   FASTCONV_HOST_DEVICE EmbedPixel(const EmbedParams& params, int32_t pixel) {
     int32_t image, p, q;
     params.by_pixels.divmod(pixel, image, p);
     params.by_columns.divmod(p, p, q);
     source = image * params.source_n + (p * params.source_p + q * params.source_q);
-    h = p * params.step_h - params.padding_h, w = q * params.step_w - params.padding_w;
     target = image * params.target_n + (p * params.target_p + q * params.target_q);
   }
 };
@@ -62,7 +53,7 @@ FASTCONV_HOST_DEVICE int32_t embed_chunk(const EmbedParams& params, int32_t chun
   return channel * params.source_c + row * params.source_h + at * kEmbedChunk;
 }
 
-// A value of a chunk. Of those that are gathered some are of channels that do not exist.
+// A value of a chunk.
 struct EmbedTap {
   int32_t channel, row, column;
 

@@ -1,5 +1,4 @@
-// What of the kernels for patch embeddings and small images is fixed when they are compiled, and what is chosen for
-// each problem.
+// What of the kernels for patch embeddings is fixed when they are compiled, and what is chosen for each problem.
 #pragma once
 
 #include <cstdint>
@@ -12,22 +11,16 @@ inline constexpr int32_t kEmbedChunk = 4;        // values that a lane reads at 
 inline constexpr int32_t kEmbedStepChunks = 4;   // of a product: one of each lane of a row
 inline constexpr int32_t kEmbedSteps = 3;        // that a lane reads ahead, a round: what RGB has in 4x4 pixels
 inline constexpr int32_t kEmbedMostChunks = 16;  // of a patch
-inline constexpr int32_t kEmbedPair = 2;         // values that a lane of the weight gradient reads at once
-inline constexpr int32_t kEmbedPairs = kEmbedMostChunks * kEmbedChunk / kEmbedPair / 8;  // and has
 inline constexpr int32_t kEmbedUnitPixels = 16, kEmbedUnitFilters = 32;
 inline constexpr int32_t kEmbedWgradThreads = 256, kEmbedWgradWarps = kEmbedWgradThreads / 32;
 
 struct EmbedConfig {
-  int32_t parts;        // of a float32 value, 16 bits each, or one: rounded to TF32; of 16 bits one
+  int32_t parts;        // of a float32 value, 16 bits each; of 16 bits one
   bool channels_inner;  // filters lie side by side in the output, otherwise pixels
-  bool gathers;         // chunks are the channels of a tap, otherwise of a patch
-
-  // What of a step of operands is multiplied at once: a part, or of TF32 half of the depth.
-  FASTCONV_HOST_DEVICE constexpr int32_t pieces(bool is_float) const { return is_float && parts == 1 ? 2 : parts; }
 
   // Forward: registers decide how many a multiprocessor has.
-  FASTCONV_HOST_DEVICE static constexpr int32_t threads(bool is_float) { return is_float ? 384 : 256; }
-  FASTCONV_HOST_DEVICE static constexpr int32_t blocks_per_sm(bool is_float) { return is_float ? 1 : 2; }
+  FASTCONV_HOST_DEVICE constexpr int32_t threads() const { return parts > 1 ? 384 : 256; }
+  FASTCONV_HOST_DEVICE constexpr int32_t blocks_per_sm() const { return parts > 1 ? 1 : 2; }
 
   bool operator==(const EmbedConfig&) const = default;
 };

@@ -12,23 +12,20 @@
 namespace fastconv {
 
 template <typename T>
-using EmbedChunk = Words<kEmbedChunk * sizeof(T)>;
+using EmbedWords = Words<kEmbedChunk* static_cast<int>(sizeof(T))>;
 
-template <typename T, int kParts>
-inline constexpr int kEmbedPieces = EmbedConfig{kParts}.pieces(std::is_same_v<T, float>);
-
-// A lane's chunks of some rows, which are filters or pixels, as operands.
-template <typename T, int kParts, int kRows>
+// A lane's chunks of some rows, which are filters or pixels, as operands: those of 16 bits as they are.
+template <int kRows>
 struct PlainFragment {
-  uint32_t part[kEmbedPieces<T, kParts>][2 * kRows];
+  uint32_t part[1][2 * kRows];
 };
-template <typename T, int kParts, int kRows>
+template <int kParts, int kRows>
 using EmbedFragment =
-    std::conditional_t<(kParts > 1), StemFragment<kParts, kRows, Operand::kBf16>, PlainFragment<T, kParts, kRows>>;
+    std::conditional_t<(kParts > 1), StemFragment<kParts, kRows, Operand::kBf16>, PlainFragment<kRows>>;
 
 template <typename T, int kParts, int kRows>
-__device__ __forceinline__ void make_fragment(const EmbedChunk<T> (&rows)[kRows],
-                                              EmbedFragment<T, kParts, kRows>& fragment) {
+__device__ __forceinline__ void make_fragment(const EmbedWords<T> (&rows)[kRows],
+                                              EmbedFragment<kParts, kRows>& fragment) {
   if constexpr (kParts > 1) {
     StemValues<kRows> values;
 #pragma unroll
@@ -39,43 +36,20 @@ __device__ __forceinline__ void make_fragment(const EmbedChunk<T> (&rows)[kRows]
     fragment.split(values, 1.f);
   } else {
 #pragma unroll
-    for (int i = 0; i < 2 * kEmbedPieces<T, kParts>; ++i) {
-#pragma unroll
-      for (int row = 0; row < kRows; ++row) {
-        const uint32_t word = rows[row].data[i];
-        fragment.part[i / 2][i % 2 * kRows + row] = sizeof(T) == 2 ? word : to_tf32(__uint_as_float(word));
-      }
-    }
-  }
-}
-
-// From values of some rows side by side, four times, to four of each row.
-template <typename T, int kRows>
-__device__ __forceinline__ void transpose(const Words<kRows* static_cast<int>(sizeof(T))> (&from)[kEmbedChunk],
-                                          EmbedChunk<T> (&to)[kRows]) {
-#pragma unroll
-  for (int row = 0; row < kRows; ++row) {
-    if constexpr (sizeof(T) == 4) {
-#pragma unroll
-      for (int i = 0; i < kEmbedChunk; ++i) to[row].data[i] = from[i].data[row];
-    } else {
-#pragma unroll
-      for (int i = 0; i < kEmbedChunk / 2; ++i) {
-        to[row].data[i] =
-            __byte_perm(from[2 * i].data[row / 2], from[2 * i + 1].data[row / 2], row % 2 == 0 ? 0x5410 : 0x7632);
-      }
+    for (int row = 0; row < kRows; ++row) {
+      fragment.part[0][row] = rows[row].data[0], fragment.part[0][kRows + row] = rows[row].data[1];
     }
   }
 }
 
 // Four values at offset(index), those that `exists(index)` says.
 template <typename T, typename Offset, typename Exists>
-__device__ __forceinline__ EmbedChunk<T> load_each(const T* from, Offset&& offset, Exists&& exists) {
+__device__ __forceinline__ EmbedWords<T> load_each(const T* from, Offset&& offset, Exists&& exists) {
   using Bits = std::conditional_t<sizeof(T) == 2, uint16_t, uint32_t>;
   uint32_t values[kEmbedChunk];
 #pragma unroll
   for (int i = 0; i < kEmbedChunk; ++i) values[i] = exists(i) ? reinterpret_cast<const Bits*>(from)[offset(i)] : 0;
-  EmbedChunk<T> chunk;
+  EmbedWords<T> chunk;
   if constexpr (sizeof(T) == 4) {
 #pragma unroll
     for (int i = 0; i < kEmbedChunk; ++i) chunk.data[i] = values[i];
@@ -85,26 +59,21 @@ __device__ __forceinline__ EmbedChunk<T> load_each(const T* from, Offset&& offse
   return chunk;
 }
 
-// Products of parts have as many orders of worth, each a sum of its own; the first is the largest.
-template <int kParts>
-inline constexpr int kEmbedOrders = kParts;
-
-// Adds the products of a step, from number kIndex on.
+// Adds the products of a step, from number kIndex on. Those of parts have as many orders of worth as there are parts,
+// each a sum of its own; the first is the largest.
 template <typename T, int kParts, int kIndex = 0, int kLeft, int kRight>
-__device__ __forceinline__ void multiply_embed(const EmbedFragment<T, kParts, 2> (&left)[kLeft],
-                                               const EmbedFragment<T, kParts, 1> (&right)[kRight],
-                                               float (&sums)[kEmbedOrders<kParts>][kLeft][kRight][4]) {
-  if constexpr (kIndex < (kParts > 1 ? split_products(kParts) : kEmbedPieces<T, kParts>)) {
-    constexpr SplitProduct kProduct(kParts, kParts > 1 ? kIndex : 0);
-    constexpr int kFirst = kParts > 1 ? kProduct.first : kIndex, kSecond = kParts > 1 ? kProduct.second : kIndex;
-    constexpr int kOrder = kParts > 1 ? kFirst + kSecond : 0;
+__device__ __forceinline__ void multiply_embed(const EmbedFragment<kParts, 2> (&left)[kLeft],
+                                               const EmbedFragment<kParts, 1> (&right)[kRight],
+                                               float (&sums)[kParts][kLeft][kRight][4]) {
+  if constexpr (kIndex < split_products(kParts)) {
+    constexpr SplitProduct kProduct(kParts, kIndex);
     using Value = std::conditional_t<(kParts > 1), __nv_bfloat16, T>;
 #pragma unroll
     for (int i = 0; i < kLeft; ++i) {
 #pragma unroll
       for (int j = 0; j < kRight; ++j) {
-        const uint32_t (&b)[2] = right[j].part[kSecond];
-        ptx::mma(Value{}, sums[kOrder][i][j], left[i].part[kFirst], b[0], b[1]);
+        const uint32_t (&b)[2] = right[j].part[kProduct.second];
+        ptx::mma(Value{}, sums[kProduct.first + kProduct.second][i][j], left[i].part[kProduct.first], b[0], b[1]);
       }
     }
     multiply_embed<T, kParts, kIndex + 1>(left, right, sums);
@@ -115,9 +84,9 @@ __device__ __forceinline__ void multiply_embed(const EmbedFragment<T, kParts, 2>
 template <int kParts, typename Of>
 __device__ __forceinline__ float join_orders(Of&& of) {
   constexpr float kShrink = 1 / split_scale(kParts);
-  float sum = of(kEmbedOrders<kParts> - 1);
+  float sum = of(kParts - 1);
 #pragma unroll
-  for (int order = kEmbedOrders<kParts> - 2; order >= 0; --order) {
+  for (int order = kParts - 2; order >= 0; --order) {
     if (order == 0 && kShrink != 1) make_finite(sum);
     sum = __fmaf_rn(sum, kShrink, of(order));
   }
