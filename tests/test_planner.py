@@ -652,6 +652,28 @@ def test_patch_embeddings_are_read_where_products_want_them(arch: int, pass_: st
         assert native.make_plan(asked, GPUS[arch]).kernel == f"embed_{pass_}_{kind}{layout}"
 
 
+def test_patch_embeddings_that_do_not_fit_one_wave_take_as_many() -> None:
+    """Whether by filters or by pixels, of which one sum adds up few."""
+    device = native.DeviceSpec.cuda(90, 8, 227 << 10)
+    costs = []
+    for k in (256, 512, 768):
+        problem = Problem(64, 3, 224, 224, k, 4, 4, stride=(4, 4))
+        asked = native_problem(problem, "wgrad", dtype="float32", precision="ieee", channels_last=True)
+        costs.append(native.make_plan(asked, device, "embed_wgrad_3_parts_nhwc").cost_us)
+    assert costs[1] > 1.9 * costs[0] and costs[2] > 2.8 * costs[0]
+    large = native_problem(Problem(4096, 3, 224, 224, 96, 4, 4, stride=(4, 4)), "wgrad", dtype="float32")
+    plan = native.make_plan(large, GPUS[90], "embed_wgrad_3_parts_nchw")
+    assert 4096 * 56**2 / 16 / 8 <= 1024 * plan.split
+
+
+@pytest.mark.parametrize("pass_", ["fprop", "wgrad"])
+def test_pointwise_layers_are_no_patch_embeddings(pass_: str) -> None:
+    for c, arch in itertools.product([4, 16, 64], [80, 90]):
+        problem = Problem(32, c, 56, 56, 64, 1, 1)
+        asked = native_problem(problem, pass_, dtype="float32", precision="bf16x3", channels_last=True)
+        assert not native.make_plan(asked, GPUS[arch]).kernel.startswith("embed_")
+
+
 def test_more_filters_than_32_bits_count_bytes_of() -> None:
     problem = Problem(1, 1, 7, 11, 2**27 - 64, 1, 3, dilation=(1, 5))
     assert native.make_plan(native_problem(problem, "fprop", dtype="float16"), GPUS[90]).kernel

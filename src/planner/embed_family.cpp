@@ -12,7 +12,10 @@ namespace fastconv {
 namespace {
 
 constexpr int32_t kWgradSmemBytes = 16 * kEmbedWgradThreads * kEmbedMostChunks;  // a lane has a quad of each
-constexpr double kStartUs = 2.5, kReduceUs = 3;                                  // and end; of the second kernel
+constexpr int64_t kMostChannels = 4;
+// Steps of 16 pixels that one sum of the weight gradient adds up, which bounds its rounding errors.
+constexpr int64_t kMostTurns = 1024;
+constexpr double kStartUs = 2.5, kReduceUs = 3;  // and end; of the second kernel
 
 // A patch's rows of values that lie side by side.
 struct PatchRows {
@@ -108,7 +111,8 @@ double wgrad_cost_us(const EmbedConfig& config, const ConvProblem& problem, cons
   constexpr double kUnseen = 1.2;        // times what is counted, as measured on an H200
   const Clocks of = clocks_of(config, problem);
   const double pairs = std::ceil(static_cast<double>(chunks_of(problem)) / 4);  // of a lane
-  const double units = std::ceil(double(turns_of(problem, kEmbedWgradThreads)) / tiling.walkers);
+  const double waves = std::ceil(double(tiling.walkers) * double(sets_of(problem)) / device.sm_count);
+  const double units = waves * std::ceil(double(turns_of(problem, kEmbedWgradThreads)) / tiling.walkers);
   const double unit = (1 + pairs) * of.read + (4 + 2 * pairs) * of.split + pairs * of.multiply + of.store;
   const double clocks = kFirstClocks + kUnseen * units * kEmbedWgradWarps / 4 * unit;
   const double sums = 2. * 4 * tiling.walkers * static_cast<double>(problem.k * problem.c * problem.r * problem.s);
@@ -123,12 +127,13 @@ int64_t walkers_of(int64_t turns, int64_t wanted) {
 
 Plan plan_wgrad(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
   const int64_t sums_bytes = 4 * problem.k * problem.c * problem.r * problem.s;
-  const int64_t wanted = std::min(device.sm_count / sets_of(problem), kMaxWorkspaceBytes / sums_bytes);
+  const int64_t turns = turns_of(problem, kEmbedWgradThreads);
+  const int64_t wanted = std::max(device.sm_count / sets_of(problem), ceil_div(turns, kMostTurns));
   Plan plan;
   plan.kernel = &entry;
   plan.block_threads = kEmbedWgradThreads;
   plan.smem_bytes = kWgradSmemBytes;
-  plan.split = walkers_of(turns_of(problem, kEmbedWgradThreads), wanted);
+  plan.split = walkers_of(turns, std::min(wanted, kMaxWorkspaceBytes / sums_bytes));
   plan.embed = {1, static_cast<int32_t>(plan.split)};
   plan.grid = plan.split * sets_of(problem);
   plan.workspace_bytes = plan.split * sums_bytes;
@@ -191,11 +196,8 @@ EmbedParams embed_params(const EmbedConfig& config, const ConvProblem& problem, 
 const char* embed_why_not(const KernelEntry& entry, const ConvProblem& p, const DeviceSpec& device) {
   if (device.arch < 80) return "needs compute capability 8.0 or newer";
   if (!(entry.dtypes & dtype_bit(p.dtype))) return "is not compiled for this dtype";
-  const int32_t parts = entry.embed.parts;
-  if (p.dtype == DType::kFloat32 && parts < (p.precision == Precision::kIeee     ? 3
-                                             : p.precision == Precision::kBf16x3 ? 2
-                                                                                 : 1)) {
-    return "has fewer parts of a value than the precision takes";
+  if (p.dtype == DType::kFloat32 && p.precision == Precision::kIeee && entry.embed.parts < kMaxSplitParts) {
+    return "has fewer parts of a value than all of its bits take";
   }
   if (p.groups != 1 || p.n * p.c * p.k * p.p() * p.q() == 0) return "needs one group, and something to compute";
   auto along = [](int64_t taps, int64_t stride, int64_t padding, int64_t dilation) {
@@ -204,9 +206,12 @@ const char* embed_why_not(const KernelEntry& entry, const ConvProblem& p, const 
   if (!along(p.r, p.stride.h, p.padding.h, p.dilation.h) || !along(p.s, p.stride.w, p.padding.w, p.dilation.w)) {
     return "needs a filter as large as its stride, without padding or dilation";
   }
+  // Of one tap each row would be read for its own sake: that is the other kernels' work.
+  if (p.r * p.s == 1 || p.c > kMostChannels) return "is for images of up to 4 channels, and several taps";
   if (chunks_of(p) > kEmbedMostChunks || !has_chunks(p)) {
     return "reads patches of up to 64 values, four side by side at a time";
   }
+  if (kWgradSmemBytes > device.smem_optin_bytes) return "needs more shared memory";
   if (p.precision == Precision::kIeee && p.dtype == DType::kFloat32 && products_of_a_sum(p) < kLeastTensorProducts) {
     return "rounds sums of so few products less well than float32 does";
   }

@@ -1,4 +1,5 @@
-// Second pass of a depthwise weight gradient whose pixels were shared out to several slices of blocks: adds their sums.
+// Second pass of a weight gradient of groups of one channel, or the like, whose pixels were shared out to several
+// slices of blocks: adds their sums.
 #pragma once
 
 #include "fastconv/core/problem.h"

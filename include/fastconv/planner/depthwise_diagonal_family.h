@@ -21,9 +21,10 @@ struct DiagonalMaps {
 };
 DiagonalMaps depthwise_diagonal_maps(const Plan& plan, const ConvProblem& problem);
 
-// Of both: whether the copy engine, if the kernel needs it, can move the tensors; and one of them, with boxes of
-// channels, columns, rows and images.
+// Of both: whether the kernel takes groups of so many channels.
 const char* diagonal_groups_why_not(const DepthwiseDiagonalConfig& config, const ConvProblem& problem);
+// Whether the copy engine, if the kernel needs it, can move the tensors; and one of them, with boxes of channels,
+// columns, rows and images.
 const char* diagonal_boxes_why_not(const DepthwiseDiagonalConfig& config, const ConvProblem& problem,
                                    const DeviceSpec& device);
 TensorMapSpec diagonal_map(const Side& side, int64_t channels, const uint32_t (&box)[4], uint32_t column_step,

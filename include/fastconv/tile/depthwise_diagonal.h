@@ -50,7 +50,7 @@ struct DepthwiseDiagonalConfig {
   int32_t warps;   // that a multiprocessor has registers for
   int32_t box_rows = 0;  // of a stage, if the copy engine brings them; `ahead` is then the number of all stages
   // Chunks of the source that one of the target sees: where groups have several channels, 1 or 2; otherwise 0, as of
-  // the weight gradient, which has the sums of all channels of a chunk in any case.
+  // most weight gradients, which have the sums of all channels of a chunk in any case.
   int32_t group_chunks = 0;
 
   // Rows pass one by one, as in the kernels of multiply-adds.

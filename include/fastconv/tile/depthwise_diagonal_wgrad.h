@@ -1,4 +1,4 @@
-// Weight gradient of a depthwise convolution, or of groups of 2, 4 or 8 channels, as matrix products, 16-bit elements
+// Weight gradient of a depthwise convolution, or of groups of 2 to 16 channels, as matrix products, 16-bit elements
 // whose channels lie side by side: pixels are what is summed over, 16 columns of dy at a time. Rows of a product are 8
 // channels of x at two neighbouring taps, columns the same channels of dy. Of the sums only those of a channel with its
 // group's are of use. The others are each for itself, and nothing reads them.

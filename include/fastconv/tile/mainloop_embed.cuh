@@ -80,7 +80,8 @@ __device__ __forceinline__ void multiply_embed(const EmbedFragment<kParts, 2> (&
   }
 }
 
-// One sum from the sums of(order) of all orders. What the large products are added to is finite, see make_finite().
+// One sum from the sums of(order) of all orders. Of three parts, what the large products are added to is finite, see
+// make_finite().
 template <int kParts, typename Of>
 __device__ __forceinline__ float join_orders(Of&& of) {
   constexpr float kShrink = 1 / split_scale(kParts);
