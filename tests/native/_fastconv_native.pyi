@@ -2,6 +2,9 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
+
 Quad = tuple[int, int, int, int]
 
 class ConvProblem:
@@ -127,7 +130,7 @@ def output_size(
 ) -> list[int]:
     """[N, K, P, Q], or [] if the geometry is not legal."""
 
-def products(problem: ConvProblem, method: str) -> list[tuple[int, int, int]]:
+def products(problem: ConvProblem, method: str) -> npt.NDArray[np.int64]:
     """Every multiply-add that the index maths of conv_coords.cuh forms for output channel 0 of group 0.
 
     As element offsets (source, filter, target), in no particular order: x, w, y for fprop and wgrad; dy, w, dx for
@@ -137,7 +140,7 @@ def products(problem: ConvProblem, method: str) -> list[tuple[int, int, int]]:
 
 def depthwise_any_products(
     problem: ConvProblem, kernel: Kernel, device: DeviceSpec, tiling: tuple[int, ...] | None = None
-) -> list[tuple[int, int, int]]:
+) -> npt.NDArray[np.int64]:
     """As products(), by a depthwise kernel for any filter, its own tiling or another one (the members of its struct).
     Raises ValueError if the kernel refuses."""
 
@@ -150,7 +153,7 @@ def grouped_products(
     device: DeviceSpec,
     group: int = 0,
     tiling: tuple[int, int, int, int] | None = None,
-) -> list[tuple[int, int, int]]:
+) -> npt.NDArray[np.int64]:
     """As products(), by a kernel for narrow groups, its own tiling or another one (rows and columns of pixels, groups,
     sets stored together); of another group as if it were group 0. Raises ValueError if the kernel refuses."""
 
@@ -160,7 +163,7 @@ def grouped_wgrad_products(
     device: DeviceSpec,
     group: int = 0,
     tiling: tuple[int, int, int, int] | None = None,
-) -> list[tuple[int, int, int]]:
+) -> npt.NDArray[np.int64]:
     """As grouped_products(), by a weight gradient: the other tiling has at most the plan's groups, and parts instead of
     sets."""
 
@@ -172,30 +175,26 @@ def mma_chunk(element: int, along_rows: bool, is_b: bool, line: int, chunk: int,
 
 def stem_products(
     problem: ConvProblem, kernel: Kernel, device: DeviceSpec, tiling: tuple[int, int, int, int, int] | None = None
-) -> list[tuple[int, int, int]]:
+) -> npt.NDArray[np.int64]:
     """As products(), by a kernel for images of few channels, its own tiling or another one (rows and columns of pixels,
     sets, of which at most the plan's are taken, stages, walkers). Raises ValueError if the kernel refuses."""
 
 def quads_products(
     problem: ConvProblem, kernel: Kernel, device: DeviceSpec, tiling: tuple[int, int, int, int] | None = None
-) -> list[tuple[int, int, int]]:
+) -> npt.NDArray[np.int64]:
     """The same of 16 bits and TF32; the tiling is rows of pixels, runs of 16 bytes of columns, sets and walkers."""
 
-def embed_products(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> list[tuple[int, int, int]]:
+def embed_products(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> npt.NDArray[np.int64]:
     """The same of patch embeddings."""
 
 def run_column(run: int, product: int, column: int) -> int: ...
 def stem_wgrad_products(
     problem: ConvProblem, kernel: Kernel, device: DeviceSpec, tiling: tuple[int, int, int, int, int] | None = None
-) -> list[tuple[int, int, int]]: ...
-def depthwise_products(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> list[tuple[int, int, int]]: ...
-def depthwise_banded_products(
-    problem: ConvProblem, kernel: Kernel, device: DeviceSpec
-) -> list[tuple[int, int, int]]: ...
-def depthwise_diagonal_products(
-    problem: ConvProblem, kernel: Kernel, device: DeviceSpec
-) -> list[tuple[int, int, int]]: ...
-def halo_products(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> list[tuple[int, int, int]]:
+) -> npt.NDArray[np.int64]: ...
+def depthwise_products(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> npt.NDArray[np.int64]: ...
+def depthwise_banded_products(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> npt.NDArray[np.int64]: ...
+def depthwise_diagonal_products(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> npt.NDArray[np.int64]: ...
+def halo_products(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> npt.NDArray[np.int64]:
     """As products(), by the plan of a kernel of the halo engine. Raises ValueError if the kernel refuses."""
 
 def halo_copy_warps(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> int:
@@ -288,7 +287,7 @@ def patch_moves(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> lis
     """Every element of the image that is read or written, with that of the patches that it goes to or comes from, -1 if
     with none. Raises ValueError if the kernel refuses, IndexError if a vector is not aligned or out of bounds."""
 
-def subpixel_products(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> list[tuple[int, int, int]]:
+def subpixel_products(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> npt.NDArray[np.int64]:
     """As products(), of all channels: by the inner problem, the filter that is written for it, and how its outputs are
     moved. Raises ValueError if the kernel refuses."""
 
@@ -301,7 +300,7 @@ def check_streaming(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) ->
 
 def wgrad_products(
     problem: ConvProblem, kernel: Kernel, device: DeviceSpec, filter: int = 0, product: int = 0
-) -> list[tuple[int, int, int]]:
+) -> npt.NDArray[np.int64]:
     """As products(), by the plan of a kernel of the sm_90a weight gradient. Raises ValueError if it refuses.
 
     `filter`: where rows or planes of dy are copied, of that filter, its offsets in dy counted from its first.

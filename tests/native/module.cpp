@@ -45,6 +45,7 @@
 #include "fastconv/tile/pixel_rows.h"
 #include "fastconv/tile/wgrad_walk.cuh"
 #include "measure.h"
+#include "products.h"
 
 namespace py = pybind11;
 using namespace pybind11::literals;
@@ -241,8 +242,6 @@ void bind_planner(py::module_& m) {
     return kernels;
   });
 }
-
-using Products = std::vector<std::tuple<int64_t, int64_t, int64_t>>;
 
 // What the depthwise kernels multiply for the first channel of the target, as their loops do.
 Products depthwise_products(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device) {
