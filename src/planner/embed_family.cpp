@@ -200,14 +200,8 @@ const char* embed_why_not(const KernelEntry& entry, const ConvProblem& p, const 
     return "has fewer parts of a value than all of its bits take";
   }
   if (p.groups != 1 || p.n * p.c * p.k * p.p() * p.q() == 0) return "needs one group, and something to compute";
-  auto along = [](int64_t taps, int64_t stride, int64_t padding, int64_t dilation) {
-    return taps == stride && padding == 0 && (taps == 1 || dilation == 1);
-  };
-  if (!along(p.r, p.stride.h, p.padding.h, p.dilation.h) || !along(p.s, p.stride.w, p.padding.w, p.dilation.w)) {
-    return "needs a filter as large as its stride, without padding or dilation";
-  }
-  // Of one tap each row would be read for its own sake: that is the other kernels' work.
-  if (p.r * p.s == 1 || p.c > kMostChannels) return "is for images of up to 4 channels, and several taps";
+  if (!is_patches(p)) return "needs a filter as large as its stride, of several taps, without padding or dilation";
+  if (p.c > kMostChannels) return "is for images of up to 4 channels";
   if (chunks_of(p) > kEmbedMostChunks || !has_chunks(p)) {
     return "reads patches of up to 64 values, four side by side at a time";
   }

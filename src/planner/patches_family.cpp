@@ -22,14 +22,6 @@ bool one_stride(const PatchIndices& indices) {
   return true;
 }
 
-bool is_patches(const ConvProblem& p) {
-  auto along = [](int64_t taps, int64_t stride, int64_t padding, int64_t dilation) {
-    return taps == stride && padding == 0 && (taps == 1 || dilation == 1);
-  };
-  return p.r * p.s > 1 && along(p.r, p.stride.h, p.padding.h, p.dilation.h) &&
-         along(p.s, p.stride.w, p.padding.w, p.dilation.w);
-}
-
 Strides patches_strides(const PatchesConfig& config, const ConvProblem& p) {
   const int64_t elements = p.c * p.r * p.s, bytes = element_size(p.dtype);
   if (config.layout == PatchLayout::kRows) return patch_rows({p.p(), p.q()}, patch_pitch(elements, bytes));

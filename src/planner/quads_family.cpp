@@ -19,7 +19,7 @@ struct Clocks {
   double tile;                  // pixels on their way, barriers
   double pack;                  // of a step of a set's filter
 };
-// Fitted to 1,800 tilings of 22 problems each, as measured on an H100.
+// Fitted to tilings of images of few channels, as measured on an H100.
 constexpr Clocks kHalfClocks{24, 100, 260, 680, 0.42, 2800, 150};
 constexpr Clocks kTf32Clocks{40, 215, 333, 1640, 0.49, 2020, 317};
 // Of TF32 most of that time is memory's, which the families that it competes with count as an H200's; but not

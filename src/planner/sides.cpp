@@ -16,6 +16,14 @@ int64_t reach(const Side& side, int64_t groups) {
 
 }  // namespace
 
+bool is_patches(const ConvProblem& p) {
+  auto along = [](int64_t taps, int64_t stride, int64_t padding, int64_t dilation) {
+    return taps == stride && padding == 0 && (taps == 1 || dilation == 1);
+  };
+  return p.r * p.s > 1 && along(p.r, p.stride.h, p.padding.h, p.dilation.h) &&
+         along(p.s, p.stride.w, p.padding.w, p.dilation.w);
+}
+
 int64_t products_of_a_sum(const ConvProblem& p) {
   switch (p.pass) {
     case Pass::kFprop:

@@ -49,6 +49,9 @@ Run forward_run(int64_t r, int64_t taps, int64_t pad, int64_t dilation, int64_t 
 // own, or the zeros that the next row starts with. `d`: as a run's.
 int64_t linear_size(int64_t outputs, int64_t inputs, int64_t stride, int64_t extent, int64_t d);
 
+// Filters of several taps, as large as their stride: each value of the image belongs to one output at most.
+bool is_patches(const ConvProblem& problem);
+
 // 1x1, without stride and padding: a matrix product.
 bool is_pointwise(const ConvProblem& problem);
 // Of a pointwise convolution: pixels that lie in one row, however the tensors call them, become one row.
