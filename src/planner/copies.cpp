@@ -22,6 +22,14 @@ int64_t address_phases(int64_t size, int64_t stride, int64_t bytes) {
 }
 int64_t row_phases(const Side& side) { return address_phases(side.h, side.stride.h); }
 
+bool filters_copyable(const ConvProblem& problem) {
+  const Strides& strides = problem.w_strides;
+  const int64_t values = problem.c_per_group() * problem.r * problem.s;
+  const int64_t last =
+      (problem.c_per_group() - 1) * strides.c + (problem.r - 1) * strides.h + (problem.s - 1) * strides.w;
+  return strides.n == values && last < values && problem.w_align >= 16;
+}
+
 // A single column too needs its stride: images of one pixel may become a row of pixels, see flatten().
 bool floats_copyable(const Side& side, int64_t groups) {
   return side.stride.w == 1 && (side.h == 1 || side.stride.h == side.w) && side.align >= 16 &&

@@ -19,11 +19,15 @@ constexpr double kTargetCycles = 50;  // a row of targets: rounded, transposed, 
 constexpr double kWaits = 1.2;        // times what is counted
 constexpr int64_t kReadTogether = 4;  // chunks: device memory is read 64 bytes at a time
 // The same of boxes, which warps multiply without a pause, as measured on an H100 and an H200.
-constexpr double kBoxedStartCycles = 2000, kTapsCycles = 280;  // of a block: the latter a product's operand
-constexpr double kBoxCycles = 250;                             // until all warps are done, and it is stored
-constexpr double kBytesOfBoxes = 640;                          // a cycle, that keep warps waiting
-constexpr double kEmptyBoxCycles = 400;                        // that has rows of targets alone
-constexpr double kOwnProductCycles = 10;                       // until a warp's next one
+constexpr double kBoxedLaunchUs = 2.5;
+constexpr double kBoxedStartCycles = 4500, kTapsCycles = 280;  // of a block: the latter a product's operand
+constexpr double kBoxedBytesPerUsPerSm = 1.06 * kBytesPerUsPerSm;
+constexpr double kHalfLines = 1.06;       // times what whole lines of 128 bytes take
+constexpr double kScatteredRows = 1.12;   // the same of a transposed kernel, which stores most of what it moves
+constexpr double kBoxCycles = 250;        // until all warps are done, and it is stored
+constexpr double kBytesOfBoxes = 640;     // a cycle, that keep warps waiting
+constexpr double kEmptyBoxCycles = 400;   // that has rows of targets alone
+constexpr double kOwnProductCycles = 10;  // until a warp's next one
 
 // Padding as a window sees it that slides over the filter: dgrad of stride 1 does so with the last tap first.
 Pair padding_of(const DepthwiseDiagonalConfig& config, const ConvProblem& a) {
@@ -62,22 +66,31 @@ Blocks blocks_of(const ConvProblem& a, const DepthwiseDiagonalTiling& tiling) {
   return {chunks, columns, runs, double(a.n) * double(chunks) * double(columns) * double(runs)};
 }
 
-DiagonalBoxes boxes_of(const DepthwiseDiagonalConfig& config, const DepthwiseDiagonalTiling& tiling) {
+DiagonalBoxes boxes_of(const DepthwiseDiagonalConfig& config, const ConvProblem& a,
+                       const DepthwiseDiagonalTiling& tiling) {
   constexpr int32_t kPattern = 8;  // pixels after which the copy engine's order of banks repeats
   DiagonalBoxes boxes{};
   boxes.pixel_bytes = tiling.chunks * kChunkBytes;
-  boxes.plane_pixels = round_up(config.staged(1, tiling.groups).plane(), kPattern);
+  boxes.plane_pixels = round_up(ceil_div(config.staged(1, tiling.groups).columns, config.planes()), kPattern);
   boxes.plane_bytes = config.box_rows * boxes.row_bytes();
-  boxes.stage_bytes = round_up(config.advance() * boxes.plane_bytes, 1024);
+  boxes.stage_bytes = round_up(config.planes() * boxes.plane_bytes, 1024);
   boxes.target_row_bytes = kDiagonalColumns * tiling.groups * boxes.pixel_bytes;
+  boxes.filter_bytes = static_cast<int32_t>(kChunkBytes * a.c_per_group() * a.r * a.s);
+  boxes.targets_bytes = std::max(kDiagonalTargetBoxes * config.box_targets() * boxes.target_row_bytes,
+                                 tiling.chunks * boxes.filter_bytes);
   return boxes;
 }
 
-int32_t smem_bytes(const DepthwiseDiagonalConfig& config, const DepthwiseDiagonalTiling& tiling) {
+// Of the source, from a box's first to its last one.
+int32_t box_columns(const DepthwiseDiagonalConfig& config, const ConvProblem& a,
+                    const DepthwiseDiagonalTiling& tiling) {
+  return (boxes_of(config, a, tiling).plane_pixels - 1) * config.planes() + 1;
+}
+
+int32_t smem_bytes(const DepthwiseDiagonalConfig& config, const ConvProblem& a, const DepthwiseDiagonalTiling& tiling) {
   if (config.boxed()) {
-    const DiagonalBoxes boxes = boxes_of(config, tiling);
-    return 1024 + config.ahead * (boxes.stage_bytes + 16) +
-           kDiagonalTargetBoxes * config.box_rows * boxes.target_row_bytes;
+    const DiagonalBoxes boxes = boxes_of(config, a, tiling);
+    return 1024 + config.ahead * (boxes.stage_bytes + 16) + boxes.targets_bytes;
   }
   return (config.ahead + 1) * config.stage_rows() * config.staged(tiling.chunks, tiling.groups).bytes();
 }
@@ -93,9 +106,9 @@ int64_t rows_read(const DepthwiseDiagonalConfig& config, const ConvProblem& a, i
 }
 
 // Of a multiprocessor, at once.
-int64_t resident_blocks(const DepthwiseDiagonalConfig& config, const DepthwiseDiagonalTiling& tiling,
-                        const DeviceSpec& device) {
-  const int64_t fit = device.smem_optin_bytes / (smem_bytes(config, tiling) + kReservedSmemBytes);
+int64_t resident_blocks(const DepthwiseDiagonalConfig& config, const ConvProblem& a,
+                        const DepthwiseDiagonalTiling& tiling, const DeviceSpec& device) {
+  const int64_t fit = device.smem_optin_bytes / (smem_bytes(config, a, tiling) + kReservedSmemBytes);
   return std::clamp<int64_t>(fit, 1, config.warps / (tiling.chunks * tiling.groups));
 }
 
@@ -120,23 +133,39 @@ double boxed_us(const DepthwiseDiagonalConfig& config, const ConvProblem& a, con
                 const DeviceSpec& device) {
   const Blocks blocks = blocks_of(a, tiling);
   const int64_t work = blocks.of_chunks * blocks.of_columns, units = std::max<int64_t>(1, a.n * blocks.runs);
-  const int64_t resident = resident_blocks(config, tiling, device);
+  const int64_t resident = resident_blocks(config, a, tiling, device);
   const double rounds = double(ceil_div(work * tiling.shares, resident * device.sm_count));
   const int64_t at_once = std::min(resident, ceil_div(work * tiling.shares, device.sm_count));
   const double warps = std::max(1., double(at_once * tiling.chunks * tiling.groups) / 4);  // of a quarter
   const double operands = double(config.operands()) * config.taps, start = kBoxedStartCycles + kTapsCycles * operands;
-  const double box = std::max(kWaits * product_cycles(config) * warps, kOwnProductCycles) * operands * config.box_rows +
-                     kBoxCycles + double(at_once) * boxes_of(config, tiling).stage_bytes / kBytesOfBoxes;
+  const double box =
+      std::max(kWaits * product_cycles(config) * warps, kOwnProductCycles) * operands * config.box_stages() +
+      kBoxCycles + double(at_once) * boxes_of(config, a, tiling).stage_bytes / kBytesOfBoxes;
   const double rows = double(ceil_div(rows_read(config, a, tiling.run_rows), config.box_rows));
-  const double all = double(ceil_div(stages_of(config, a, tiling.run_rows), config.box_rows));
+  const double all = double(ceil_div(stages_of(config, a, tiling.run_rows), config.box_stages()));
   const double unit = rows * box + std::max(0., all - rows) * kEmptyBoxCycles;
   return rounds * (start + double(ceil_div(units, tiling.shares)) * unit) / kTensorCyclesPerUs;
+}
+
+// What the neighbours read, too, is in L2 by then.
+double boxed_memory_us(const DepthwiseDiagonalConfig& config, const ConvProblem& a,
+                       const DepthwiseDiagonalTiling& tiling, const DeviceSpec& device) {
+  const Side from = source_side(a), to = target_side(a);
+  const double rows = double(runs_of(a, tiling.run_rows)) * double(rows_read(config, a, tiling.run_rows));
+  const double pixels = double(a.n) * (std::max(rows, double(from.h)) * double(from.w) + double(to.h) * double(to.w));
+  const double bytes = pixels * double(round_up(chunks_of(a), kReadTogether) * kChunkBytes);
+  const double read_twice = double(round_up(tiling.chunks, kReadTogether)) / tiling.chunks;
+  return bytes * read_twice * (tiling.chunks < kMostDiagonalWarps ? kHalfLines : 1) *
+         (config.transposed() ? kScatteredRows : 1) / (kBoxedBytesPerUsPerSm * device.sm_count);
 }
 
 // Blocks that are wide read few columns twice, and few of their warps may be idle; long runs read few rows twice; and
 // blocks should fill whole rounds.
 double time_us(const DepthwiseDiagonalConfig& config, const ConvProblem& a, const DepthwiseDiagonalTiling& tiling,
                const DeviceSpec& device) {
+  if (config.boxed()) {
+    return std::max(boxed_memory_us(config, a, tiling, device), boxed_us(config, a, tiling, device));
+  }
   const Side from = source_side(a), to = target_side(a);
   const Blocks blocks = blocks_of(a, tiling);
   const double columns = double(std::min<int64_t>(from.w, config.staged(1, tiling.groups).columns));
@@ -145,8 +174,7 @@ double time_us(const DepthwiseDiagonalConfig& config, const ConvProblem& a, cons
   const double bytes_read = double(round_up(tiling.chunks, kReadTogether) * kChunkBytes);  // of a pixel
   const double memory = double(a.n) * double(blocks.of_chunks) * bytes_read * (read + double(to.h) * double(to.w)) /
                         (kBytesPerUsPerSm * device.sm_count);
-  if (config.boxed()) return std::max(memory, boxed_us(config, a, tiling, device));
-  const auto resident = static_cast<double>(resident_blocks(config, tiling, device));
+  const auto resident = static_cast<double>(resident_blocks(config, a, tiling, device));
   const double rounds = std::max(1., blocks.all) / (resident * device.sm_count);
   const double idle =
       rounds > 1 ? std::ceil(rounds) / rounds : std::max(1., device.sm_count / std::max(1., blocks.all));
@@ -159,7 +187,7 @@ int32_t choose_shares(const DepthwiseDiagonalConfig& config, const ConvProblem& 
   const Blocks blocks = blocks_of(a, tiling);
   const int64_t units = std::max<int64_t>(1, a.n * blocks.runs);
   const int64_t work = std::max<int64_t>(1, blocks.of_chunks * blocks.of_columns);
-  const int64_t most = resident_blocks(config, tiling, device) * device.sm_count / work;
+  const int64_t most = resident_blocks(config, a, tiling, device) * device.sm_count / work;
   const int64_t longest = ceil_div(units, std::clamp<int64_t>(most, 1, units));
   return static_cast<int32_t>(ceil_div(units, longest));
 }
@@ -177,7 +205,8 @@ DepthwiseDiagonalTiling choose_tiling(const DepthwiseDiagonalConfig& config, con
       for (int32_t groups = kMostDiagonalWarps / chunks; groups >= 1; --groups) {
         DepthwiseDiagonalTiling tiling{chunks, groups, run_rows};
         if (config.boxed()) tiling.shares = choose_shares(config, a, tiling, device);
-        if (groups > groups_of(a) || smem_bytes(config, tiling) > device.smem_optin_bytes) continue;
+        if (groups > groups_of(a) || smem_bytes(config, a, tiling) > device.smem_optin_bytes) continue;
+        if (config.boxed() && box_columns(config, a, tiling) > kMaxBox) continue;
         const double time = time_us(config, a, tiling, device);
         if (least == 0 || time < least) least = time, best = tiling;
       }
@@ -240,7 +269,9 @@ const char* depthwise_diagonal_why_not(const KernelEntry& entry, const ConvProbl
     return "reads 8 channels at a time: needs channels_last tensors, aligned";
   }
   if (const char* why_not = diagonal_boxes_why_not(config, problem, device)) return why_not;
-  if (smem_bytes(config, {config.sources(), 1, 1}) > device.smem_optin_bytes) return "needs more shared memory";
+  if (config.boxed() && !filters_copyable(problem)) return "copies filters: they lie without gaps, aligned";
+  if (smem_bytes(config, problem, {config.sources(), 1, 1}) > device.smem_optin_bytes)
+    return "needs more shared memory";
   if (blocks_of(problem, choose_tiling(config, problem, device)).all > INT32_MAX) {
     return "would need more blocks than a grid has";
   }
@@ -256,8 +287,8 @@ Plan depthwise_diagonal_plan(const KernelEntry& entry, const ConvProblem& proble
   const Blocks blocks = blocks_of(problem, tiling);
   plan.grid = config.boxed() ? blocks.of_chunks * blocks.of_columns * tiling.shares : static_cast<int64_t>(blocks.all);
   plan.block_threads = 32 * tiling.chunks * tiling.groups;
-  plan.smem_bytes = smem_bytes(config, tiling);
-  plan.cost_us = kLaunchUs + time_us(config, problem, tiling, device);
+  plan.smem_bytes = smem_bytes(config, problem, tiling);
+  plan.cost_us = (config.boxed() ? kBoxedLaunchUs : kLaunchUs) + time_us(config, problem, tiling, device);
   return plan;
 }
 
@@ -289,7 +320,7 @@ DepthwiseDiagonalParams depthwise_diagonal_params(const Plan& plan, const ConvPr
   params.by_column_blocks = FastDivmod(blocks.of_columns);
   params.by_runs = FastDivmod(blocks.runs);
   if (config.boxed()) {
-    params.boxes = boxes_of(config, tiling);
+    params.boxes = boxes_of(config, problem, tiling);
     params.units = static_cast<int32_t>(problem.n * blocks.runs), params.shares = tiling.shares;
   }
   return params;
@@ -298,9 +329,9 @@ DepthwiseDiagonalParams depthwise_diagonal_params(const Plan& plan, const ConvPr
 DiagonalMaps depthwise_diagonal_maps(const Plan& plan, const ConvProblem& problem) {
   const DepthwiseDiagonalConfig& config = plan.kernel->depthwise_diagonal;
   const DepthwiseDiagonalTiling& tiling = plan.depthwise_diagonal;
-  const DiagonalBoxes boxes = boxes_of(config, tiling);
-  const auto channels = static_cast<uint32_t>(tiling.chunks * kChunk), step = static_cast<uint32_t>(config.advance());
-  const auto columns = static_cast<uint32_t>(boxes.plane_pixels - 1) * step + 1;
+  const DiagonalBoxes boxes = boxes_of(config, problem, tiling);
+  const auto channels = static_cast<uint32_t>(tiling.chunks * kChunk), step = static_cast<uint32_t>(config.planes());
+  const auto columns = static_cast<uint32_t>(box_columns(config, problem, tiling));
   const auto rows = static_cast<uint32_t>(config.box_rows);
   const auto target_columns = static_cast<uint32_t>(kDiagonalColumns * tiling.groups);
   return {diagonal_map(source_side(problem), problem.c, {channels, columns, rows, 1}, step, boxes.pixel_bytes),

@@ -66,17 +66,20 @@ int64_t choose_columns(const DiagonalWgradConfig& config, const ConvProblem& a) 
   return best;
 }
 
-// Of the kernels to which the copy engine brings rows, measured on an H100.
-constexpr double kBoxedProductCycles = 5.5, kBoxedRowCycles = 20;
-constexpr double kBoxCycles = 250;    // until a stage is free again
-constexpr double kUnitCycles = 4500;  // of branches, where a run begins and ends
+// Of the kernels to which the copy engine brings rows, as fits 20 layers measured on an H200.
+constexpr double kBoxedLaunchUs = 2.5, kSumUs = 1.9;
+constexpr double kBoxedBlockCycles = 2800;
+constexpr double kBoxedProductCycles = 6.5, kBoxedRowCycles = 36;
+constexpr double kBoxCycles = 360;    // until a stage is free again
+constexpr double kUnitCycles = 1400;  // of branches, where a run begins and ends
+constexpr int64_t kReadTogether = 4;  // chunks: device memory is read 64 bytes at a time
 
 DiagonalWgradBoxes boxes_of(const DiagonalWgradConfig& config, const ConvProblem& a, int64_t run_rows) {
   DiagonalWgradBoxes boxes{};
   boxes.columns = a.q() <= 8 ? 8 : a.q() <= 16 ? 16 : 32;
   boxes.images = static_cast<int32_t>(config.columns()) / boxes.columns;
-  boxes.rows = config.box_rows;
-  boxes.pitch = round_up(boxes.columns + config.taps - 1, 8);
+  boxes.rows = config.box_rows, boxes.targets = config.box_targets(), boxes.stride = config.stride;
+  boxes.pitch = round_up(boxes.columns + config.gap(), 8);
   boxes.run_rows = static_cast<int32_t>(run_rows);
   const int64_t tiles = ceil_div(a.q(), boxes.columns), runs = ceil_div(a.p(), run_rows);
   boxes.units = static_cast<int32_t>(tiles * runs * ceil_div(a.n, boxes.images));
@@ -112,14 +115,14 @@ Work boxed_work_of(const DiagonalWgradConfig& config, const ConvProblem& a, cons
     work.slices = ceil_div(boxes.units, units);
     if (work.slices > most_slices) continue;
     const double rounds = double(ceil_div(work.slices, at_once));
-    const int64_t steps = work.run_rows + a.r - 1;
+    const int64_t steps = (work.run_rows - 1) * config.stride + a.r;
     const double products =
         double(config.units() * config.sources()) * config.tap_pairs() * config.taps * double(work.run_rows);
     const double warps = std::min(double(resident), std::ceil(double(chunk_blocks(a) * work.slices) / device.sm_count));
     const double unit = warps * (kBoxedProductCycles * products + kBoxedRowCycles * double(steps)) +
                         kBoxCycles * double(ceil_div(steps, int64_t{config.box_rows})) + kUnitCycles;
-    const double sum = work.slices > 1 ? kLaunchUs * kTensorCyclesPerUs + kSliceCycles * double(work.slices) : 0;
-    work.cycles = rounds * (double(units) * unit + kBlockCycles) + sum;
+    const double sum = work.slices > 1 ? kSumUs * kTensorCyclesPerUs + kSliceCycles * double(work.slices) : 0;
+    work.cycles = rounds * (double(units) * unit + kBoxedBlockCycles) + sum;
     if (best.cycles == 0 || work.cycles < best.cycles) best = work;
   }
   return best;
@@ -208,8 +211,12 @@ Plan depthwise_diagonal_wgrad_plan(const KernelEntry& entry, const ConvProblem& 
   plan.grid = chunk_blocks(problem) * plan.split;
   plan.block_threads = kDiagonalWgradThreads;
   plan.smem_bytes = work.smem_bytes;
-  const double bytes = compulsory_bytes(problem) + 2.0 * static_cast<double>(plan.workspace_bytes);
-  plan.cost_us = kLaunchUs + std::max(bytes / (kBytesPerUsPerSm * device.sm_count), work.cycles / kTensorCyclesPerUs);
+  const bool boxed = entry.depthwise_diagonal.boxed();
+  const int64_t chunks = ceil_div(problem.c, kChunk);
+  const double read_together = boxed ? double(round_up(chunks, kReadTogether)) / double(chunks) : 1;
+  const double bytes = compulsory_bytes(problem) * read_together + 2.0 * static_cast<double>(plan.workspace_bytes);
+  plan.cost_us = (boxed ? kBoxedLaunchUs : kLaunchUs) +
+                 std::max(bytes / (kBytesPerUsPerSm * device.sm_count), work.cycles / kTensorCyclesPerUs);
   return plan;
 }
 
@@ -249,10 +256,12 @@ DiagonalMaps depthwise_diagonal_wgrad_maps(const Plan& plan, const ConvProblem& 
   const DiagonalWgradBoxes boxes = boxes_of(config_of(*plan.kernel), problem, plan.depthwise_diagonal.run_rows);
   const uint32_t channels = kDiagonalWgradWarps * kChunk;
   const auto rows = static_cast<uint32_t>(boxes.rows), images = static_cast<uint32_t>(boxes.images);
-  const auto pitch = static_cast<uint32_t>(boxes.pitch), columns = static_cast<uint32_t>(boxes.columns);
+  const auto columns = static_cast<uint32_t>(boxes.columns), targets = static_cast<uint32_t>(boxes.targets);
+  const auto stride = static_cast<uint32_t>(boxes.stride);
+  const uint32_t source_columns = static_cast<uint32_t>(boxes.pitch - 1) * stride + 1;
   const int32_t bytes = DiagonalWgradBoxes::kPixelBytes;
-  return {diagonal_map(source_side(problem), problem.c, {channels, pitch, rows, images}, 1, bytes),
-          diagonal_map(target_side(problem), problem.c, {channels, columns, rows, images}, 1, bytes)};
+  return {diagonal_map(source_side(problem), problem.c, {channels, source_columns, rows, images}, stride, bytes),
+          diagonal_map(target_side(problem), problem.c, {channels, columns, targets, images}, 1, bytes)};
 }
 
 }  // namespace fastconv

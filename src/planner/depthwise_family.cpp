@@ -26,11 +26,11 @@ constexpr int32_t kLeastRun = 8;  // times the filter's rows
 // the rounding errors of its sums.
 constexpr int64_t kBlocksPerSm = 16, kStagedBlocksPerSm = 4;  // the latter run at once
 constexpr int64_t kMostRowsOfThread = 256;
-// Times what is counted: 16-bit elements in channels_last, of filters larger than 3x3, took 1.5 times that on an H200.
-constexpr double kUnseenHalf = 1.5;
-constexpr double kUnseenHalfGradient = 1.2;  // of 3x3, of the weight
-// The same of staged rows, which begin later.
-constexpr double kUnseenStaged = .85, kStagedStartUs = 1;
+// Times what is counted, 16-bit elements in channels_last on an H200: of 3x3, of its weight gradient, of larger
+// filters.
+constexpr double kUnseenHalf3x3 = 1.1, kUnseenHalfGradient = 1.2, kUnseenHalf = 1.5;
+// The same of staged rows, which begin later, in any dtype; and of gradients in 16 bits.
+constexpr double kUnseenStaged = .85, kUnseenStagedHalf = 1.1, kStagedStartUs = 1;
 
 bool column_vectors(const Side& side, const ConvProblem& a, int64_t channels, int64_t elements) {
   const Strides& strides = side.stride;
@@ -300,8 +300,12 @@ Plan depthwise_plan(const KernelEntry& entry, const ConvProblem& problem, const 
   if (config.staged() && plan.grid > 0)
     cycles *= std::max(1., static_cast<double>(device.sm_count) / double(plan.grid));
   double unseen = config.staged() ? kUnseenStaged : 1;
-  if (!config.staged() && from.stride.c == 1 && from.stride.w != 1 && element_size(problem.dtype) == 2) {
-    unseen = config.taps > 3 ? kUnseenHalf : problem.pass == Pass::kWgrad ? kUnseenHalfGradient : 1;
+  if (from.stride.c == 1 && from.stride.w != 1 && element_size(problem.dtype) == 2) {
+    if (config.staged()) {
+      if (problem.pass != Pass::kFprop) unseen = kUnseenStagedHalf;
+    } else {
+      unseen = config.taps > 3 ? kUnseenHalf : problem.pass == Pass::kWgrad ? kUnseenHalfGradient : kUnseenHalf3x3;
+    }
   }
   plan.cost_us = kLaunchUs * (plan.split > 1 ? 2 : 1) + (config.staged() ? kStagedStartUs : 0) +
                  unseen * std::max(bytes / (kBytesPerUsPerSm * device.sm_count), cycles / kCyclesPerUs);

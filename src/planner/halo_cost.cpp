@@ -106,7 +106,7 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
   constexpr double kFixedClocks = 6000;  // launch, first loads, last store
   constexpr double kPackUs = .8, kWaitUs = 1.8, kHiddenUs = 1.5, kTurnUs = 1;
   const double pack_bytes_per_us =
-      work.element_bytes == 2 && work.groups > 1 ? 1.4e5 : 1.4e6;  // groups' are turned in small pieces
+      work.element_bytes == 2 && work.groups > 1 ? 6e4 : 1.4e6;  // groups' are turned in small pieces
   const double phases = work.phases();
   const double steps = static_cast<double>(tiles.steps) / phases / tiling.shares;
   const double halos =

@@ -407,13 +407,14 @@ Products depthwise_diagonal_wgrad_products(const ConvProblem& problem, const Ker
       const int32_t r = i / params.taps_w / config.columns() % config.taps;
       const int32_t step = i / params.taps_w / config.columns() / config.taps;
       const int32_t image = unit.image + column / params.boxes.columns, q = unit.column + column % params.boxes.columns;
-      const int32_t h = unit.row + step - params.padding_h, w = q - params.padding_w + s, p = step - r;
-      if (params.boxes.source_pixel(column, params.target_w - unit.column) % params.boxes.pitch + s >=
+      const int32_t h = unit.source_row + step, w = q * config.stride - params.padding_w + s;
+      const int32_t p = (step - r) / config.stride;
+      if (params.boxes.source_pixel(column, params.target_w - unit.column) % params.boxes.pitch + s / config.stride >=
           params.boxes.pitch) {
         throw std::runtime_error("a pixel that is not staged");
       }
-      if (r >= params.taps_h || p < 0 || p >= unit.outputs || h < 0 || h >= params.source_h || w < 0 ||
-          w >= params.source_w || q >= params.target_w || image >= params.images) {
+      if (r >= params.taps_h || step < r || (step - r) % config.stride != 0 || p >= unit.outputs || h < 0 ||
+          h >= params.source_h || w < 0 || w >= params.source_w || q >= params.target_w || image >= params.images) {
         continue;
       }
       const Strides &source = params.source_strides, &target = params.target_strides;
@@ -489,11 +490,13 @@ Products depthwise_diagonal_products(const ConvProblem& problem, const KernelEnt
   for (int32_t unit_index = 0; config.boxed() && unit_index < params.units; ++unit_index) {
     const DiagonalUnit unit(config, params, unit_index);
     for (int32_t i = 0; i < unit.boxes * config.box_rows * rows.slots(); ++i) {
-      const int32_t slot = i % rows.slots(), row = i / rows.slots(), r = rows.row_tap(slot, 0);
-      const int32_t output = unit.output + row + slot, h = unit.source_row + row;
+      const int32_t slot = i % rows.slots(), row = i / rows.slots(), r = rows.row_tap(slot, row % config.stage_rows());
+      const int32_t output = unit.output + row / config.stage_rows() * rows.shift() + slot, h = unit.source_row + row;
       if (r > last_h || output < 0 || output >= unit.outputs || h < 0 || h >= params.source_h) continue;
       if (row / config.box_rows >= unit.row_boxes) throw std::runtime_error("a row that no box brings");
-      if (output >= unit.output + unit.boxes * config.box_rows) throw std::runtime_error("a target that no box stores");
+      if (output >= unit.output + unit.boxes * config.box_targets()) {
+        throw std::runtime_error("a target that no box stores");
+      }
       for (int32_t column = 0; column < params.target_w; column += kDiagonalColumns * tiling.groups) {
         add_row({unit.image, unit.row, column, 0}, h, unit.row + output, r);
       }

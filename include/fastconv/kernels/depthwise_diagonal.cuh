@@ -25,18 +25,19 @@ __device__ __forceinline__ int32_t first_source(int32_t chunk) {
   return chunk / kConfig.sources() * kConfig.sources();
 }
 
-// Rows of the filter as operands: lane i has the diagonal of channel i / 4 in positions i % 4 / 2 and two after that,
-// for both targets of a pair. Neighbouring lanes have halves of a position's channels; those of the other half are
-// zeros. Returns zeros, or NaNs if a tap is not finite.
+// Rows of the filter, whose chunk 0 begins at `filter`, as operands: lane i has the diagonal of channel i / 4 in
+// positions i % 4 / 2 and two after that, for both targets of a pair. Neighbouring lanes have halves of a position's
+// channels; those of the other half are zeros. Returns zeros, or NaNs if a tap is not finite.
 template <typename T, DepthwiseDiagonalConfig kConfig>
-__device__ __forceinline__ uint32_t load_diagonals(const DepthwiseDiagonalParams& params, int32_t chunk,
+__device__ __forceinline__ uint32_t load_diagonals(const DepthwiseDiagonalParams& params, const uint16_t* filter,
+                                                   int32_t chunk,
                                                    uint32_t (&diagonals)[kConfig.taps][kConfig.operands()][4]) {
   const Strides& strides = params.filter_strides;
   const auto lane = static_cast<int32_t>(threadIdx.x % 32);
   const int32_t channel = lane / 4, position = lane % 4 / 2;
   const bool mine = channel / 4 == lane % 2;
   const int shift = channel % 4 == 3 ? 16 : 0;
-  const auto* filter = static_cast<const uint16_t*>(params.filter) + (chunk * kChunk + channel) * strides.n;
+  filter += (chunk * kChunk + channel) * strides.n;
   uint32_t not_finite = 0;
 #pragma unroll
   for (int i = 0; i < kConfig.products(); ++i) {
@@ -58,7 +59,8 @@ __device__ __forceinline__ uint32_t load_diagonals(const DepthwiseDiagonalParams
 // The same of groups: a product has two positions, and lane i channels 2 * (i % 4) and the next of each, for target
 // channel i / 4. Operands are those of the first source, then those of the second.
 template <typename T, DepthwiseDiagonalConfig kConfig>
-__device__ __forceinline__ uint32_t load_group_blocks(const DepthwiseDiagonalParams& params, int32_t chunk,
+__device__ __forceinline__ uint32_t load_group_blocks(const DepthwiseDiagonalParams& params, const uint16_t* filter,
+                                                      int32_t chunk,
                                                       uint32_t (&blocks)[kConfig.taps][kConfig.operands()][4]) {
   const auto lane = static_cast<int32_t>(threadIdx.x % 32);
   const int32_t channel = chunk * kChunk + lane / 4, first = first_source<kConfig>(chunk) * kChunk + lane % 4 * 2;
@@ -68,13 +70,13 @@ __device__ __forceinline__ uint32_t load_group_blocks(const DepthwiseDiagonalPar
   for (int i = 0; i < kConfig.operands(); ++i) {
     const int32_t source = first + i / kConfig.products() * kChunk;
     const bool mine = params.first_of_group(source) == params.first_of_group(channel);
-    const auto* filter = static_cast<const uint16_t*>(params.filter) + channels.filter +
-                         (source - params.first_of_group(source)) * channels.filter_step;
+    const uint16_t* from = filter + channels.filter + (source - params.first_of_group(source)) * channels.filter_step;
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
+      if (j >= 2 && kConfig.is_half(i)) continue;
       const int32_t s = diagonal_tap(kConfig, params, 2 * (i % kConfig.products()) + j / 2, j % 2);
       const bool exists = mine && s >= 0 && s < params.taps_w;
-      const uint16_t* tap = filter + s * params.filter_strides.w;
+      const uint16_t* tap = from + s * params.filter_strides.w;
 #pragma unroll
       for (int r = 0; r < kConfig.taps; ++r, tap += params.filter_strides.h) {
         uint32_t& pair = blocks[r][i][j];
@@ -82,15 +84,17 @@ __device__ __forceinline__ uint32_t load_group_blocks(const DepthwiseDiagonalPar
         not_finite = add_zeros<T>(pair, not_finite);
       }
     }
+    if (kConfig.boxed()) __syncwarp();  // all loads at once would take more registers than there are
   }
   return not_finite;
 }
 
 template <typename T, DepthwiseDiagonalConfig kConfig>
-__device__ __forceinline__ uint32_t load_operands(const DepthwiseDiagonalParams& params, int32_t chunk,
+__device__ __forceinline__ uint32_t load_operands(const DepthwiseDiagonalParams& params, const uint16_t* filter,
+                                                  int32_t chunk,
                                                   uint32_t (&operands)[kConfig.taps][kConfig.operands()][4]) {
-  if constexpr (kConfig.groups()) return load_group_blocks<T, kConfig>(params, chunk, operands);
-  return load_diagonals<T, kConfig>(params, chunk, operands);
+  if constexpr (kConfig.groups()) return load_group_blocks<T, kConfig>(params, filter, chunk, operands);
+  return load_diagonals<T, kConfig>(params, filter, chunk, operands);
 }
 
 // Product number `index` of a row, by all pixels that are loaded of each source.
@@ -101,7 +105,9 @@ __device__ __forceinline__ void multiply_pixels(int index, const uint32_t (&oper
   if constexpr (kConfig.groups()) {
     const int product = index % kConfig.products();
     const uint32_t (&read)[4] = pixels[index / kConfig.products()][product / 2];
-    ptx::mma(T{}, sum, operand, read[product % 2 * 2], read[product % 2 * 2 + 1], from);
+    const int first = product % 2 * 2;
+    if (kConfig.is_half(index)) return ptx::mma(T{}, sum, operand[0], operand[1], read[first], from);
+    ptx::mma(T{}, sum, operand, read[first], read[first + 1], from);
   } else {
     ptx::mma_sparse(T{}, sum, operand, pixels[0][index], metadata, from);
   }
@@ -179,7 +185,8 @@ __global__ void __launch_bounds__(32 * kMostDiagonalWarps, Line::kConfig.warps /
   uint32_t diagonals[kConfig.taps][kOperands][4], not_finite = 0;
   float none[4] = {}, sums[kSlots][4];
   if (works) {
-    not_finite = load_operands<T, kConfig>(params, block.chunk + chunk, diagonals);
+    not_finite =
+        load_operands<T, kConfig>(params, static_cast<const uint16_t*>(params.filter), block.chunk + chunk, diagonals);
     const int32_t channel = (block.chunk + chunk) * kChunk + lane / 4;
     const float bias = params.bias != nullptr ? widen(static_cast<const T*>(params.bias)[channel]) : 0.f;
 #pragma unroll

@@ -25,31 +25,28 @@ struct DiagonalShare {
 template <DepthwiseDiagonalConfig kConfig>
 class DiagonalLoads {
  public:
-  __device__ DiagonalLoads(const DepthwiseDiagonalParams& params, const CUtensorMap& map, const DiagonalShare& share,
-                           const Ring& ring)
+  __device__ DiagonalLoads(const DepthwiseDiagonalParams& params, const CUtensorMap& map, const DiagonalShare& share)
       : params_(params),
         map_(map),
-        ring_(ring),
         channel_(share.chunk * kChunk),
         column_(params.first_w + share.column / kPairColumns * kConfig.advance()),
         index_(share.first_unit),
         unit_(kConfig, params, index_) {}
 
-  __device__ void next() {
+  // To the ring's stage, which is free: a ring has as many boxes on their way as stages.
+  __device__ void next(const Ring& ring) {
     if (index_ >= params_.units) return;
     if (box_ < unit_.row_boxes) {
       const DiagonalBoxes& boxes = params_.boxes;
-      constexpr int kAdvance = kConfig.advance();
-      ptx::mbarrier_arrive_expect(ring_.full(), kAdvance * kConfig.box_rows * boxes.row_bytes());
+      ptx::mbarrier_arrive_expect(ring.full(), kConfig.planes() * boxes.plane_bytes);
 #pragma unroll 1
-      for (int a = 0; a < kAdvance; ++a) {
-        ptx::tma_load(ring_.stage() + a * boxes.plane_bytes, &map_, channel_, column_ + a,
-                      unit_.source_row + box_ * kConfig.box_rows, unit_.image, 0, ring_.full());
+      for (int a = 0; a < kConfig.planes(); ++a) {
+        ptx::tma_load(ring.stage() + a * boxes.plane_bytes, &map_, channel_, column_ + a,
+                      unit_.source_row + box_ * kConfig.box_rows, unit_.image, 0, ring.full());
       }
     } else {
-      ptx::mbarrier_arrive(ring_.full());
+      ptx::mbarrier_arrive(ring.full());
     }
-    ring_.next();
     if (++box_ < unit_.boxes) return;
     box_ = 0, index_ += params_.shares;
     unit_ = DiagonalUnit(kConfig, params_, index_);
@@ -58,13 +55,12 @@ class DiagonalLoads {
  private:
   const DepthwiseDiagonalParams& params_;
   const CUtensorMap& map_;
-  Ring ring_;
   int32_t channel_, column_;
   int32_t index_, box_ = 0;
   DiagonalUnit unit_;
 };
 
-// Output and input gradient of stride 1. Warps are chunks of channels, times runs of columns; all are at the same box.
+// Output and input gradient. Warps are chunks of channels, times runs of columns; all are at the same box.
 template <typename T, typename Line>
 __global__ void __launch_bounds__(32 * kMostDiagonalWarps, Line::kConfig.warps / kMostDiagonalWarps)
     depthwise_diagonal_sm90(const __grid_constant__ DepthwiseDiagonalParams params,
@@ -74,10 +70,11 @@ __global__ void __launch_bounds__(32 * kMostDiagonalWarps, Line::kConfig.warps /
   ptx::follow_previous_kernel();
   constexpr DepthwiseDiagonalConfig kConfig = Line::kConfig;
   constexpr DepthwiseConfig kRows = kConfig.rows();
-  constexpr int kSlots = kRows.slots(), kBoxRows = kConfig.box_rows, kOperands = kConfig.operands();
+  constexpr int kSlots = kRows.slots(), kShift = kRows.shift(), kStageRows = kConfig.stage_rows();
+  constexpr int kBoxRows = kConfig.box_rows, kBoxTargets = kConfig.box_targets(), kOperands = kConfig.operands();
   constexpr int kReads = kConfig.reads(), kSources = kConfig.sources();
-  constexpr int kAdvance = kConfig.advance();
-  static_assert(!kConfig.transposed() && kConfig.stride == 1 && kSlots == kConfig.taps);
+  constexpr int kPlanes = kConfig.planes(), kPairPixels = kConfig.advance() / kPlanes;
+  static_assert(kBoxRows % kStageRows == 0);
   extern __shared__ uint8_t smem_raw[];
   const auto lane = static_cast<int32_t>(threadIdx.x % 32), warps = static_cast<int32_t>(blockDim.x / 32);
   const int32_t warp = __shfl_sync(0xffffffffu, static_cast<int32_t>(threadIdx.x / 32), 0);
@@ -85,8 +82,8 @@ __global__ void __launch_bounds__(32 * kMostDiagonalWarps, Line::kConfig.warps /
   ring.data = (ptx::smem_address(smem_raw) + 1023) & ~1023u;  // swizzling goes by absolute address
   ring.stage_bytes = params.boxes.stage_bytes, ring.stages = kConfig.ahead;
   const uint32_t targets = ring.data + ring.stages * ring.stage_bytes;
-  const uint32_t target_box_bytes = kBoxRows * params.boxes.target_row_bytes;
-  ring.barriers = targets + kDiagonalTargetBoxes * target_box_bytes;
+  const uint32_t target_box_bytes = kBoxTargets * params.boxes.target_row_bytes;
+  ring.barriers = targets + params.boxes.targets_bytes;
   ring.init(warp, warps, lane, 1, 1);
   ptx::mbarrier_init_fence();
   __syncthreads();
@@ -94,16 +91,27 @@ __global__ void __launch_bounds__(32 * kMostDiagonalWarps, Line::kConfig.warps /
   int32_t group, chunk;
   params.by_staged_chunks.divmod(warp, group, chunk);
   const DiagonalShare share(params, params.by_staged_chunks.div(warps));
-  DiagonalLoads<kConfig> loads(params, source_map, share, ring);
+  DiagonalLoads<kConfig> loads(params, source_map, share);
   const bool copies = warp == warps - 1 && lane == 0;
-  for (int i = 0; copies && i < kConfig.ahead; ++i) loads.next();
+  const int32_t chunks = min(params.staged.chunks, params.chunks - share.chunk);
+  if (copies) {
+    // Filters come with the first box, to where targets will be: lanes want values far apart, one by one.
+    const auto* filter = static_cast<const uint16_t*>(params.filter) - params.first_tap_offset();
+    const int32_t bytes = chunks * params.boxes.filter_bytes;
+    ptx::mbarrier_expect(ring.full(), bytes);
+    ptx::bulk_load(targets, filter + share.chunk * kChunk * params.filter_strides.n, bytes, ring.full());
+    Ring stages = ring;
+    for (int i = 0; i < kConfig.ahead; ++i, stages.next()) loads.next(stages);
+  }
 
   // A warp without channels of its own computes the last ones', whose results are not stored.
-  const int32_t own_chunk = min(share.chunk + chunk, params.chunks - 1);
-  uint32_t diagonals[kConfig.taps][kOperands][4];
-  uint32_t not_finite = load_operands<T, kConfig>(params, own_chunk, diagonals);
+  const int32_t own_chunk = min(chunk, chunks - 1);
   const auto* biases = static_cast<const T*>(params.bias);
-  const float bias = kept(biases != nullptr ? widen(biases[own_chunk * kChunk + lane / 4]) : 0.f);
+  const float bias = kept(biases != nullptr ? widen(biases[(share.chunk + own_chunk) * kChunk + lane / 4]) : 0.f);
+  const auto* filter = reinterpret_cast<const uint16_t*>(smem_raw + (targets - ptx::smem_address(smem_raw)));
+  uint32_t diagonals[kConfig.taps][kOperands][4];
+  ring.wait_full();
+  uint32_t not_finite = load_operands<T, kConfig>(params, filter + params.first_tap_offset(), own_chunk, diagonals);
   float none[4] = {bias, bias, bias, bias};
   const uint32_t metadata = kept(diagonal_metadata());
   // Lane i names the pixel of pair i % 8 in position i / 8 of each load; and of targets column i / 8 of pair i % 8.
@@ -111,13 +119,14 @@ __global__ void __launch_bounds__(32 * kMostDiagonalWarps, Line::kConfig.warps /
 #pragma unroll
   for (int i = 0; i < kSources * kReads; ++i) {
     const int32_t position = kReadPositions * (i % kReads) + lane / 8;
-    const int32_t pixel = position / kAdvance + kPairs * group + lane % 8, source = i / kReads;
-    const int32_t at = position % kAdvance * params.boxes.plane_bytes + pixel * params.boxes.pixel_bytes +
+    const int32_t pixel = position / kPlanes + kPairPixels * (kPairs * group + lane % 8), source = i / kReads;
+    const int32_t at = position % kPlanes * params.boxes.plane_bytes + pixel * params.boxes.pixel_bytes +
                        (first_source<kConfig>(chunk) + source) * kChunkBytes;
     from[source][i % kReads] = kept(ring.data + params.boxes.swizzled(at));
   }
   const int32_t column = (group * kPairs + lane % 8) * kPairColumns + lane / 8 % 2;
   const uint32_t to = kept(targets + params.boxes.swizzled(column * params.boxes.pixel_bytes + chunk * kChunkBytes));
+  __syncthreads();  // all have their operands
 
   int32_t target_box = 0;
 #pragma unroll 1
@@ -129,11 +138,16 @@ __global__ void __launch_bounds__(32 * kMostDiagonalWarps, Line::kConfig.warps /
 #pragma unroll 1
     for (int32_t box = 0; box < unit.boxes; ++box) {
       const uint32_t target = target_box * target_box_bytes;
-      auto store = [&](int row, const float (&sum)[4]) {
-        const uint32_t words[] = {pack2<T>(sum[0], sum[1]), pack2<T>(sum[2], sum[3])};
-        not_finite = add_zeros<T>(words[0], not_finite);
-        not_finite = add_zeros<T>(words[1], not_finite);
-        ptx::stmatrix2(to + (target + row * params.boxes.target_row_bytes), words);
+      // The targets that are done after a stage.
+      auto store = [&](int stage, const float (&done)[kShift][4]) {
+#pragma unroll
+        for (int i = 0; i < kShift; ++i) {
+          const float (&sum)[4] = done[i];
+          const uint32_t words[] = {pack2<T>(sum[0], sum[1]), pack2<T>(sum[2], sum[3])};
+          not_finite = add_zeros<T>(words[0], not_finite);
+          not_finite = add_zeros<T>(words[1], not_finite);
+          ptx::stmatrix2(to + (target + (stage * kShift + i) * params.boxes.target_row_bytes), words);
+        }
       };
       ring.wait_full();
       if (box < unit.row_boxes) {
@@ -145,46 +159,58 @@ __global__ void __launch_bounds__(32 * kMostDiagonalWarps, Line::kConfig.warps /
             ptx::ldmatrix4<false>(from[i / kReads][i % kReads] + at, pixels[row % 2][i / kReads][i % kReads]);
           }
         };
-        float last[4];
+        float done[kShift][4];
         read(0);
         // Between a row's products the next one is read, and the targets are stored that the one before completed.
 #pragma unroll
         for (int row = 0; row < kBoxRows; ++row) {
+          const int a = row % kStageRows;
           if (row + 1 < kBoxRows) read(row + 1);
 #pragma unroll
           for (int i = 0; i < kOperands; ++i) {
 #pragma unroll
             for (int slot = 0; slot < kSlots; ++slot) {
-              const int old = slot + (i == 0);  // the oldest targets are done, and the others move up
+              // At a stage's begin the oldest targets are done, and the others move up.
+              const int old = slot + (a == 0 && i == 0 ? kShift : 0), r = kRows.row_tap(slot, a);
               const float (&sum)[4] = old < kSlots ? sums[old] : none;
-              multiply_pixels<T, kConfig>(i, diagonals[kRows.row_tap(slot, 0)][i], pixels[row % 2], metadata, sum,
-                                          sums[slot]);
+              if (r < kConfig.taps) {
+                multiply_pixels<T, kConfig>(i, diagonals[r][i], pixels[row % 2], metadata, sum, sums[slot]);
+              } else if (old != slot) {
+                copy_sums(sum, sums[slot]);
+              }
             }
-            if (i == 0 && row > 0) store(row - 1, last);
+            if (i == 0 && row > 0 && (row - 1) % kStageRows == kRows.last_row()) store((row - 1) / kStageRows, done);
           }
-          copy_sums(sums[0], last);
+          if (a != kRows.last_row()) continue;
+#pragma unroll
+          for (int i = 0; i < kShift; ++i) copy_sums(sums[i], done[i]);
         }
-        store(kBoxRows - 1, last);
+        if (kRows.last_row() == kStageRows - 1) store(kBoxRows / kStageRows - 1, done);
       } else {
 #pragma unroll
-        for (int row = 0; row < kBoxRows; ++row) {
+        for (int stage = 0; stage < kConfig.box_stages(); ++stage) {
 #pragma unroll
-          for (int slot = 0; slot < kSlots; ++slot) copy_sums(slot + 1 < kSlots ? sums[slot + 1] : none, sums[slot]);
-          store(row, sums[0]);
+          for (int slot = 0; slot < kSlots; ++slot) {
+            copy_sums(slot + kShift < kSlots ? sums[slot + kShift] : none, sums[slot]);
+          }
+          float done[kShift][4];
+#pragma unroll
+          for (int i = 0; i < kShift; ++i) copy_sums(sums[i], done[i]);
+          store(stage, done);
         }
       }
       ptx::async_proxy_fence();
       __syncthreads();
       if (lane == 0) {
-        for (int32_t row = warp; row < kBoxRows; row += warps) {
-          const int32_t output = unit.output + box * kBoxRows + row;
+        for (int32_t row = warp; row < kBoxTargets; row += warps) {
+          const int32_t output = unit.output + box * kBoxTargets + row;
           if (output < 0 || output >= unit.outputs) continue;
           ptx::tma_store(&target_map, targets + target + row * params.boxes.target_row_bytes, share.chunk * kChunk,
                          share.column, unit.row + output, unit.image, 0);
         }
         ptx::bulk_commit();
         ptx::bulk_wait_read<1>();  // the box before: the one after the next takes its place
-        if (copies) loads.next();
+        if (copies) loads.next(ring);
       }
       __syncwarp();
       ring.next();

@@ -10,29 +10,31 @@
 namespace fastconv {
 
 // The boxes of a block's units, one after the other, by one thread.
-template <DepthwiseDiagonalConfig kConfig>
+template <DiagonalWgradConfig kConfig>
 class DiagonalWgradLoads {
  public:
   __device__ DiagonalWgradLoads(const DiagonalWgradParams& params, const CUtensorMap& source_map,
-                                const CUtensorMap& target_map, int32_t channel, int32_t first_unit, const Ring& ring)
+                                const CUtensorMap& target_map, int32_t channel, int32_t first_unit)
       : params_(params),
         source_map_(source_map),
         target_map_(target_map),
-        ring_(ring),
         channel_(channel),
         index_(first_unit),
         unit_(params, index_) {}
 
-  __device__ void next() {
+  // To the ring's stage, which is free: a ring has as many boxes on their way as stages.
+  __device__ void next(const Ring& ring) {
     if (index_ >= params_.boxes.units) return;
     const DiagonalWgradBoxes& boxes = params_.boxes;
-    const int32_t row = unit_.row + box_ * kConfig.box_rows;
-    ptx::mbarrier_arrive_expect(ring_.full(), boxes.bytes());
-    ptx::tma_load(ring_.stage(), &source_map_, channel_, unit_.column - params_.padding_w, row - params_.padding_h,
-                  unit_.image, 0, ring_.full());
-    ptx::tma_load(ring_.stage() + boxes.target_offset(), &target_map_, channel_, unit_.column, row, unit_.image, 0,
-                  ring_.full());
-    ring_.next();
+    ptx::mbarrier_arrive_expect(ring.full(), boxes.bytes());
+#pragma unroll
+    for (int a = 0; a < kConfig.stride; ++a) {
+      ptx::tma_load(ring.stage() + a * boxes.plane_bytes(), &source_map_, channel_,
+                    unit_.column * kConfig.stride - params_.padding_w + a, unit_.source_row + box_ * kConfig.box_rows,
+                    unit_.image, 0, ring.full());
+    }
+    ptx::tma_load(ring.stage() + boxes.target_offset(), &target_map_, channel_, unit_.column,
+                  unit_.row + box_ * kConfig.box_targets(), unit_.image, 0, ring.full());
     if (++box_ * kConfig.box_rows < unit_.steps) return;
     box_ = 0, index_ += params_.boxes.slices;
     unit_ = DiagonalWgradUnit(params_, index_);
@@ -41,7 +43,6 @@ class DiagonalWgradLoads {
  private:
   const DiagonalWgradParams& params_;
   const CUtensorMap &source_map_, &target_map_;
-  Ring ring_;
   int32_t channel_, index_, box_ = 0;
   DiagonalWgradUnit unit_;
 };
@@ -56,8 +57,9 @@ __global__ void __launch_bounds__(kDiagonalWgradThreads, DiagonalWgradConfig{Lin
   ptx::follow_previous_kernel();
   constexpr DiagonalWgradConfig kConfig{Line::kConfig};
   constexpr int kTaps = kConfig.taps, kUnits = kConfig.units(), kTapPairs = kConfig.tap_pairs();
-  constexpr int kBoxRows = kConfig.box_rows, kEarlier = kTaps - 1, kSources = kConfig.sources();
-  static_assert(kConfig.stride == 1 && kUnits == 2);
+  constexpr int kStride = kConfig.stride, kBoxRows = kConfig.box_rows, kBoxTargets = kConfig.box_targets();
+  constexpr int kEarlier = kConfig.earlier_targets(), kSources = kConfig.sources();
+  static_assert(kBoxRows % kStride == 0 && kStride <= 2 && kUnits == 2 && kBoxTargets > kEarlier);
   extern __shared__ uint8_t smem_raw[];
   const DiagonalWgradBoxes& boxes = params.boxes;
   const int32_t lane = static_cast<int32_t>(threadIdx.x) % 32;
@@ -73,9 +75,12 @@ __global__ void __launch_bounds__(kDiagonalWgradThreads, DiagonalWgradConfig{Lin
   int32_t slice, first_channel;
   params.by_chunks.divmod(static_cast<int32_t>(blockIdx.x), slice, first_channel);
   first_channel *= kDiagonalWgradWarps * kChunk;
-  DiagonalWgradLoads<Line::kConfig> loads(params, source_map, target_map, first_channel, slice, ring);
+  DiagonalWgradLoads<kConfig> loads(params, source_map, target_map, first_channel, slice);
   const bool copies = threadIdx.x == 0;
-  for (int i = 0; copies && i < kConfig.ahead; ++i) loads.next();
+  if (copies) {
+    Ring stages = ring;
+    for (int i = 0; i < kConfig.ahead; ++i, stages.next()) loads.next(stages);
+  }
 
   // Lane i names pixel i % 8 of a matrix. Of x matrices are eight columns at a pair's first tap, at its second, and
   // then the next eight; of dy the four of both units.
@@ -85,18 +90,19 @@ __global__ void __launch_bounds__(kDiagonalWgradThreads, DiagonalWgradConfig{Lin
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) {
       const int32_t column = i % kOfSource / kTapPairs * kDiagonalWgradPixels + lane / 16 * 8 + lane % 8;
-      const int32_t pixel =
-          boxes.source_pixel(column, params.target_w - unit.column) + lane / 8 % 2 + i % kTapPairs * 2;
+      const int32_t tap = i % kTapPairs * 2 + lane / 8 % 2;
+      const int32_t pixel = boxes.source_pixel(column, params.target_w - unit.column) + tap / kStride;
       const int32_t chunk = warp / kSources * kSources + i / kOfSource;
-      windows[i] = ring.data + boxes.swizzled(pixel * boxes.kPixelBytes + chunk * kChunkBytes);
+      windows[i] = ring.data + tap % kStride * boxes.plane_bytes() +
+                   boxes.swizzled(pixel * boxes.kPixelBytes + chunk * kChunkBytes);
     }
   };
   const uint32_t target = ring.data + boxes.target_offset() +
                           boxes.swizzled(boxes.target_pixel(lane) * boxes.kPixelBytes + warp * kChunkBytes);
 
   float sums[kSources][kTaps][kTapPairs][4] = {};
-  // Rows of dy before the box's, the last one first, and the box's.
-  uint32_t earlier[kEarlier][4] = {}, rows[kBoxRows][4];
+  // Rows of dy: of this box those that were read, and of the one before the others.
+  uint32_t rows[kBoxTargets][4] = {};
 #pragma unroll 1
   for (int32_t index = slice; index < boxes.units; index += boxes.slices) {
     const DiagonalWgradUnit unit(params, index);
@@ -105,20 +111,21 @@ __global__ void __launch_bounds__(kDiagonalWgradThreads, DiagonalWgradConfig{Lin
     for (int32_t step = 0; step < unit.steps; step += kBoxRows) {
       ring.wait_full();
       const uint32_t stage = ring.index * ring.stage_bytes;
-      auto read_target = [&](int row) {
-        ptx::ldmatrix4<true>(target + (stage + row * boxes.target_row_bytes()), rows[row]);
+      auto read_target = [&](int row) {  // that a row of x is the first to meet
+        if (row % kStride != 0) return;
+        ptx::ldmatrix4<true>(target + (stage + row / kStride * boxes.target_row_bytes()), rows[row / kStride]);
       };
       // Of 16 columns and a pair of taps.
       auto read_source = [&](int row, int i, uint32_t (&columns)[4]) {
         ptx::ldmatrix4<true>(windows[i] + (stage + row * boxes.source_row_bytes()), columns);
       };
       auto multiply = [&](int row, int i, int r, const uint32_t (&columns)[4]) {
-        const uint32_t (&dy)[4] = r <= row ? rows[row - r] : earlier[r - row - 1];
+        const uint32_t (&dy)[4] = rows[((row - r) / kStride + kBoxTargets) % kBoxTargets];
         const int u = i % kOfSource / kTapPairs;
         ptx::mma(T{}, sums[i / kOfSource][r][i % kTapPairs], columns, dy[2 * u], dy[2 * u + 1]);
       };
-      const int32_t h = unit.row + step - params.padding_h;
-      if (step >= kEarlier && step + kBoxRows <= unit.outputs && h >= 0 && h + kBoxRows <= params.source_h) {
+      const int32_t h = unit.source_row + step, output = step / kStride;
+      if (output >= kEarlier && output + kBoxTargets <= unit.outputs && h >= 0 && h + kBoxRows <= params.source_h) {
 #pragma unroll
         for (int row = 0; row < kBoxRows; ++row) {
           read_target(row);
@@ -128,7 +135,7 @@ __global__ void __launch_bounds__(kDiagonalWgradThreads, DiagonalWgradConfig{Lin
           for (int i = 0; i < kColumns; ++i) {
             if (i + 1 < kColumns) read_source(row, i + 1, columns[(i + 1) % 2]);
 #pragma unroll
-            for (int r = 0; r < kTaps; ++r) multiply(row, i, r, columns[i % 2]);
+            for (int r = row % kStride; r < kTaps; r += kStride) multiply(row, i, r, columns[i % 2]);
           }
         }
       } else {
@@ -141,21 +148,17 @@ __global__ void __launch_bounds__(kDiagonalWgradThreads, DiagonalWgradConfig{Lin
 #pragma unroll
           for (int i = 0; i < kColumns; ++i) read_source(row, i, columns[i]);
 #pragma unroll
-          for (int r = 0; r < kTaps; ++r) {
-            if (step + row - r < 0 || step + row - r >= unit.outputs) continue;
+          for (int r = row % kStride; r < kTaps; r += kStride) {
+            const int p = output + (row - r) / kStride;
+            if (p < 0 || p >= unit.outputs) continue;
             __syncwarp();  // a branch: products under a predicate take twice as long, and left out as long as others
 #pragma unroll
             for (int i = 0; i < kColumns; ++i) multiply(row, i, r, columns[i]);
           }
         }
       }
-#pragma unroll
-      for (int i = kEarlier - 1; i >= 0; --i) {
-#pragma unroll
-        for (int k = 0; k < 4; ++k) earlier[i][k] = i < kBoxRows ? rows[kBoxRows - 1 - i][k] : earlier[i - kBoxRows][k];
-      }
       __syncthreads();
-      if (copies) loads.next();
+      if (copies) loads.next(ring);
       __syncwarp();
       ring.next();
     }

@@ -19,6 +19,9 @@ uint64_t stride_bytes(int64_t size, int64_t stride, int64_t bytes = 2);
 int64_t address_phases(int64_t size, int64_t stride, int64_t bytes = 2);
 int64_t row_phases(const Side& side);
 
+// Eight filters at once, wherever they begin: one after the other, their values in any order.
+bool filters_copyable(const ConvProblem& problem);
+
 // float32 planes as they lie, staging kFloats of either engine: without gaps, 16 bytes apart.
 bool floats_copyable(const Side& side, int64_t groups);
 // Of them: pixel, c, group, n. A copy has so many pixels of so many channels. `exact`: not rounded to TF32.

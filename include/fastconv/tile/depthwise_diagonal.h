@@ -68,6 +68,10 @@ struct DepthwiseDiagonalConfig {
   // Of a source. Diagonals are half zeros for sure, so that a product takes all that is loaded at once.
   constexpr int32_t products() const { return groups() ? (positions() + 1) / 2 : reads(); }
   constexpr int32_t operands() const { return sources() * products(); }  // of a row of the filter
+  // Of groups: an odd number of positions leaves the last product one, and half of an operand's words.
+  constexpr bool is_half(int32_t operand) const {
+    return groups() && positions() % 2 != 0 && operand % products() == products() - 1;
+  }
   constexpr bool takes_groups_of(int64_t channels) const {
     if (group_chunks == 2) return channels == 2 * kChunk;
     if (kind != DepthwiseKind::kWeights && (channels > 1) != groups()) return false;
@@ -81,6 +85,12 @@ struct DepthwiseDiagonalConfig {
   constexpr int32_t copies() const { return static_cast<int32_t>(ceil_div(staged(1, 1).columns, 32)); }
   constexpr int32_t stage_rows() const { return rows().rows_a_shift(); }
   constexpr bool boxed() const { return box_rows > 0; }
+  // Of a box's columns, column % planes() each. Without a stride two pixels of a loaded matrix share banks of shared
+  // memory, which costs less than copies of twice as many, shorter rows.
+  constexpr int32_t planes() const { return stride == 1 ? 1 : advance(); }
+  // Of a box: stages of rows of the source, and the rows of targets that they complete.
+  constexpr int32_t box_stages() const { return box_rows / stage_rows(); }
+  constexpr int32_t box_targets() const { return box_stages() * rows().shift(); }
 };
 
 // Where byte `offset` of a stage lies in it, whose pixels have so many bytes: the copy engine's order of banks.
@@ -89,11 +99,13 @@ FASTCONV_HOST_DEVICE constexpr uint32_t diagonal_swizzled(uint32_t offset, int32
 }
 
 // What the copy engine moves for a block, as it lies in shared memory: pixels of the block's channels, of the source in
-// a plane for each column % advance, whose rows repeat the engine's pattern of banks.
+// planes, whose rows repeat the engine's pattern of banks.
 struct DiagonalBoxes {
   int32_t pixel_bytes, plane_pixels;  // pixels of a row of a plane
   int32_t plane_bytes, stage_bytes;
   int32_t target_row_bytes;
+  int32_t filter_bytes;   // of a chunk
+  int32_t targets_bytes;  // where targets wait to be stored, and the block's filters to be read before
 
   FASTCONV_HOST_DEVICE constexpr int32_t row_bytes() const { return plane_pixels * pixel_bytes; }
   FASTCONV_HOST_DEVICE constexpr uint32_t swizzled(uint32_t offset) const {
@@ -125,6 +137,11 @@ struct DepthwiseDiagonalParams : DepthwiseWindows {
   int32_t units, shares;  // every so manieth run of rows of all images
 
   FASTCONV_HOST_DEVICE int32_t first_of_group(int32_t channel) const { return channel & -group_channels; }
+  // From a filter's begin to the tap that comes first, which may be the last.
+  FASTCONV_HOST_DEVICE int64_t first_tap_offset() const {
+    return (filter_strides.h < 0 ? (1 - taps_h) * filter_strides.h : 0) +
+           (filter_strides.w < 0 ? (1 - taps_w) * filter_strides.w : 0);
+  }
   // The first that a run sees.
   FASTCONV_HOST_DEVICE int32_t first_row(const DepthwiseDiagonalConfig& config, int32_t target_row) const {
     return first_h + (config.transposed() ? target_row / config.stride : target_row * config.stride);
@@ -154,7 +171,7 @@ FASTCONV_HOST_DEVICE DiagonalBlock diagonal_block(const DepthwiseDiagonalParams&
   return at;
 }
 // A run of rows of an image, box by box: box i has rows of the source from source_row + i * box_rows on, and the target
-// rows that they complete, from `output` + i * box_rows on, counted from the run's first; not all of these exist.
+// rows that they complete, from `output` + i * box_targets() on, counted from the run's first; not all of these exist.
 struct DiagonalUnit {
   int32_t image, row, outputs;
   int32_t source_row, output;
@@ -170,10 +187,11 @@ struct DiagonalUnit {
     int32_t end = source_row + params.seen(config, outputs);
     if (end > params.source_h) end = params.source_h;
     // Rows of padding above that complete no target are left out, as if the filter were finite.
-    while (source_row < 0 && output < 0) ++source_row, ++output;
+    const int32_t stage_rows = config.stage_rows(), shift = config.rows().shift();
+    while (source_row + stage_rows <= 0 && output + shift <= 0) source_row += stage_rows, output += shift;
     const int32_t rows = end - source_row;
     row_boxes = rows > 0 ? (rows + config.box_rows - 1) / config.box_rows : 0;
-    boxes = (outputs - output + config.box_rows - 1) / config.box_rows;
+    boxes = (outputs - output + config.box_targets() - 1) / config.box_targets();
   }
 };
 

@@ -32,25 +32,32 @@ struct DiagonalWgradConfig : DepthwiseDiagonalConfig {
   constexpr int32_t most_positions() const { return kDiagonalWgradThreads / kDiagonalWgradWarps * source_copies(); }
   // Of a staged row of dy. Twice an odd number lets chunks of a pixel lie in different banks.
   constexpr int32_t target_positions() const { return columns() + 2; }
+  // Of a box: rows of dy. The box before has all others that meet its rows of x.
+  constexpr int32_t box_targets() const { return box_rows / stride; }
+  constexpr int32_t earlier_targets() const { return (taps - 1) / stride; }
 };
 
 // What the copy engine moves for a block: a few rows of some columns of an image, or of as many images as make up a
 // tile's columns, of x with those that its taps see beside them. In shared memory [image][row][column] of a block's
-// channels, first of x, then of dy; rows repeat the engine's pattern of banks.
+// channels, first of x, a plane for each phase of the stride's columns, then of dy; rows repeat the engine's pattern of
+// banks.
 struct DiagonalWgradBoxes {
   static constexpr int32_t kPixelBytes = kDiagonalWgradWarps * kChunkBytes;
   int32_t columns, images;  // of a tile: 32 in all
-  int32_t rows, pitch;      // of a box; pixels of a row of x
+  int32_t rows, pitch;      // of x: of a box; pixels of a row of a plane
+  int32_t stride, targets;  // rows of dy of a box
   int32_t run_rows;         // of dy, that are a unit
   int32_t units, slices;    // a slice has every so manieth unit
   FastDivmod by_tiles, by_runs;
 
   FASTCONV_HOST_DEVICE int32_t source_row_bytes() const { return pitch * kPixelBytes; }
   FASTCONV_HOST_DEVICE int32_t target_row_bytes() const { return columns * kPixelBytes; }
-  FASTCONV_HOST_DEVICE int32_t target_offset() const { return images * rows * source_row_bytes(); }
-  FASTCONV_HOST_DEVICE int32_t bytes() const { return target_offset() + images * rows * target_row_bytes(); }
+  FASTCONV_HOST_DEVICE int32_t plane_bytes() const { return images * rows * source_row_bytes(); }
+  FASTCONV_HOST_DEVICE int32_t target_offset() const { return stride * plane_bytes(); }
+  FASTCONV_HOST_DEVICE int32_t bytes() const { return target_offset() + images * targets * target_row_bytes(); }
   FASTCONV_HOST_DEVICE int32_t stage_bytes() const { return (bytes() + 1023) / 1024 * 1024; }
-  // Where column `column` of a tile lies in the first row of x, at its first tap, and of dy. One that does not exist is
+  // Where column `column` of a tile lies in the first row of x, at its first tap, and of dy; at tap s it is plane
+  // s % stride, and s / stride pixels further. One that does not exist is
   // zero in dy and meets what the last that does meets, which may be no number. `left`: columns that dy has from the
   // tile's first one on.
   FASTCONV_HOST_DEVICE int32_t source_pixel(int32_t column, int32_t left) const {
@@ -58,7 +65,7 @@ struct DiagonalWgradBoxes {
     return column / columns * rows * pitch + (inside < left ? inside : left - 1);
   }
   FASTCONV_HOST_DEVICE int32_t target_pixel(int32_t column) const {
-    return column / columns * rows * columns + column % columns;
+    return column / columns * targets * columns + column % columns;
   }
   FASTCONV_HOST_DEVICE static constexpr uint32_t swizzled(uint32_t offset) {
     return diagonal_swizzled(offset, kPixelBytes);
@@ -81,11 +88,12 @@ struct DiagonalWgradParams : DepthwiseWindows {
   }
 };
 
-// A run of rows of dy, of the columns of one tile. Step i has row `row` + i of dy, and of x the one that it meets with
-// the first row of taps.
+// A run of rows of dy, of the columns of one tile. Step i has row source_row + i of x, which row `row` + (i - r) /
+// stride of dy meets with row r of taps, where the stride divides i - r.
 struct DiagonalWgradUnit {
   int32_t image, column, row;  // of dy: the first
   int32_t outputs, steps;
+  int32_t source_row;
 
   FASTCONV_HOST_DEVICE DiagonalWgradUnit(const DiagonalWgradParams& params, int32_t index) {
     params.boxes.by_tiles.divmod(index, index, column);
@@ -93,8 +101,9 @@ struct DiagonalWgradUnit {
     column *= params.boxes.columns, image *= params.boxes.images, row *= params.boxes.run_rows;
     outputs = params.target_h - row;
     if (outputs > params.boxes.run_rows) outputs = params.boxes.run_rows;
-    steps = outputs + params.taps_h - 1;
-    const int32_t left = params.source_h + params.padding_h - row;  // with rows of x, or of padding above
+    source_row = row * params.boxes.stride - params.padding_h;
+    steps = (outputs - 1) * params.boxes.stride + params.taps_h;
+    const int32_t left = params.source_h - source_row;  // with rows of x, or of padding above
     if (steps > left) steps = left;
     if (steps < 1) steps = 1;
   }
