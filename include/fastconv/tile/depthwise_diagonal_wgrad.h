@@ -32,8 +32,7 @@ struct DiagonalWgradConfig : DepthwiseDiagonalConfig {
   constexpr int32_t most_positions() const { return kDiagonalWgradThreads / kDiagonalWgradWarps * source_copies(); }
   // Of a staged row of dy. Twice an odd number lets chunks of a pixel lie in different banks.
   constexpr int32_t target_positions() const { return columns() + 2; }
-  // Of a box: rows of dy. The box before has all others that meet its rows of x.
-  constexpr int32_t box_targets() const { return box_rows / stride; }
+  // Rows of dy before a box's that meet its rows of x; the box before has them.
   constexpr int32_t earlier_targets() const { return (taps - 1) / stride; }
 };
 
@@ -57,9 +56,8 @@ struct DiagonalWgradBoxes {
   FASTCONV_HOST_DEVICE int32_t bytes() const { return target_offset() + images * targets * target_row_bytes(); }
   FASTCONV_HOST_DEVICE int32_t stage_bytes() const { return (bytes() + 1023) / 1024 * 1024; }
   // Where column `column` of a tile lies in the first row of x, at its first tap, and of dy; at tap s it is plane
-  // s % stride, and s / stride pixels further. One that does not exist is
-  // zero in dy and meets what the last that does meets, which may be no number. `left`: columns that dy has from the
-  // tile's first one on.
+  // s % stride, and s / stride pixels further. One that does not exist is zero in dy and meets what the last that does
+  // meets, which may be no number. `left`: columns that dy has from the tile's first one on.
   FASTCONV_HOST_DEVICE int32_t source_pixel(int32_t column, int32_t left) const {
     const int32_t inside = column % columns;
     return column / columns * rows * pitch + (inside < left ? inside : left - 1);
