@@ -281,7 +281,8 @@ def test_depthwise_in_16_bits_and_channels_last_multiplies_by_diagonals(pass_: s
         assert arch < 80 or plan.kernel.startswith(f"depthwise_{family}_{pass_}_"), (arch, dtype, problem)
     # As measured: of a stride multiply-adds are faster, but for gradients.
     strided = native_problem(PUBLIC["dw_5x5s2"], pass_, dtype="float16", channels_last=True)
-    assert native.make_plan(strided, GPUS[90]).kernel.startswith("depthwise_diagonal_") == (pass_ != "fprop")
+    expected = "depthwise_fprop_5x5s2_nhwc_tma" if pass_ == "fprop" else f"depthwise_diagonal_{pass_}_5s2_tma"
+    assert native.make_plan(strided, GPUS[90]).kernel == expected
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -291,7 +292,7 @@ def test_the_copy_engine_brings_rows_to_diagonals_where_that_was_measured_faster
     fives = Problem(64, 672, 14, 14, 672, 5, 5, padding=(2, 2), groups=672)
     # EfficientNet's: channels that fill no line of memory.
     threes = [Problem(64, c, size, size, c, 3, 3, padding=(1, 1), groups=c) for c, size in [(32, 112), (144, 56)]]
-    for problem, arch in itertools.product([large, small, fives, *threes], GPUS):
+    for problem, arch in itertools.product([large, small, fives, *threes, PUBLIC["dw_3x3"]], GPUS):
         kernel = native.make_plan(native_problem(problem, pass_, dtype=dtype, channels_last=True), GPUS[arch]).kernel
         staged = arch == 90 and problem is not small
         assert re.fullmatch(rf"depthwise_diagonal_{pass_}_\d_tma", kernel) if staged else "_tma" not in kernel, kernel

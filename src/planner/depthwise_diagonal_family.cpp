@@ -17,9 +17,7 @@ constexpr double kStartCycles = 400;  // of a warp: taps, addresses
 constexpr double kRowCycles = 150;    // barrier, copies, and what products wait for
 constexpr double kTargetCycles = 50;  // a row of targets: rounded, transposed, stored
 constexpr double kWaits = 1.2;        // times what is counted
-constexpr int64_t kReadTogether = 4;  // chunks: device memory is read 64 bytes at a time
 // The same of boxes, which warps multiply without a pause, as measured on an H100 and an H200.
-constexpr double kBoxedLaunchUs = 2.5;
 constexpr double kBoxedStartCycles = 4500, kTapsCycles = 280;  // of a block: the latter a product's operand
 constexpr double kBoxedBytesPerUsPerSm = 1.06 * kBytesPerUsPerSm;
 constexpr double kHalfLines = 1.06;       // times what whole lines of 128 bytes take
@@ -153,8 +151,8 @@ double boxed_memory_us(const DepthwiseDiagonalConfig& config, const ConvProblem&
   const Side from = source_side(a), to = target_side(a);
   const double rows = double(runs_of(a, tiling.run_rows)) * double(rows_read(config, a, tiling.run_rows));
   const double pixels = double(a.n) * (std::max(rows, double(from.h)) * double(from.w) + double(to.h) * double(to.w));
-  const double bytes = pixels * double(round_up(chunks_of(a), kReadTogether) * kChunkBytes);
-  const double read_twice = double(round_up(tiling.chunks, kReadTogether)) / tiling.chunks;
+  const double bytes = pixels * double(round_up(chunks_of(a), kChunksReadTogether) * kChunkBytes);
+  const double read_twice = double(round_up(tiling.chunks, kChunksReadTogether)) / tiling.chunks;
   return bytes * read_twice * (tiling.chunks < kMostDiagonalWarps ? kHalfLines : 1) *
          (config.transposed() ? kScatteredRows : 1) / (kBoxedBytesPerUsPerSm * device.sm_count);
 }
@@ -171,7 +169,7 @@ double time_us(const DepthwiseDiagonalConfig& config, const ConvProblem& a, cons
   const double columns = double(std::min<int64_t>(from.w, config.staged(1, tiling.groups).columns));
   const double rows = double(blocks.runs) * double(rows_read(config, a, tiling.run_rows));
   const double read = double(blocks.of_columns) * columns * rows;
-  const double bytes_read = double(round_up(tiling.chunks, kReadTogether) * kChunkBytes);  // of a pixel
+  const double bytes_read = double(round_up(tiling.chunks, kChunksReadTogether) * kChunkBytes);  // of a pixel
   const double memory = double(a.n) * double(blocks.of_chunks) * bytes_read * (read + double(to.h) * double(to.w)) /
                         (kBytesPerUsPerSm * device.sm_count);
   const auto resident = static_cast<double>(resident_blocks(config, a, tiling, device));

@@ -67,12 +67,11 @@ int64_t choose_columns(const DiagonalWgradConfig& config, const ConvProblem& a) 
 }
 
 // Of the kernels to which the copy engine brings rows, as fits 20 layers measured on an H200.
-constexpr double kBoxedLaunchUs = 2.5, kSumUs = 1.9;
+constexpr double kSumUs = 1.9;  // of slices
 constexpr double kBoxedBlockCycles = 2800;
 constexpr double kBoxedProductCycles = 6.5, kBoxedRowCycles = 36;
 constexpr double kBoxCycles = 360;    // until a stage is free again
 constexpr double kUnitCycles = 1400;  // of branches, where a run begins and ends
-constexpr int64_t kReadTogether = 4;  // chunks: device memory is read 64 bytes at a time
 
 DiagonalWgradBoxes boxes_of(const DiagonalWgradConfig& config, const ConvProblem& a, int64_t run_rows) {
   DiagonalWgradBoxes boxes{};
@@ -213,7 +212,7 @@ Plan depthwise_diagonal_wgrad_plan(const KernelEntry& entry, const ConvProblem& 
   plan.smem_bytes = work.smem_bytes;
   const bool boxed = entry.depthwise_diagonal.boxed();
   const int64_t chunks = ceil_div(problem.c, kChunk);
-  const double read_together = boxed ? double(round_up(chunks, kReadTogether)) / double(chunks) : 1;
+  const double read_together = boxed ? double(round_up(chunks, kChunksReadTogether)) / double(chunks) : 1;
   const double bytes = compulsory_bytes(problem) * read_together + 2.0 * static_cast<double>(plan.workspace_bytes);
   plan.cost_us = (boxed ? kBoxedLaunchUs : kLaunchUs) +
                  std::max(bytes / (kBytesPerUsPerSm * device.sm_count), work.cycles / kTensorCyclesPerUs);

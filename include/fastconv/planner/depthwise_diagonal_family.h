@@ -30,6 +30,11 @@ const char* diagonal_boxes_why_not(const DepthwiseDiagonalConfig& config, const 
 TensorMapSpec diagonal_map(const Side& side, int64_t channels, const uint32_t (&box)[4], uint32_t column_step,
                            int32_t pixel_bytes);
 
+// What both cost models know: chunks that device memory is read by, 64 bytes, and what a kernel of boxes takes to
+// start.
+inline constexpr int64_t kChunksReadTogether = 4;
+inline constexpr double kBoxedLaunchUs = 2.5;
+
 // The weight gradient.
 const char* depthwise_diagonal_wgrad_why_not(const KernelEntry& entry, const ConvProblem& problem,
                                              const DeviceSpec& device);
