@@ -230,8 +230,10 @@ def test_sums_that_overflow_have_their_sign(cuda: str, pass_: str) -> None:
     problems += [Problem(1, c, 6, 134, k, 3, 3, padding=odd) for c, k in ((16, 40), (40, 16))]
     if pass_ == "dgrad":  # two columns at once
         problems.append(Problem(2, 64, 12, 48, 64, 3, 3, stride=(2, 2), padding=(1, 1)))
-    for problem in problems:
-        o = operands(problem, torch.float32, cuda)
+    cases = [(problem, "contiguous") for problem in problems]
+    cases += [(Problem(2, 3, 32, 64, 80, 4, 4, stride=(4, 4)), layout) for layout in ("contiguous", "channels_last")]
+    for problem, layout in cases:
+        o = operands(problem, torch.float32, cuda, views=(layout,) * 3)
         huge, other, dim = {
             "fprop": (o.input, o.weight, 0),
             "dgrad": (o.grad_output, o.weight, 1),
@@ -254,7 +256,8 @@ def test_sums_that_overflow_have_their_sign(cuda: str, pass_: str) -> None:
             error = (actual.cpu().double() - right)[finite].abs()
             assert (error <= bound[finite]).all(), (kernel.name, problem, float((error / bound[finite]).max()))
             ran.add(kernel.name)
-    promoted = ("promoted", "3_parts", "_f32")  # of the halo engine, few channels, the weight gradient
+    # Of the halo engine, few channels and patch embeddings, the weight gradient.
+    promoted = ("promoted", "3_parts", "_f32")
     in_parts = {kernel.name for kernel in kernels if any(part in kernel.name for part in promoted)}
     in_parts = {name for name in in_parts if "_scaled" not in name or "promoted" in name}  # others are for tf32
     assert in_parts <= ran, in_parts - ran
