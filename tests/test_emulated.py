@@ -119,6 +119,8 @@ def small_problems(draw: st.DrawFn, kernel: str) -> Problem:
     size, stride = kernel.split("_")[3], 2 if "s2" in kernel else 1
     diagonal, any_rows, some_rows = "_diagonal_" in kernel, size.startswith("any"), "x" in size
     words = not diagonal and not kernel.endswith("_odd")
+    staged = not diagonal and kernel.endswith("_tma")
+    wide = 100 if staged and "wgrad" in kernel else 134
     if any_rows or some_rows:
         most_r, most_s = 13, int(size[-2:]) - 8  # of a window
     else:
@@ -138,14 +140,22 @@ def small_problems(draw: st.DrawFn, kernel: str) -> Problem:
     width = draw(st.sampled_from(group_widths(kernel)))
     c += -c % width
     k = c * draw(st.sampled_from([1, 1, 1, 2] if "dgrad" not in kernel and not diagonal else [1]))
-    h, w = draw(st.integers(1, 24)), draw(st.one_of(st.integers(1, 40), st.just(134)) if c <= 8 else st.integers(1, 20))
+    h, w = (
+        draw(st.integers(1, 24)),
+        draw(st.one_of(st.integers(1, 40), st.just(wide)) if c <= 8 else st.integers(1, 20)),
+    )
     h, w = max(h, r - 2 * padding[0]), max(w, s - 2 * padding[1])
     if words:
         w += w % 2
         if stride == 2 and (w + 2 * padding[1] - s) // 2 % 2 == 0:
             w += 2
     n, bias = draw(st.integers(1, 3)), draw(st.booleans())
-    return Problem(n, c, h, w, k, r, s, (stride, stride), padding, groups=c // width, bias=bias)
+    problem = Problem(n, c, h, w, k, r, s, (stride, stride), padding, groups=c // width, bias=bias)
+    if staged:  # what is copied is a multiple of 16 bytes
+        copied = [problem.output_size] * ("fprop" not in kernel) + [problem.input_size] * ("dgrad" not in kernel)
+        if any(math.prod(size) % 8 != 0 for size in copied):
+            problem = problem.with_(n=4 * n)
+    return problem
 
 
 def source_view(kernel: native.Kernel) -> str:

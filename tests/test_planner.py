@@ -337,6 +337,49 @@ def test_filters_that_the_copy_engine_cannot_bring_are_left_to_others(pass_: str
         assert refused is None or native.make_plan(asked, GPUS[90]).kernel != kernel
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("pass_", PASSES)
+def test_the_copy_engine_brings_planes_to_bands_where_that_was_measured_faster(pass_: str, dtype: str) -> None:
+    small = Problem(64, 480, 14, 14, 480, 3, 3, padding=(1, 1), groups=480)  # of EfficientNet
+    asked = [(PUBLIC["dw_3x3"], "3"), (PUBLIC["dw_7x7"], "7"), (PUBLIC["dw_5x5s2"], "5s2"), (small, "3")]
+    for (problem, size), arch in itertools.product(asked, GPUS):
+        kernel = native.make_plan(native_problem(problem, pass_, dtype=dtype), GPUS[arch]).kernel
+        staged = arch == 90 and (pass_ != "wgrad" or problem is small)
+        assert (kernel == f"depthwise_banded_{pass_}_{size}_tma") == staged, (problem, arch, kernel)
+
+
+def test_planes_are_copied_where_units_of_16_bytes_lie_in_the_tensor() -> None:
+    def refusal(n: int, c: int, h: int, w: int, x_strides: native.Quad | None = None, align: int = 256) -> str | None:
+        problem = Problem(n, c, h, w, c, 3, 3, padding=(1, 1), groups=c)
+        asked = native.ConvProblem(
+            problem.input_size,
+            problem.weight_size,
+            *problem.geometry,
+            pass_="fprop",
+            dtype="float16",
+            x_strides=x_strides,
+            align=align,
+        )
+        return KERNELS["depthwise_banded_fprop_3_tma"].why_not(asked, GPUS[90])
+
+    assert refusal(1, 1, 4, 2) is None
+    # Planes of 14x14 end within a unit: the last one does not where their number is even.
+    assert refusal(1, 4, 14, 14) is None
+    assert refusal(1, 3, 14, 14) is not None
+    assert refusal(2, 3, 14, 14) is None
+    # Of every second channel or image, whose neighbours may not be ours.
+    assert refusal(2, 4, 14, 14, (8 * 196, 2 * 196, 14, 1)) is not None
+    assert refusal(2, 4, 16, 16, (8 * 256, 2 * 256, 16, 1)) is None
+    assert refusal(2, 4, 14, 14, (8 * 196, 196, 14, 1)) is not None
+    # The same image as often as it takes.
+    assert refusal(2, 4, 16, 16, (0, 256, 16, 1)) is None
+    # Rows with gaps, or that begin anywhere; and more columns than a block has warps for.
+    assert refusal(1, 4, 16, 16, (4 * 288, 288, 18, 1)) is not None
+    assert refusal(1, 4, 16, 16, align=8) is not None
+    assert refusal(1, 4, 16, 1024) is None
+    assert refusal(1, 4, 16, 1032) is not None
+
+
 def test_one_row_of_taps_takes_the_smallest_banded_kernel() -> None:
     for w, name in [(56, "depthwise_banded_wgrad_3"), (55, "depthwise_banded_wgrad_3_odd")]:
         problem = Problem(8, 64, 56, w, 64, 1, 3, padding=(0, 1), groups=64)

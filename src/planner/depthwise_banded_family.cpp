@@ -1,6 +1,7 @@
 #include "fastconv/planner/depthwise_banded_family.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "fastconv/core/integers.h"
@@ -17,6 +18,9 @@ constexpr double kIdleAtEnd = 0.25;  // of a round of warps
 constexpr int64_t kMostSlices = 256;
 constexpr int64_t kMostRowsOfWarp = 1024;
 constexpr int32_t kMostFilterBytes = 48 << 10;
+// Staged: warps of a multiprocessor that hide each other's waits for rows, and the most blocks that it takes.
+constexpr double kEnoughWarps = 20;
+constexpr int64_t kMostBlocks = 32;
 
 // Padding as a window sees it that slides over the filter: dgrad of stride 1 does so with the last tap first.
 int64_t padding_of(const DepthwiseBandedConfig& config, Pass pass, int64_t padding, int64_t taps) {
@@ -43,29 +47,86 @@ bool aligned(const Side& side, const ConvProblem& a, int64_t channels, int64_t e
          keeps_multiples(strides.h, side.h, elements);
 }
 
-int64_t row_blocks(const ConvProblem& a) { return std::max<int64_t>(1, ceil_div(target_side(a).w, kBandedBlock)); }
+// Where rows are staged, of a tile's even share or of whole tiles: the last ones may lie outside.
+int64_t row_blocks(const DepthwiseBandedConfig& config, const ConvProblem& a) {
+  const int64_t blocks = std::max<int64_t>(1, ceil_div(target_side(a).w, kBandedBlock));
+  if (!config.staged()) return blocks;
+  if (blocks > kBandedTile) return round_up(blocks, kBandedTile);
+  return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(blocks)));
+}
 // Tiles that follow each other: of a row, so that warps read on where others end. The weight gradient's warps take them
 // one after the other; of all images is best there.
-int64_t near_tiles(const ConvProblem& a) {
-  const int64_t all = std::max<int64_t>(1, ceil_div(a.n * row_blocks(a), kBandedTile));
-  return a.pass == Pass::kWgrad ? all : std::min(all, ceil_div(row_blocks(a), kBandedTile));
+int64_t near_tiles(const DepthwiseBandedConfig& config, const ConvProblem& a) {
+  const int64_t blocks = row_blocks(config, a), all = std::max<int64_t>(1, ceil_div(a.n * blocks, kBandedTile));
+  return a.pass == Pass::kWgrad ? all : std::min(all, ceil_div(blocks, kBandedTile));
 }
-int64_t tiles_of_run(const ConvProblem& a) {
-  return round_up(ceil_div(a.n * row_blocks(a), kBandedTile), near_tiles(a));
+int64_t tiles_of_run(const DepthwiseBandedConfig& config, const ConvProblem& a) {
+  return round_up(ceil_div(a.n * row_blocks(config, a), kBandedTile), near_tiles(config, a));
+}
+
+int64_t row_bytes(const Side& side) { return 2 * side.w; }
+// Whether rows follow each other without a gap and their units of 16 bytes, as which they are copied, lie in the
+// tensor: planes are multiples of those, or all planes together.
+bool stageable(const Side& side, const ConvProblem& a, int64_t channels) {
+  const int64_t plane = side.h * side.w, image = channels * plane;
+  if (side.stride.w != 1 || (side.h > 1 && side.stride.h != side.w) || side.align < 16) return false;
+  const bool dense = (channels == 1 || side.stride.c == plane) && (a.n == 1 || side.stride.n == image);
+  const bool planes =
+      plane % 8 == 0 && keeps_multiples(side.stride.n, a.n, 8) && keeps_multiples(side.stride.c, channels, 8);
+  return planes || (dense && a.n * image % 8 == 0);
+}
+
+int64_t tile_images(const DepthwiseBandedConfig& config, const ConvProblem& a) {
+  return std::max<int64_t>(1, kBandedTile / row_blocks(config, a));
+}
+// From an image's rows to the next one's: images that a lane's first or second blocks share begin in other banks.
+int64_t image_bytes(const Side& side, int64_t rows, int64_t blocks_bytes) {
+  const int64_t skew = round_up(blocks_bytes, int64_t{16}) % 128;
+  return round_up(std::min(side.h, rows) * row_bytes(side) + 30, int64_t{128}) + (skew == 0 ? 16 : skew);
+}
+int64_t source_image_bytes(const DepthwiseBandedConfig& config, const ConvProblem& a, int64_t run_rows) {
+  return image_bytes(source_side(a), config.rows().seen(static_cast<int32_t>(run_rows)),
+                     2 * config.advance() * row_blocks(config, a));
+}
+int64_t target_image_bytes(const DepthwiseBandedConfig& config, const ConvProblem& a, int64_t run_rows) {
+  return image_bytes(target_side(a), run_rows, 2 * kBandedBlock * row_blocks(config, a));
+}
+int64_t smem_bytes(const DepthwiseBandedConfig& config, const ConvProblem& a, int64_t run_rows) {
+  if (!config.staged()) return config.filter_bytes(a.r);
+  const int64_t images = tile_images(config, a), source = images * source_image_bytes(config, a, run_rows);
+  if (a.pass != Pass::kWgrad) return source + kBandedBarrierBytes;
+  const int64_t target = images * target_image_bytes(config, a, run_rows);
+  return std::max(kWarps * (source + target + kBandedBarrierBytes), config.sums_bytes());
+}
+
+int64_t block_warps(const DepthwiseBandedConfig& config, const ConvProblem& a) {
+  if (config.any_rows() || a.pass == Pass::kWgrad) return kWarps;
+  return config.staged() ? near_tiles(config, a) : 1;
+}
+
+// Of a multiprocessor, at once.
+double resident_warps(const DepthwiseBandedConfig& config, const ConvProblem& a, int64_t run_rows,
+                      const DeviceSpec& device) {
+  if (!config.staged()) return config.warps;
+  const int64_t warps = block_warps(config, a);
+  const int64_t fit = device.smem_optin_bytes / (smem_bytes(config, a, run_rows) + kReservedSmemBytes);
+  return double(warps) * double(std::clamp<int64_t>(std::min(config.warps / warps, fit), 1, kMostBlocks));
 }
 
 // Rows that two runs see are read twice; few warps leave some multiprocessors idle at the end.
 int32_t choose_run(const DepthwiseBandedConfig& config, const ConvProblem& problem, const DeviceSpec& device) {
   if (config.any_rows()) return kBandedRows;
   const int64_t rows = std::max<int64_t>(1, target_side(problem).h);
-  const double warps = double(tiles_of_run(problem)) * double(target_channels(problem));
+  const double warps = double(tiles_of_run(config, problem)) * double(target_channels(problem));
   int64_t best = rows;
   double least = 0;
   for (int64_t parts = 1; parts <= rows; parts *= 2) {
     const int64_t run = round_up(ceil_div(rows, parts), config.rows().shift());
     const double seen = double(config.rows().seen(static_cast<int32_t>(run))) / double(run);
-    const double rounds = warps * double(ceil_div(rows, run)) / double(config.warps * device.sm_count);
-    const double cost = seen * (1 + kIdleAtEnd / rounds);
+    const double resident = resident_warps(config, problem, run, device);
+    const double rounds = warps * double(ceil_div(rows, run)) / (resident * device.sm_count);
+    const double waits = config.staged() ? std::max(1., kEnoughWarps / resident) : 1;
+    const double cost = seen * (1 + kIdleAtEnd / rounds) * waits;
     if (least > 0 && cost >= least) continue;
     least = cost, best = run;
   }
@@ -88,7 +149,7 @@ int64_t choose_slices(const DepthwiseBandedConfig& config, const ConvProblem& pr
   const int64_t sums = std::max<int64_t>(1, problem.k * problem.r * problem.s);
   const int64_t most = std::max<int64_t>(1, std::min(tiles, kMaxWorkspaceBytes / (4 * sums)));
   const int64_t least = std::min(most, ceil_div(tiles * run_rows, kMostRowsOfWarp * kWarps));
-  const double resident = double(config.warps) / kWarps * device.sm_count;
+  const double resident = resident_warps(config, problem, run_rows, device) / kWarps * device.sm_count;
   const int64_t blocks = problem.k * parts_of(config, problem);
   int64_t best = std::max<int64_t>(1, least);
   double fastest = 0;
@@ -106,6 +167,7 @@ int64_t choose_slices(const DepthwiseBandedConfig& config, const ConvProblem& pr
 const char* depthwise_banded_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
   const DepthwiseBandedConfig& config = entry.depthwise_banded;
   if (device.arch < 80) return "needs compute capability 8.0 or newer";
+  if (config.staged() && device.arch != 90) return "needs compute capability 9.0";
   if (!(entry.dtypes & dtype_bit(problem.dtype))) return "is not compiled for this dtype";
   if (problem.c_per_group() != 1) return "is for groups of one input channel";
   if (problem.pass == Pass::kDgrad && problem.k_per_group() != 1) return "is for groups of one filter";
@@ -142,20 +204,35 @@ const char* depthwise_banded_why_not(const KernelEntry& entry, const ConvProblem
   const int64_t source_channels = problem.pass == Pass::kDgrad ? problem.k : problem.c;
   if ((from.stride.w != 1 && from.w > 1) || (to.stride.w != 1 && to.w > 1))
     return "reads rows of columns that lie side by side";
-  if (!aligned(from, problem, source_channels, config.vector) || !aligned(to, problem, channels, config.vector)) {
+  if (!aligned(from, problem, source_channels, config.word()) || !aligned(to, problem, channels, config.word())) {
     return "reads words: needs aligned rows of even length";
   }
+  if (config.staged() && !stageable(from, problem, source_channels)) {
+    return "copies rows at once: needs planes without gaps, all or each a multiple of 16 bytes";
+  }
+  const bool wgrad = problem.pass == Pass::kWgrad;
+  if (config.staged() && wgrad && !stageable(to, problem, channels)) {
+    return "copies rows at once: needs planes of the output's gradient without gaps";
+  }
+  // A warp of the weight gradient has its rows alone.
+  if (config.staged() && row_blocks(config, problem) > kBandedTile * (wgrad ? 1 : kBandedMostWarps)) {
+    return "has room for fewer columns";
+  }
   // A lane's distance from its tile's begin has 32 bits.
-  const double images = double(ceil_div(kBandedTile, row_blocks(problem)));
+  const double images = double(ceil_div(kBandedTile, row_blocks(config, problem)));
   for (const Side& side : {from, to}) {
     if (2 * (images * double(side.stride.n) + double(side.w + problem.padding.w) + config.window()) > UINT32_MAX) {
       return "counts with 32 bits: images lie too far apart";
     }
   }
   const int32_t run_rows = choose_run(config, problem, device);
-  const double blocks = double(tiles_of_run(problem)) * double(runs_of(problem, run_rows)) * double(channels);
+  if (config.staged() && (smem_bytes(config, problem, run_rows) > device.smem_optin_bytes ||
+                          double(from.h) * double(row_bytes(from)) > INT32_MAX / 2)) {
+    return "has room for shorter rows";
+  }
+  const double blocks = double(tiles_of_run(config, problem)) * double(runs_of(problem, run_rows)) * double(channels);
   if (blocks * double(parts_of(config, problem)) > INT32_MAX / 2 ||
-      double(problem.n) * double(row_blocks(problem)) > INT32_MAX / 2) {
+      double(problem.n) * double(row_blocks(config, problem)) > INT32_MAX / 2) {
     return "would need more blocks than a grid has";
   }
   return nullptr;
@@ -167,11 +244,12 @@ Plan depthwise_banded_plan(const KernelEntry& entry, const ConvProblem& problem,
   Plan plan;
   plan.kernel = &entry;
   plan.depthwise_banded.run_rows = choose_run(config, problem, device);
-  plan.block_threads = config.any_rows() || problem.pass == Pass::kWgrad ? kBandedThreads : 32;
-  plan.smem_bytes = static_cast<int32_t>(config.filter_bytes(problem.r));
   const int32_t run_rows = plan.depthwise_banded.run_rows;
+  const int64_t warps = block_warps(config, problem);
+  plan.block_threads = static_cast<int32_t>(32 * warps);
+  plan.smem_bytes = static_cast<int32_t>(smem_bytes(config, problem, run_rows));
   const int64_t channels = target_channels(problem);
-  const int64_t tiles = tiles_of_run(problem) * runs_of(problem, run_rows);
+  const int64_t tiles = tiles_of_run(config, problem) * runs_of(problem, run_rows);
   const int64_t parts = parts_of(config, problem);
   if (problem.pass == Pass::kWgrad) {
     const int64_t slices = choose_slices(config, problem, tiles, run_rows, device);
@@ -180,23 +258,28 @@ Plan depthwise_banded_plan(const KernelEntry& entry, const ConvProblem& problem,
     plan.workspace_bytes = plan.split > 1 ? 4 * plan.split * problem.k * problem.r * problem.s : 0;
     plan.grid = channels * plan.split * parts;
   } else {
-    plan.grid = channels * (config.any_rows() ? ceil_div(tiles, kWarps) : tiles);
+    plan.grid = channels * ceil_div(tiles, warps);
   }
   const double seen = config.any_rows() ? run_rows + double(problem.r) - 1 : rows.seen(run_rows);
   // Instructions of a row: loads, products and what else a loop has.
   const double rows_a_product = config.any_rows() ? double(run_rows) * double(problem.r) / seen : rows.slots();
   const double products = rows_a_product * std::max(1, config.words() / 2) * (config.any_rows() ? 3 : 1);
-  const double row = 12.0 * config.words() / config.vector + (problem.pass == Pass::kWgrad ? 2 : 1) * products + 20;
+  const double row = 12.0 * config.words() / config.word() + (problem.pass == Pass::kWgrad ? 2 : 1) * products + 20;
   const double all_rows = double(channels) * double(tiles) * double(parts) * seen;
   // Times what is counted, on an H200: products wait for shared memory where the filter lies there, and for operands
-  // that are transposed. Gradients of a stride move less than others in the time.
+  // that are transposed. Gradients of a stride move less than others in the time; rows shorter than a sector, one by
+  // one, are read twice; and where the weight gradient's rows are staged, its warps wait for them one tile after the
+  // other.
   const bool wgrad = problem.pass == Pass::kWgrad;
   const double waits = config.any_rows() ? 3 : wgrad ? 2 : 1.2;
-  const double strided = config.transposed() || (wgrad && config.stride > 1) ? 1.1 : 0.97;
+  const double gradients = config.transposed() || (wgrad && config.stride > 1) ? 1.1 : 0.97;
+  const double moved = config.staged()                                  ? (wgrad ? 1.3 : 0.93)
+                       : wgrad && row_bytes(source_side(problem)) <= 32 ? 1.5
+                                                                        : gradients;
   const double cycles = waits * all_rows * row / (4.0 * device.sm_count);
   const double bytes = compulsory_bytes(problem) + 2.0 * static_cast<double>(plan.workspace_bytes);
   plan.cost_us = kLaunchUs * (plan.split > 1 ? 2 : 1) +
-                 std::max(strided * bytes / (kBytesPerUsPerSm * device.sm_count), cycles / kCyclesPerUs);
+                 std::max(moved * bytes / (kBytesPerUsPerSm * device.sm_count), cycles / kCyclesPerUs);
   return plan;
 }
 
@@ -221,10 +304,10 @@ DepthwiseBandedParams depthwise_banded_params(const Plan& plan, const ConvProble
       config.transposed() ? columns.phase() + config.stride * (columns.before() + window.lead) : -window.lead;
   params.run_rows = plan.depthwise_banded.run_rows;
   params.channels = static_cast<int32_t>(target_channels(problem));
-  params.blocks = static_cast<int32_t>(problem.n * row_blocks(problem));
-  params.by_blocks = FastDivmod(row_blocks(problem));
-  const int64_t runs = runs_of(problem, params.run_rows), tiles = std::max<int64_t>(1, tiles_of_run(problem));
-  params.by_near = FastDivmod(near_tiles(problem));
+  params.blocks = static_cast<int32_t>(problem.n * row_blocks(config, problem));
+  params.by_blocks = FastDivmod(row_blocks(config, problem));
+  const int64_t runs = runs_of(problem, params.run_rows), tiles = std::max<int64_t>(1, tiles_of_run(config, problem));
+  params.by_near = FastDivmod(near_tiles(config, problem));
   params.by_runs = FastDivmod(runs);
   params.by_channels = FastDivmod(std::max(params.channels, 1));
   params.by_filters = FastDivmod(problem.pass == Pass::kDgrad ? 1 : std::max<int64_t>(1, problem.k_per_group()));
@@ -232,6 +315,14 @@ DepthwiseBandedParams depthwise_banded_params(const Plan& plan, const ConvProble
   params.slice_tiles = static_cast<int32_t>(ceil_div(params.tiles, plan.split));
   params.by_slices = FastDivmod(plan.split);
   params.by_parts = FastDivmod(parts_of(config, problem));
+  if (config.staged()) {
+    params.source_row_bytes = row_bytes(from);
+    if (problem.pass == Pass::kWgrad) params.target_row_bytes = row_bytes(to);
+    params.images = static_cast<int32_t>(problem.n);
+    params.tile_images = static_cast<int32_t>(tile_images(config, problem));
+    params.image_bytes = static_cast<int32_t>(source_image_bytes(config, problem, params.run_rows));
+    params.target_image_bytes = static_cast<int32_t>(target_image_bytes(config, problem, params.run_rows));
+  }
   return params;
 }
 

@@ -13,9 +13,10 @@ template <typename T, typename Line>
 __device__ void convolve_by_definition(const DepthwiseBandedParams& params, const BandedTile& tile) {
   constexpr DepthwiseBandedConfig kConfig = Line::kConfig;
   const int32_t last = min(tile.row + params.run_rows, params.target_h);
+  const int32_t lane = kept(static_cast<int32_t>(threadIdx.x)) % 32;  // is rarely needed: not kept in registers
   const ReducedChannels channels{params.by_filters.div(tile.channel), 1, tile.channel * params.filter_strides.n, 0};
   for (int32_t i = 0; i < 2 * kBandedUnits; ++i) {
-    const BandedBlock at = banded_block(kConfig, params, tile, threadIdx.x % 32, i / 2);
+    const BandedBlock at = banded_block(kConfig, params, tile, lane, i / 2);
     if (!at.exists) continue;
     convolve_column_by_definition<T, kConfig.transposed(), kConfig.stride>(params, at.image, channels, tile.channel,
                                                                            tile.row, last, at.target + i % 2);
@@ -47,34 +48,23 @@ __device__ __forceinline__ void copy(const float (&from)[4], float (&to)[4]) {
   for (int k = 0; k < 4; ++k) to[k] = from[k];
 }
 
-// Output and input gradient. A block is a warp.
-template <typename T, typename Line>
-__global__ void __launch_bounds__(32) depthwise_banded(const __grid_constant__ DepthwiseBandedParams params) {
-#if __CUDA_ARCH__ >= 800
-  ptx::follow_previous_kernel();
+// Output and input gradient: a warp's rows of the source, the first ones on their way, become targets.
+template <typename T, typename Line, typename Source, typename Row>
+__device__ __forceinline__ void convolve_rows(const DepthwiseBandedParams& params, const BandedTile& tile,
+                                              const BandedLane<Line::kConfig>& lane, const BandedSpan& rows,
+                                              int32_t outputs, Source& source, Row (&queue)[Line::kConfig.ahead],
+                                              uint32_t (&bands)[Line::kConfig.taps][Line::kConfig.words()]) {
   constexpr DepthwiseBandedConfig kConfig = Line::kConfig;
   constexpr DepthwiseConfig kRows = kConfig.rows();
   constexpr int kSlots = kRows.slots(), kShift = kRows.shift(), kStep = kRows.rows_a_shift();
   constexpr int kAhead = kConfig.ahead;
   static_assert(kAhead % kStep == 0);
-  const BandedTile tile = banded_tile(params, static_cast<int32_t>(blockIdx.x));
-
-  const int32_t outputs = min(params.run_rows, params.target_h - tile.row);
-  const BandedSpan rows(params.first_row(kConfig, tile.row), kRows.seen(outputs), params.source_h, kStep);
-  const BandedLane<kConfig> lane(params, tile);
-  auto source = lane.windows(params, tile, rows);
-  typename BandedLane<kConfig>::Windows::Row queue[kAhead];
-#pragma unroll
-  for (auto& row : queue) source.next(row);
-  uint32_t bands[kConfig.taps][kConfig.words()];
-  load_bands<T, kConfig>(params, tile.channel, bands);
-
   const float bias = params.bias != nullptr ? widen(static_cast<const T*>(params.bias)[tile.channel]) : 0.f;
   float none[4] = {kept(bias), kept(bias), kept(bias), kept(bias)}, sums[kSlots][4];
 #pragma unroll
   for (auto& slot : sums) copy(none, slot);
   int32_t output = kRows.first_output() + rows.skipped / kStep * kShift;
-  BandedStore<T, kConfig.vector> target(params, tile, lane.blocks, output);
+  BandedStore<T, kConfig.word()> target(params, tile, lane.blocks, output);
   // Rows of padding are left out, as if the filter were finite.
 #pragma unroll
   for (const auto& band : bands) {
@@ -111,6 +101,77 @@ __global__ void __launch_bounds__(32) depthwise_banded(const __grid_constant__ D
     store_first();
   }
   if (__any_sync(0xffffffffu, target.not_finite != 0)) convolve_by_definition<T, Line>(params, tile);
+}
+
+// A tile's rows that a warp sees.
+template <DepthwiseBandedConfig kConfig>
+__device__ __forceinline__ BandedSpan seen_rows(const DepthwiseBandedParams& params, const BandedTile& tile,
+                                                int32_t outputs) {
+  constexpr DepthwiseConfig kRows = kConfig.rows();
+  return {params.first_row(kConfig, tile.row), kRows.seen(outputs), params.source_h, kRows.rows_a_shift()};
+}
+
+// A block is a warp, which reads its rows from device memory.
+template <typename T, typename Line>
+__global__ void __launch_bounds__(32) depthwise_banded(const __grid_constant__ DepthwiseBandedParams params) {
+#if __CUDA_ARCH__ >= 800
+  ptx::follow_previous_kernel();
+  constexpr DepthwiseBandedConfig kConfig = Line::kConfig;
+  const BandedTile tile = banded_tile(params, static_cast<int32_t>(blockIdx.x));
+  const int32_t outputs = min(params.run_rows, params.target_h - tile.row);
+  const BandedSpan rows = seen_rows<kConfig>(params, tile, outputs);
+  const BandedLane<kConfig> lane(params, tile);
+  auto source = lane.windows(params, tile, rows);
+  typename BandedLane<kConfig>::Windows::Row queue[kConfig.ahead];
+#pragma unroll
+  for (auto& row : queue) source.next(row);
+  uint32_t bands[kConfig.taps][kConfig.words()];
+  load_bands<T, kConfig>(params, tile.channel, bands);
+  convolve_rows<T, Line>(params, tile, lane, rows, outputs, source, queue, bands);
+#endif
+}
+
+// A block's warps have all columns of some rows, which the copy engine brings at once.
+template <typename T, typename Line>
+__global__ void __launch_bounds__(32 * kBandedMostWarps)
+    depthwise_banded_sm90(const __grid_constant__ DepthwiseBandedParams params) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  ptx::follow_previous_kernel();
+  constexpr DepthwiseBandedConfig kConfig = Line::kConfig;
+  using Lane = BandedLane<kConfig>;
+  extern __shared__ __align__(128) uint8_t smem_raw[];
+  const uint32_t data = ptx::smem_address(smem_raw);
+  const uint32_t barrier = data + params.tile_images * params.image_bytes;
+  const int32_t warps = static_cast<int32_t>(blockDim.x / 32);
+  const int32_t warp = __shfl_sync(0xffffffffu, static_cast<int32_t>(threadIdx.x / 32), 0);
+  const BandedTile tile = banded_tile(params, static_cast<int32_t>(blockIdx.x) * warps + warp);
+  const int32_t outputs = min(params.run_rows, params.target_h - tile.row);
+  const BandedSpan rows = seen_rows<kConfig>(params, tile, outputs);
+  const StagedTensor staged = Lane::staged_source(params, tile);
+  if (warp == 0) {
+    const auto image = static_cast<int32_t>(threadIdx.x);
+    if (image == 0) {
+      ptx::mbarrier_init(barrier, params.tile_images);
+      ptx::mbarrier_init_fence();
+    }
+    __syncwarp();
+    if (image < params.tile_images) {
+      if (tile.image + image < params.images) {
+        staged.copy(tile.image + image, rows, data + image * params.image_bytes, barrier);
+      }
+      ptx::mbarrier_arrive(barrier);
+    }
+  }
+  const Lane lane(params, tile);
+  uint32_t bands[kConfig.taps][kConfig.words()];
+  load_bands<T, kConfig>(params, tile.channel, bands);
+  auto source = lane.windows(staged, tile, rows, data);
+  typename Lane::StagedWindows::Row queue[kConfig.ahead];
+  __syncthreads();  // the barrier exists
+  ptx::mbarrier_wait(barrier, 0);
+#pragma unroll
+  for (auto& row : queue) source.next(row);
+  convolve_rows<T, Line>(params, tile, lane, rows, outputs, source, queue, bands);
 #endif
 }
 
@@ -182,7 +243,7 @@ __global__ void __launch_bounds__(kBandedThreads)
       source.next(queue[j]);
     }
   }
-  BandedStore<T, kConfig.vector> target(params, tile, lane.blocks, 0);
+  BandedStore<T, kConfig.word()> target(params, tile, lane.blocks, 0);
   if (not_finite != 0) target.not_finite = ~0u;  // NaNs, which stay
 #pragma unroll
   for (int output = 0; output < kBandedRows; ++output) target.next(sums[output], output < outputs);
@@ -192,37 +253,47 @@ __global__ void __launch_bounds__(kBandedThreads)
 
 // Weight gradient. Here the blocks are what is summed: a product of the windows' columns and dy's, of which each pair
 // belongs to a tap, or to none. A block of threads has some rows of one filter and a slice of its tiles.
-template <typename T, typename Line>
-__global__ void __launch_bounds__(kBandedThreads)
-    depthwise_banded_wgrad(const __grid_constant__ DepthwiseBandedParams params) {
-#if __CUDA_ARCH__ >= 800
-  ptx::follow_previous_kernel();
-  constexpr DepthwiseBandedConfig kConfig = Line::kConfig;
-  constexpr DepthwiseConfig kRows = kConfig.rows();
-  constexpr int kSlots = kRows.slots(), kStep = kRows.rows_a_shift(), kAhead = kConfig.ahead;
-  constexpr int kWarps = kBandedThreads / 32, kParts = kConfig.words() / 2;
-  static_assert(kAhead % kStep == 0);
-  int32_t channel, slice, first_tap;
-  params.by_parts.divmod(blockIdx.x, slice, first_tap);
-  params.by_slices.divmod(slice, channel, slice);
-  first_tap *= kConfig.taps;
-  const int32_t warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
-  const int32_t end = min(params.tiles, (slice + 1) * params.slice_tiles);
+template <DepthwiseBandedConfig kConfig>
+struct BandedSlice {
+  int32_t channel, index, first_tap;
+  int32_t warp, first, end;  // tiles: of a warp the first, of all the end
 
-  float sums[kConfig.taps][kParts][4] = {};
-  for (int32_t i = slice * params.slice_tiles + warp; i < end; i += kWarps) {
-    const BandedTile tile = banded_tile(params, channel, i);
-    const int32_t outputs = min(params.run_rows, params.target_h - tile.row);
-    const int32_t first = params.first_row(kConfig, tile.row) + first_tap;
-    const BandedSpan rows(first, kRows.seen(outputs), params.source_h, kStep);
-    const BandedLane<kConfig> lane(params, tile);
-    auto source = lane.windows(params, tile, rows);
-    // Rows of dy that the first row of the source meets, but for the last one.
-    constexpr int kMet = kSlots - 1;
-    const int32_t passed = rows.skipped / kStep, first_target = max(0, passed - kMet);
-    auto target = lane.targets(params, tile, {tile.row + first_target, outputs - first_target, params.target_h});
-    typename BandedLane<kConfig>::Windows::Row queue[kAhead];
-    typename BandedLane<kConfig>::Targets::Row met[kMet > 0 ? kMet : 1], target_queue[kAhead / kStep];
+  __device__ explicit BandedSlice(const DepthwiseBandedParams& params) {
+    params.by_parts.divmod(blockIdx.x, index, first_tap);
+    params.by_slices.divmod(index, channel, index);
+    first_tap *= kConfig.taps;
+    warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
+    first = index * params.slice_tiles + warp, end = min(params.tiles, (index + 1) * params.slice_tiles);
+  }
+};
+
+// What a tile adds up: rows of the source, and of dy from the first on that one of them meets.
+template <DepthwiseBandedConfig kConfig>
+struct BandedSums {
+  static constexpr int kStep = kConfig.rows().rows_a_shift(), kSlots = kConfig.rows().slots();
+  static constexpr int kParts = kConfig.words() / 2;
+  static constexpr int kMet = kSlots - 1;  // rows of dy that the first row meets, but for the last one
+  using Sums = float[kConfig.taps][kParts][4];
+  using Shared = float[kConfig.taps][kBandedBlock][kConfig.window()];  // of a warp: row, target of a block, column
+  int32_t outputs;
+  BandedSpan rows;
+  int32_t passed, first_target;
+  BandedSpan targets;
+
+  __device__ BandedSums(const DepthwiseBandedParams& params, const BandedTile& tile, int32_t first_tap)
+      : outputs(min(params.run_rows, params.target_h - tile.row)),
+        rows(params.first_row(kConfig, tile.row) + first_tap, kConfig.rows().seen(outputs), params.source_h, kStep),
+        passed(rows.skipped / kStep),
+        first_target(max(0, passed - kMet)),
+        targets(tile.row + first_target, outputs - first_target, params.target_h) {}
+
+  template <typename T, typename Windows, typename Targets>
+  __device__ __forceinline__ void add(T element, Windows source, Targets target, Sums& sums) const {
+    constexpr DepthwiseConfig kRows = kConfig.rows();
+    constexpr int kAhead = kConfig.ahead;
+    static_assert(kAhead % kStep == 0);
+    typename Windows::Row queue[kAhead];
+    typename Targets::Row met[kMet > 0 ? kMet : 1], target_queue[kAhead / kStep];
 #pragma unroll
     for (int i = 0; i < kMet; ++i) {
       if (i + passed - first_target >= kMet) target.next(met[i]);
@@ -232,7 +303,7 @@ __global__ void __launch_bounds__(kBandedThreads)
 #pragma unroll
     for (auto& row : target_queue) target.next(row);
     uint32_t slots[kSlots][kBandedUnits] = {};
-    auto shift_slots = [&](const auto& targets, bool exist) {
+    auto shift_slots = [&](const auto& row, bool exist) {
 #pragma unroll
       for (int slot = 0; slot + 1 < kSlots; ++slot) {
 #pragma unroll
@@ -240,7 +311,7 @@ __global__ void __launch_bounds__(kBandedThreads)
       }
 #pragma unroll
       for (int u = 0; u < kBandedUnits; ++u) {
-        const uint32_t word = ptx::transpose_matrix(targets.words[u][0].word());
+        const uint32_t word = ptx::transpose_matrix(row.words[u][0].word());
         slots[kSlots - 1][u] = exist ? word : 0;
       }
     };
@@ -266,17 +337,21 @@ __global__ void __launch_bounds__(kBandedThreads)
 #pragma unroll
           for (int slot = 0; slot < kSlots; ++slot) {
             const int r = kRows.row_tap(slot, a);
-            if (r < kConfig.taps) ptx::mma(T{}, sums[r][part], columns, slots[slot][0], slots[slot][1]);
+            if (r < kConfig.taps) ptx::mma(element, sums[r][part], columns, slots[slot][0], slots[slot][1]);
           }
         }
         source.next(queue[j]);
       }
     }
   }
+};
 
-  // Of each warp, filter row and target of a block, the window's columns.
-  constexpr int kWindow = kConfig.window();
-  __shared__ float shared[kWarps][kConfig.taps][kBandedBlock][kWindow];
+// The sums of all warps, added up.
+template <typename T, DepthwiseBandedConfig kConfig>
+__device__ __forceinline__ void store_taps(const DepthwiseBandedParams& params, const BandedSlice<kConfig>& slice,
+                                           const typename BandedSums<kConfig>::Sums& sums,
+                                           typename BandedSums<kConfig>::Shared* shared) {
+  constexpr int kWarps = kBandedThreads / 32, kParts = BandedSums<kConfig>::kParts;
   const int32_t lane = threadIdx.x % 32;
 #pragma unroll
   for (int r = 0; r < kConfig.taps; ++r) {
@@ -284,12 +359,12 @@ __global__ void __launch_bounds__(kBandedThreads)
     for (int part = 0; part < kParts; ++part) {
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
-        shared[warp][r][2 * (lane % 4) + k % 2][16 * part + 8 * (k / 2) + lane / 4] = sums[r][part][k];
+        shared[slice.warp][r][2 * (lane % 4) + k % 2][16 * part + 8 * (k / 2) + lane / 4] = sums[r][part][k];
       }
     }
   }
   __syncthreads();
-  const int32_t first = first_tap * params.taps_w, all = params.taps_h * params.taps_w;
+  const int32_t first = slice.first_tap * params.taps_w, all = params.taps_h * params.taps_w;
   const int32_t taps = min(all - first, kConfig.taps * params.taps_w);
   for (int32_t i = threadIdx.x; i < taps; i += kBandedThreads) {
     const int32_t r = i / params.taps_w, s = i - r * params.taps_w;
@@ -298,12 +373,75 @@ __global__ void __launch_bounds__(kBandedThreads)
       for (int32_t k = 0; k < kBandedBlock; ++k) sum += shared[from][r][k][s - params.first_tap + kConfig.stride * k];
     }
     if (params.sums != nullptr) {
-      params.sums[(int64_t{slice} * params.channels + channel) * all + first + i] = sum;
+      params.sums[(int64_t{slice.index} * params.channels + slice.channel) * all + first + i] = sum;
     } else {
       const Strides& strides = params.filter_strides;
-      static_cast<T*>(params.dw)[channel * strides.n + (first_tap + r) * strides.h + s * strides.w] = narrow<T>(sum);
+      const int64_t at = slice.channel * strides.n + (slice.first_tap + r) * strides.h + s * strides.w;
+      static_cast<T*>(params.dw)[at] = narrow<T>(sum);
     }
   }
+}
+
+template <typename T, typename Line>
+__global__ void __launch_bounds__(kBandedThreads)
+    depthwise_banded_wgrad(const __grid_constant__ DepthwiseBandedParams params) {
+#if __CUDA_ARCH__ >= 800
+  ptx::follow_previous_kernel();
+  constexpr DepthwiseBandedConfig kConfig = Line::kConfig;
+  const BandedSlice<kConfig> slice(params);
+  typename BandedSums<kConfig>::Sums sums = {};
+  for (int32_t i = slice.first; i < slice.end; i += kBandedThreads / 32) {
+    const BandedTile tile = banded_tile(params, slice.channel, i);
+    const BandedSums<kConfig> rows(params, tile, slice.first_tap);
+    const BandedLane<kConfig> lane(params, tile);
+    rows.add(T{}, lane.windows(params, tile, rows.rows), lane.targets(params, tile, rows.targets), sums);
+  }
+  __shared__ typename BandedSums<kConfig>::Shared shared[kBandedThreads / 32];
+  store_taps<T, kConfig>(params, slice, sums, shared);
+#endif
+}
+
+// Each warp has room for the rows of one tile, which the copy engine brings while other warps multiply.
+template <typename T, typename Line>
+__global__ void __launch_bounds__(kBandedThreads)
+    depthwise_banded_wgrad_sm90(const __grid_constant__ DepthwiseBandedParams params) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  ptx::follow_previous_kernel();
+  constexpr DepthwiseBandedConfig kConfig = Line::kConfig;
+  using Lane = BandedLane<kConfig>;
+  extern __shared__ __align__(128) uint8_t smem_raw[];
+  const BandedSlice<kConfig> slice(params);
+  const auto image = static_cast<int32_t>(threadIdx.x % 32);
+  const int32_t source_bytes = params.tile_images * params.image_bytes;
+  const int32_t target_bytes = params.tile_images * params.target_image_bytes;
+  const uint32_t source_data =
+      ptx::smem_address(smem_raw) + slice.warp * (source_bytes + target_bytes + kBandedBarrierBytes);
+  const uint32_t target_data = source_data + source_bytes, barrier = target_data + target_bytes;
+  if (image == 0) {
+    ptx::mbarrier_init(barrier, params.tile_images);
+    ptx::mbarrier_init_fence();
+  }
+  uint32_t parity = 0;
+  typename BandedSums<kConfig>::Sums sums = {};
+  for (int32_t i = slice.first; i < slice.end; i += kBandedThreads / 32, parity ^= 1) {
+    const BandedTile tile = banded_tile(params, slice.channel, i);
+    const BandedSums<kConfig> rows(params, tile, slice.first_tap);
+    const StagedTensor source = Lane::staged_source(params, tile), target = Lane::staged_target(params, tile);
+    __syncwarp();  // the barrier exists, and the last tile's rows are read
+    if (image < params.tile_images) {
+      if (tile.image + image < params.images) {
+        source.copy(tile.image + image, rows.rows, source_data + image * params.image_bytes, barrier);
+        target.copy(tile.image + image, rows.targets, target_data + image * params.target_image_bytes, barrier);
+      }
+      ptx::mbarrier_arrive(barrier);
+    }
+    const Lane lane(params, tile);
+    ptx::mbarrier_wait(barrier, parity);
+    rows.add(T{}, lane.windows(source, tile, rows.rows, source_data),
+             lane.targets(target, tile, rows.targets, target_data), sums);
+  }
+  __syncthreads();  // all rows are read
+  store_taps<T, kConfig>(params, slice, sums, reinterpret_cast<typename BandedSums<kConfig>::Shared*>(smem_raw));
 #endif
 }
 

@@ -26,10 +26,16 @@ void launch_depthwise_banded(const Plan& plan, const ConvProblem& problem, const
   const char* name = plan.kernel->name;
   bind_buffers(params, plan, problem, buffers, !kConfig.transposed());
   if constexpr (kConfig.kind == DepthwiseKind::kWeights) {
-    launch(name, depthwise_banded_wgrad<T, Line>, shape, stream, params);
+    if constexpr (kConfig.staged()) {
+      launch(name, depthwise_banded_wgrad_sm90<T, Line>, shape, stream, params);
+    } else {
+      launch(name, depthwise_banded_wgrad<T, Line>, shape, stream, params);
+    }
     if (plan.split > 1) launch_depthwise_reduce<T>(plan, problem, buffers, stream);
   } else if constexpr (kConfig.any_rows()) {
     launch(name, depthwise_banded_any_rows<T, Line>, shape, stream, params);
+  } else if constexpr (kConfig.staged()) {
+    launch(name, depthwise_banded_sm90<T, Line>, shape, stream, params);
   } else {
     launch(name, depthwise_banded<T, Line>, shape, stream, params);
   }

@@ -1,9 +1,12 @@
-// A warp's rows of banded products: from device memory to the operands' registers, and back. See depthwise_banded.h.
+// A warp's rows of banded products: from device or shared memory to the operands' registers, and back. See
+// depthwise_banded.h.
 #pragma once
 
 #include "fastconv/ptx/global_memory.cuh"
+#include "fastconv/ptx/mbarrier.cuh"
 #include "fastconv/ptx/mma.cuh"
 #include "fastconv/ptx/shared_memory.cuh"
+#include "fastconv/ptx/tma.cuh"
 #include "fastconv/tile/depthwise_banded.h"
 #include "fastconv/tile/element.cuh"
 #include "fastconv/tile/kept.cuh"
@@ -41,6 +44,12 @@ struct BandedWord<1> {
   }
 };
 
+// A row of a lane's two blocks, words of each, eight columns apart; zeros where there is no column.
+template <int kVector, int kWords>
+struct BandedRow {
+  BandedWord<kVector> words[kBandedUnits][kWords];
+};
+
 // Where a warp's tile begins in a tensor: the same for all lanes, so that it takes no registers of theirs and is
 // counted on for all at once; what differs between lanes is a distance from there.
 __device__ __forceinline__ size_t tile_address(const void* tensor, const Strides& strides, int32_t image,
@@ -63,15 +72,15 @@ struct BandedSpan {
         skipped((first - row) / step * step),
         blank(first - row - skipped),
         count(max(0, min(rows, extent - row) - skipped)) {}
+
+  __device__ int32_t existing() const { return max(0, count - blank); }
 };
 
-// Rows of a lane's two blocks, kWords words of each, eight columns apart; zeros where there is no column.
+// Rows in device memory.
 template <int kVector, int kWords, bool kBlank>
 class BandedRows {
  public:
-  struct Row {
-    BandedWord<kVector> words[kBandedUnits][kWords];
-  };
+  using Row = BandedRow<kVector, kWords>;
 
   // `columns`: of the blocks' first words, none before `first`.
   __device__ BandedRows(const void* tensor, const Strides& strides, int64_t row_bytes, int32_t extent_w,
@@ -117,11 +126,86 @@ class BandedRows {
   int32_t blank_, left_;
 };
 
+// One channel of a tensor whose rows the copy engine brings to shared memory, where those of an image lie as in device
+// memory.
+struct StagedTensor {
+  const uint8_t* planes;  // the channel's
+  int64_t image_stride;   // bytes
+  int32_t row_bytes, columns;
+  int32_t image_bytes;  // in shared memory, from one image's rows to the next one's
+
+  // Bytes of an image's rows from the unit of 16 bytes on in which they begin.
+  __device__ int32_t lead(int32_t image, const BandedSpan& rows) const {
+    return static_cast<int32_t>(reinterpret_cast<size_t>(begin(image, rows)) & 15);
+  }
+  // By one thread, which arrives at the barrier later.
+  __device__ void copy(int32_t image, const BandedSpan& rows, uint32_t to, uint32_t barrier) const {
+    if (rows.existing() == 0) return;
+    const int32_t before = lead(image, rows), bytes = (before + rows.existing() * row_bytes + 15) & ~15;
+    ptx::mbarrier_expect(barrier, bytes);
+    ptx::bulk_load(to, begin(image, rows) - before, bytes, barrier);
+  }
+
+ private:
+  __device__ const uint8_t* begin(int32_t image, const BandedSpan& rows) const {
+    return planes + image * image_stride + int64_t{rows.first} * row_bytes;
+  }
+};
+
+// Rows of a tile's images in shared memory.
+template <int kWords, bool kBlank>
+class StagedRows {
+ public:
+  using Row = BandedRow<2, kWords>;
+
+  // `data`: of the first image.
+  __device__ StagedRows(const StagedTensor& tensor, const BandedTile& tile, const BandedBlock (&blocks)[kBandedUnits],
+                        const int32_t (&columns)[kBandedUnits], const BandedSpan& rows, uint32_t data)
+      : row_bytes_(tensor.row_bytes), blank_(rows.blank), left_(rows.count) {
+#pragma unroll
+    for (int u = 0; u < kBandedUnits; ++u) {
+      const int32_t image = blocks[u].image;
+      addresses_[u] = data + (image - tile.image) * tensor.image_bytes + tensor.lead(image, rows) + 2 * columns[u];
+#pragma unroll
+      for (int i = 0; i < kWords; ++i) {
+        const int32_t at = columns[u] + 8 * i;
+        exists_[u][i] = kept(int{rows.existing() > 0 && blocks[u].exists && at >= 0 && at < tensor.columns});
+      }
+    }
+  }
+
+  // As of rows in device memory.
+  __device__ void next(Row& row) {
+    if (kBlank && blank_ > 0) {
+      --blank_, --left_;
+      return;
+    }
+#pragma unroll
+    for (int u = 0; u < kBandedUnits; ++u) {
+#pragma unroll
+      for (int i = 0; i < kWords; ++i) {
+        if (exists_[u][i] != 0) ptx::load_shared_ahead(addresses_[u] + 16 * i, row.words[u][i].both);
+      }
+    }
+    if (--left_ <= 0) return;
+#pragma unroll
+    for (uint32_t& address : addresses_) address += row_bytes_;
+  }
+
+ private:
+  uint32_t addresses_[kBandedUnits];
+  int exists_[kBandedUnits][kWords];
+  int32_t row_bytes_, blank_, left_;
+};
+
 // What a lane needs to know of its tile.
 template <DepthwiseBandedConfig kConfig>
 struct BandedLane {
-  using Windows = BandedRows<kConfig.vector, kConfig.words(), (kConfig.rows().rows_a_shift() > 1)>;
-  using Targets = BandedRows<kConfig.vector, 1, false>;
+  static constexpr bool kBlank = kConfig.rows().rows_a_shift() > 1;
+  using Windows = BandedRows<kConfig.word(), kConfig.words(), kBlank>;
+  using Targets = BandedRows<kConfig.word(), 1, false>;
+  using StagedWindows = StagedRows<kConfig.words(), kBlank>;
+  using StagedTargets = StagedRows<1, false>;
   BandedBlock blocks[kBandedUnits];
 
   __device__ BandedLane(const DepthwiseBandedParams& params, const BandedTile& tile) {
@@ -157,6 +241,27 @@ struct BandedLane {
             tile.channel,
             rows,
             0};
+  }
+
+  // The same in shared memory, at `data`.
+  static __device__ StagedTensor staged_source(const DepthwiseBandedParams& params, const BandedTile& tile) {
+    return {
+        static_cast<const uint8_t*>(params.source) + 2 * params.by_filters.div(tile.channel) * params.source_strides.c,
+        2 * params.source_strides.n, static_cast<int32_t>(params.source_row_bytes), params.source_w,
+        params.image_bytes};
+  }
+  static __device__ StagedTensor staged_target(const DepthwiseBandedParams& params, const BandedTile& tile) {
+    return {static_cast<const uint8_t*>(params.target) + 2 * tile.channel * params.target_strides.c,
+            2 * params.target_strides.n, static_cast<int32_t>(params.target_row_bytes), params.target_w,
+            params.target_image_bytes};
+  }
+  __device__ StagedWindows windows(const StagedTensor& tensor, const BandedTile& tile, const BandedSpan& rows,
+                                   uint32_t data) const {
+    return {tensor, tile, blocks, {blocks[0].source, blocks[1].source}, rows, data};
+  }
+  __device__ StagedTargets targets(const StagedTensor& tensor, const BandedTile& tile, const BandedSpan& rows,
+                                   uint32_t data) const {
+    return {tensor, tile, blocks, {blocks[0].target, blocks[1].target}, rows, data};
   }
 };
 

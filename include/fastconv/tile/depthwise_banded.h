@@ -18,18 +18,20 @@
 namespace fastconv {
 
 inline constexpr int32_t kBandedThreads = 128;
-inline constexpr int32_t kBandedBlock = 8;  // targets of a block
-inline constexpr int32_t kBandedTile = 16;  // blocks of a warp
-inline constexpr int32_t kBandedRows = 16;  // of targets, that a warp has where the filter may have any rows
-inline constexpr int32_t kBandedGroup = 4;  // of those, that are multiplied at a time
-inline constexpr int32_t kBandedUnits = 2;  // blocks of a lane
+inline constexpr int32_t kBandedBlock = 8;      // targets of a block
+inline constexpr int32_t kBandedTile = 16;      // blocks of a warp
+inline constexpr int32_t kBandedRows = 16;      // of targets, that a warp has where the filter may have any rows
+inline constexpr int32_t kBandedGroup = 4;      // of those, that are multiplied at a time
+inline constexpr int32_t kBandedUnits = 2;      // blocks of a lane
+inline constexpr int32_t kBandedMostWarps = 8;  // of a block of threads, which have rows in shared memory in common
+inline constexpr int32_t kBandedBarrierBytes = 16;
 
 struct DepthwiseBandedConfig {
   DepthwiseKind kind;
   int32_t taps;    // rows of the filter, or one more; 0: any; kWeights: of a part of the filter
   int32_t stride;  // in both dimensions
   int32_t steps;   // products that a window takes, 16 columns each
-  int32_t vector;  // elements of an access: a word, or one where rows begin anywhere
+  int32_t vector;  // elements of an access: a word, or one where rows begin anywhere; 8: see staged()
   int32_t ahead;   // rows of the source that are on their way while one is multiplied
   int32_t warps;   // that a multiprocessor has registers for
 
@@ -38,11 +40,17 @@ struct DepthwiseBandedConfig {
   constexpr bool transposed() const { return kind == DepthwiseKind::kTransposed; }
   constexpr bool computes(Pass pass) const { return rows().computes(pass); }
   constexpr bool any_rows() const { return taps == 0; }
+  // Whether the copy engine brings the rows of a tile to shared memory, of each image all that it sees at once. Images
+  // then begin a tile, or share it evenly.
+  constexpr bool staged() const { return vector == 8; }
+  constexpr int32_t word() const { return vector == 1 ? 1 : 2; }  // elements that a lane accesses at once
   // Columns of a filter row in shared memory.
   constexpr int32_t filter_pitch() const { return kBandedBlock + window(); }
   constexpr int64_t filter_bytes(int64_t rows) const {
     return any_rows() ? 4 * filter_pitch() * (rows + 2 * (kBandedGroup - 1)) : 0;
   }
+  // Of the sums that a block's warps have of the weight gradient.
+  constexpr int64_t sums_bytes() const { return int64_t{kBandedThreads} / 32 * taps * kBandedBlock * window() * 4; }
   // Columns of the source from a block's window to the next one's, and of a window.
   constexpr int32_t advance() const { return transposed() ? kBandedBlock / stride : kBandedBlock * stride; }
   constexpr int32_t window() const { return transposed() ? 8 : 16 * steps; }
@@ -67,6 +75,9 @@ struct DepthwiseBandedParams : DepthwiseWindows {
   FastDivmod by_filters;           // target channels to a source channel
   int32_t tiles, slice_tiles;      // of a channel; wgrad: and of a slice of them
   FastDivmod by_slices, by_parts;  // wgrad; parts of the filter
+  // Staged: images, those of a tile, and from one's rows in shared memory to the next one's, of the source and, wgrad,
+  // the target.
+  int32_t images, tile_images, image_bytes, target_image_bytes;
 
   // The first that a tile sees.
   FASTCONV_HOST_DEVICE int32_t first_row(const DepthwiseBandedConfig& config, int32_t target_row) const {
