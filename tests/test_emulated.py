@@ -119,7 +119,7 @@ def small_problems(draw: st.DrawFn, kernel: str) -> Problem:
     size, stride = kernel.split("_")[3], 2 if "s2" in kernel else 1
     diagonal, any_rows, some_rows = "_diagonal_" in kernel, size.startswith("any"), "x" in size
     words = not diagonal and not kernel.endswith("_odd")
-    staged = not diagonal and kernel.endswith("_tma")
+    staged = not diagonal and "_tma" in kernel
     wide = 100 if staged and "wgrad" in kernel else 134
     if any_rows or some_rows:
         most_r, most_s = 13, int(size[-2:]) - 8  # of a window
@@ -154,7 +154,7 @@ def small_problems(draw: st.DrawFn, kernel: str) -> Problem:
     if staged:  # what is copied is a multiple of 16 bytes
         copied = [problem.output_size] * ("fprop" not in kernel) + [problem.input_size] * ("dgrad" not in kernel)
         if any(math.prod(size) % 8 != 0 for size in copied):
-            problem = problem.with_(n=4 * n)
+            problem = problem.with_(n=8 * n)
     return problem
 
 

@@ -346,6 +346,12 @@ def test_the_copy_engine_brings_planes_to_bands_where_that_was_measured_faster(p
         kernel = native.make_plan(native_problem(problem, pass_, dtype=dtype), GPUS[arch]).kernel
         staged = arch == 90 and (pass_ != "wgrad" or problem is small)
         assert (kernel == f"depthwise_banded_{pass_}_{size}_tma") == staged, (problem, arch, kernel)
+    # Of 7x7, where a row begins within a word; 3x3 stores them sooner by multiply-adds.
+    sevens = {taps: Problem(64, 1152, 7, 7, 1152, taps, taps, padding=(taps // 2,) * 2, groups=1152) for taps in (3, 5)}
+    fives = "7_tma_odd" if pass_ == "wgrad" else "5_tma_odd"
+    assert native.make_plan(native_problem(sevens[5], pass_, dtype=dtype), GPUS[90]).kernel.endswith(fives)
+    threes = "banded_wgrad_3_tma_odd" if pass_ == "wgrad" else "3x3_columns"
+    assert native.make_plan(native_problem(sevens[3], pass_, dtype=dtype), GPUS[90]).kernel.endswith(threes)
 
 
 def test_planes_are_copied_where_units_of_16_bytes_lie_in_the_tensor() -> None:

@@ -21,6 +21,7 @@ constexpr int32_t kMostFilterBytes = 48 << 10;
 // Staged: warps of a multiprocessor that hide each other's waits for rows, and the most blocks that it takes.
 constexpr double kEnoughWarps = 20;
 constexpr int64_t kMostBlocks = 32;
+constexpr int64_t kSectorBytes = 32;
 
 // Padding as a window sees it that slides over the filter: dgrad of stride 1 does so with the last tap first.
 int64_t padding_of(const DepthwiseBandedConfig& config, Pass pass, int64_t padding, int64_t taps) {
@@ -267,19 +268,21 @@ Plan depthwise_banded_plan(const KernelEntry& entry, const ConvProblem& problem,
   const double row = 12.0 * config.words() / config.word() + (problem.pass == Pass::kWgrad ? 2 : 1) * products + 20;
   const double all_rows = double(channels) * double(tiles) * double(parts) * seen;
   // Times what is counted, on an H200: products wait for shared memory where the filter lies there, and for operands
-  // that are transposed. Gradients of a stride move less than others in the time; rows shorter than a sector, one by
-  // one, are read twice; and where the weight gradient's rows are staged, its warps wait for them one tile after the
-  // other.
-  const bool wgrad = problem.pass == Pass::kWgrad;
+  // that are transposed. Gradients of a stride move less than others in the time, and warps of the weight gradient wait
+  // for staged rows one tile after the other.
+  const bool wgrad = problem.pass == Pass::kWgrad, staged = config.staged(), single = config.word() == 1;
   const double waits = config.any_rows() ? 3 : wgrad ? 2 : 1.2;
-  const double gradients = config.transposed() || (wgrad && config.stride > 1) ? 1.1 : 0.97;
-  const double moved = config.staged()                                  ? (wgrad ? 1.3 : 0.93)
-                       : wgrad && row_bytes(source_side(problem)) <= 32 ? 1.5
-                                                                        : gradients;
   const double cycles = waits * all_rows * row / (4.0 * device.sm_count);
+  const double strided = config.transposed() || (wgrad && config.stride > 1) ? 1.1 : 0.97;
+  const double moved = staged ? (wgrad ? 1.3 : 0.93) : strided;
+  // Rows shorter than a sector are read twice if they are not staged; single elements of them are stored one by one.
+  const bool narrow = row_bytes(wgrad ? source_side(problem) : target_side(problem)) <= kSectorBytes;
+  double more = wgrad && single ? 1.3 : 1;
+  if (narrow && wgrad && !staged) more *= 1.5;
+  if (narrow && single && !wgrad) more = staged ? 2.7 : 3;
   const double bytes = compulsory_bytes(problem) + 2.0 * static_cast<double>(plan.workspace_bytes);
   plan.cost_us = kLaunchUs * (plan.split > 1 ? 2 : 1) +
-                 std::max(moved * bytes / (kBytesPerUsPerSm * device.sm_count), cycles / kCyclesPerUs);
+                 more * std::max(moved * bytes / (kBytesPerUsPerSm * device.sm_count), cycles / kCyclesPerUs);
   return plan;
 }
 

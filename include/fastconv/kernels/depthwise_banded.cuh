@@ -403,7 +403,7 @@ __global__ void __launch_bounds__(kBandedThreads)
 
 // Each warp has room for the rows of one tile, which the copy engine brings while other warps multiply.
 template <typename T, typename Line>
-__global__ void __launch_bounds__(kBandedThreads)
+__global__ void __launch_bounds__(kBandedThreads, Line::kConfig.warps * 32 / kBandedThreads)
     depthwise_banded_wgrad_sm90(const __grid_constant__ DepthwiseBandedParams params) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   ptx::follow_previous_kernel();

@@ -80,6 +80,9 @@ __device__ __forceinline__ uint32_t load_shared4(uint32_t address) {
 __device__ __forceinline__ void load_shared_ahead(uint32_t address, uint32_t& v) {
   asm volatile("ld.shared.b32 %0, [%1];" : "+r"(v) : "r"(address));
 }
+__device__ __forceinline__ void load_shared_ahead(uint32_t address, uint16_t& v) {
+  asm volatile("ld.shared.b16 %0, [%1];" : "+h"(v) : "r"(address));
+}
 __device__ __forceinline__ uint2 load_shared8(uint32_t address) {
   uint2 v;
   asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(address) : "memory");

@@ -25,6 +25,9 @@ struct BandedWord<2> {
   __device__ void load(const uint16_t* from, bool first, bool) {
     if (first) ptx::load_ahead(from, both);
   }
+  __device__ void load_shared(uint32_t from, bool first, bool) {
+    if (first) ptx::load_shared_ahead(from, both);
+  }
   static __device__ void store(uint16_t* to, uint32_t word, bool first, bool) {
     if (first) *reinterpret_cast<uint32_t*>(to) = word;
   }
@@ -37,6 +40,10 @@ struct BandedWord<1> {
   __device__ void load(const uint16_t* from, bool first, bool second) {
     if (first) ptx::load_ahead(from, low);
     if (second) ptx::load_ahead(from + 1, high);
+  }
+  __device__ void load_shared(uint32_t from, bool first, bool second) {
+    if (first) ptx::load_shared_ahead(from, low);
+    if (second) ptx::load_shared_ahead(from + sizeof(uint16_t), high);
   }
   static __device__ void store(uint16_t* to, uint32_t word, bool first, bool second) {
     if (first) to[0] = static_cast<uint16_t>(word);
@@ -153,10 +160,10 @@ struct StagedTensor {
 };
 
 // Rows of a tile's images in shared memory.
-template <int kWords, bool kBlank>
+template <int kVector, int kWords, bool kBlank>
 class StagedRows {
  public:
-  using Row = BandedRow<2, kWords>;
+  using Row = BandedRow<kVector, kWords>;
 
   // `data`: of the first image.
   __device__ StagedRows(const StagedTensor& tensor, const BandedTile& tile, const BandedBlock (&blocks)[kBandedUnits],
@@ -167,8 +174,8 @@ class StagedRows {
       const int32_t image = blocks[u].image;
       addresses_[u] = data + (image - tile.image) * tensor.image_bytes + tensor.lead(image, rows) + 2 * columns[u];
 #pragma unroll
-      for (int i = 0; i < kWords; ++i) {
-        const int32_t at = columns[u] + 8 * i;
+      for (int i = 0; i < 2 * kWords; ++i) {
+        const int32_t at = columns[u] + i / 2 * 8 + i % 2;
         exists_[u][i] = kept(int{rows.existing() > 0 && blocks[u].exists && at >= 0 && at < tensor.columns});
       }
     }
@@ -184,7 +191,7 @@ class StagedRows {
     for (int u = 0; u < kBandedUnits; ++u) {
 #pragma unroll
       for (int i = 0; i < kWords; ++i) {
-        if (exists_[u][i] != 0) ptx::load_shared_ahead(addresses_[u] + 16 * i, row.words[u][i].both);
+        row.words[u][i].load_shared(addresses_[u] + 16 * i, exists_[u][2 * i] != 0, exists_[u][2 * i + 1] != 0);
       }
     }
     if (--left_ <= 0) return;
@@ -194,7 +201,7 @@ class StagedRows {
 
  private:
   uint32_t addresses_[kBandedUnits];
-  int exists_[kBandedUnits][kWords];
+  int exists_[kBandedUnits][2 * kWords];
   int32_t row_bytes_, blank_, left_;
 };
 
@@ -204,8 +211,8 @@ struct BandedLane {
   static constexpr bool kBlank = kConfig.rows().rows_a_shift() > 1;
   using Windows = BandedRows<kConfig.word(), kConfig.words(), kBlank>;
   using Targets = BandedRows<kConfig.word(), 1, false>;
-  using StagedWindows = StagedRows<kConfig.words(), kBlank>;
-  using StagedTargets = StagedRows<1, false>;
+  using StagedWindows = StagedRows<kConfig.word(), kConfig.words(), kBlank>;
+  using StagedTargets = StagedRows<kConfig.word(), 1, false>;
   BandedBlock blocks[kBandedUnits];
 
   __device__ BandedLane(const DepthwiseBandedParams& params, const BandedTile& tile) {

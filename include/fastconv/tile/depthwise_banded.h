@@ -31,7 +31,7 @@ struct DepthwiseBandedConfig {
   int32_t taps;    // rows of the filter, or one more; 0: any; kWeights: of a part of the filter
   int32_t stride;  // in both dimensions
   int32_t steps;   // products that a window takes, 16 columns each
-  int32_t vector;  // elements of an access: a word, or one where rows begin anywhere; 8: see staged()
+  int32_t vector;  // elements of an access: a word, or one where rows begin anywhere; 8 or 9: the same, staged
   int32_t ahead;   // rows of the source that are on their way while one is multiplied
   int32_t warps;   // that a multiprocessor has registers for
 
@@ -42,8 +42,8 @@ struct DepthwiseBandedConfig {
   constexpr bool any_rows() const { return taps == 0; }
   // Whether the copy engine brings the rows of a tile to shared memory, of each image all that it sees at once. Images
   // then begin a tile, or share it evenly.
-  constexpr bool staged() const { return vector == 8; }
-  constexpr int32_t word() const { return vector == 1 ? 1 : 2; }  // elements that a lane accesses at once
+  constexpr bool staged() const { return vector >= 8; }
+  constexpr int32_t word() const { return vector % 2 == 1 ? 1 : 2; }  // elements that a lane accesses at once
   // Columns of a filter row in shared memory.
   constexpr int32_t filter_pitch() const { return kBandedBlock + window(); }
   constexpr int64_t filter_bytes(int64_t rows) const {

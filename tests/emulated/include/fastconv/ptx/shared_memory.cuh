@@ -86,6 +86,7 @@ T load_shared(uint32_t address) {
 inline uint16_t load_shared2(uint32_t address) { return load_shared<uint16_t>(address); }
 inline uint32_t load_shared4(uint32_t address) { return load_shared<uint32_t>(address); }
 inline void load_shared_ahead(uint32_t address, uint32_t& v) { v = load_shared<uint32_t>(address); }
+inline void load_shared_ahead(uint32_t address, uint16_t& v) { v = load_shared<uint16_t>(address); }
 inline uint2 load_shared8(uint32_t address) { return load_shared<uint2>(address); }
 inline uint4 load_shared16(uint32_t address) { return load_shared<uint4>(address); }
 template <typename T>
