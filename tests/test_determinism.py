@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 import fastconv
-from check import KERNELS, MODES, Kernel, run_forced, run_pass
+import reference
+from check import KERNELS, MODES, Kernel, expect_pass, run_forced, run_pass
 from shapes import CASES, DTYPES, NCHW, PASSES, Operands, Problem, operands
 
 # Reductions long enough that an implementation would want to split them.
@@ -43,6 +44,24 @@ def test_runs_are_bitwise_equal(device: str, dtype: torch.dtype, name: str) -> N
     first = training_step(SPLIT[name], dtype, device)
     for _ in range(100 if device == "cuda" else 5):
         assert all(torch.equal(a, b) for a, b in zip(first, training_step(SPLIT[name], dtype, device), strict=True))
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("kernel", [k for k in KERNELS if "depthwise_banded_wgrad_" in k.name], ids=lambda k: k.name)
+def test_blocks_that_fill_the_device_are_right(kernel: Kernel, cuda: str) -> None:
+    """Small maps, whose blocks are short, follow each other without a pause: what one leaves behind must not show."""
+    for taps, size in ((3, 7), (5, 7), (7, 7), (3, 14), (7, 14)):
+        stride = 2 if "s2" in kernel.name else 1
+        half = (taps // 2, taps // 2)
+        problem = Problem(64, 1152, stride * size, stride * size, 1152, taps, taps, (stride, stride), half, groups=1152)
+        o = operands(problem, torch.float16, cuda)
+        first = run_forced(kernel, o, problem)
+        if first is None:
+            continue
+        reference.assert_right(first, expect_pass("wgrad", o, problem), kernel.name)
+        for _ in range(20):
+            again = run_forced(kernel, o, problem)
+            assert again is not None and torch.equal(first, again), (kernel.name, problem)
 
 
 @pytest.mark.parametrize(

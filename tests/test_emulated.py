@@ -120,7 +120,7 @@ def small_problems(draw: st.DrawFn, kernel: str) -> Problem:
     diagonal, any_rows, some_rows = "_diagonal_" in kernel, size.startswith("any"), "x" in size
     words = not diagonal and not kernel.endswith("_odd")
     staged = not diagonal and "_tma" in kernel
-    wide = 100 if staged and "wgrad" in kernel else 134
+    wide = [100] if staged and "wgrad" in kernel else [134, 520] if staged else [134]
     if any_rows or some_rows:
         most_r, most_s = 13, int(size[-2:]) - 8  # of a window
     else:
@@ -130,6 +130,8 @@ def small_problems(draw: st.DrawFn, kernel: str) -> Problem:
     r, s = draw(st.one_of(st.just(most_r), st.integers(least_r, most_r))), draw(st.integers(1, most_s))
     if diagonal and most_r > 3:
         r, s = draw(st.permutations([r, draw(st.integers(most_s - 1, most_s))]))
+    if staged and "wgrad" in kernel and draw(st.booleans()):  # a filter of several parts
+        r += most_r
     if words and stride == 1:
         s -= 1 - s % 2  # rows of input and output are even
     padding = draw(st.sampled_from([(r // 2, s // 2), (r // 2, s // 2), (r - 1, s - 1), (0, 0), (r // 2, s + 1)]))
@@ -142,7 +144,7 @@ def small_problems(draw: st.DrawFn, kernel: str) -> Problem:
     k = c * draw(st.sampled_from([1, 1, 1, 2] if "dgrad" not in kernel and not diagonal else [1]))
     h, w = (
         draw(st.integers(1, 24)),
-        draw(st.one_of(st.integers(1, 40), st.just(wide)) if c <= 8 else st.integers(1, 20)),
+        draw(st.one_of(st.integers(1, 40), st.sampled_from(wide)) if c <= 8 else st.integers(1, 20)),
     )
     h, w = max(h, r - 2 * padding[0]), max(w, s - 2 * padding[1])
     if words:

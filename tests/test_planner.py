@@ -355,18 +355,28 @@ def test_the_copy_engine_brings_planes_to_bands_where_that_was_measured_faster(p
 
 
 def test_planes_are_copied_where_units_of_16_bytes_lie_in_the_tensor() -> None:
-    def refusal(n: int, c: int, h: int, w: int, x_strides: native.Quad | None = None, align: int = 256) -> str | None:
+    def refusal(
+        n: int,
+        c: int,
+        h: int,
+        w: int,
+        x_strides: native.Quad | None = None,
+        align: int = 256,
+        pass_: str = "fprop",
+        y_strides: native.Quad | None = None,
+    ) -> str | None:
         problem = Problem(n, c, h, w, c, 3, 3, padding=(1, 1), groups=c)
         asked = native.ConvProblem(
             problem.input_size,
             problem.weight_size,
             *problem.geometry,
-            pass_="fprop",
+            pass_=pass_,
             dtype="float16",
             x_strides=x_strides,
+            y_strides=y_strides,
             align=align,
         )
-        return KERNELS["depthwise_banded_fprop_3_tma"].why_not(asked, GPUS[90])
+        return KERNELS[f"depthwise_banded_{pass_}_3_tma"].why_not(asked, GPUS[90])
 
     assert refusal(1, 1, 4, 2) is None
     # Planes of 14x14 end within a unit: the last one does not where their number is even.
@@ -384,6 +394,13 @@ def test_planes_are_copied_where_units_of_16_bytes_lie_in_the_tensor() -> None:
     assert refusal(1, 4, 16, 16, align=8) is not None
     assert refusal(1, 4, 16, 1024) is None
     assert refusal(1, 4, 16, 1032) is not None
+    # The weight gradient copies dy as well, and a warp of it has all columns.
+    apart = (8 * 196, 2 * 196, 14, 1)
+    assert refusal(2, 4, 14, 14, pass_="wgrad") is None
+    assert refusal(2, 4, 14, 14, apart, pass_="wgrad") is not None
+    assert refusal(2, 4, 14, 14, pass_="wgrad", y_strides=apart) is not None
+    assert refusal(1, 4, 16, 128, pass_="wgrad") is None
+    assert refusal(1, 4, 16, 136, pass_="wgrad") is not None
 
 
 def test_one_row_of_taps_takes_the_smallest_banded_kernel() -> None:

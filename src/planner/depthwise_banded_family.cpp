@@ -78,7 +78,7 @@ bool stageable(const Side& side, const ConvProblem& a, int64_t channels) {
 }
 
 int64_t tile_images(const DepthwiseBandedConfig& config, const ConvProblem& a) {
-  return std::max<int64_t>(1, kBandedTile / row_blocks(config, a));
+  return std::clamp<int64_t>(kBandedTile / row_blocks(config, a), 1, std::max<int64_t>(1, a.n));
 }
 // From an image's rows to the next one's: images that a lane's first or second blocks share begin in other banks.
 int64_t image_bytes(const Side& side, int64_t rows, int64_t blocks_bytes) {
@@ -97,7 +97,7 @@ int64_t smem_bytes(const DepthwiseBandedConfig& config, const ConvProblem& a, in
   const int64_t images = tile_images(config, a), source = images * source_image_bytes(config, a, run_rows);
   if (a.pass != Pass::kWgrad) return source + kBandedBarrierBytes;
   const int64_t target = images * target_image_bytes(config, a, run_rows);
-  return std::max(kWarps * (source + target + kBandedBarrierBytes), config.sums_bytes());
+  return kBandedBarriersBytes + std::max(kWarps * (source + target), config.sums_bytes());
 }
 
 int64_t block_warps(const DepthwiseBandedConfig& config, const ConvProblem& a) {
@@ -123,6 +123,7 @@ int32_t choose_run(const DepthwiseBandedConfig& config, const ConvProblem& probl
   double least = 0;
   for (int64_t parts = 1; parts <= rows; parts *= 2) {
     const int64_t run = round_up(ceil_div(rows, parts), config.rows().shift());
+    if (smem_bytes(config, problem, run) > device.smem_optin_bytes) continue;
     const double seen = double(config.rows().seen(static_cast<int32_t>(run))) / double(run);
     const double resident = resident_warps(config, problem, run, device);
     const double rounds = warps * double(ceil_div(rows, run)) / (resident * device.sm_count);
@@ -227,9 +228,8 @@ const char* depthwise_banded_why_not(const KernelEntry& entry, const ConvProblem
     }
   }
   const int32_t run_rows = choose_run(config, problem, device);
-  if (config.staged() && (smem_bytes(config, problem, run_rows) > device.smem_optin_bytes ||
-                          double(from.h) * double(row_bytes(from)) > INT32_MAX / 2)) {
-    return "has room for shorter rows";
+  if (config.staged() && smem_bytes(config, problem, run_rows) > device.smem_optin_bytes) {
+    return "has no room for the rows that one of the target sees";
   }
   const double blocks = double(tiles_of_run(config, problem)) * double(runs_of(problem, run_rows)) * double(channels);
   if (blocks * double(parts_of(config, problem)) > INT32_MAX / 2 ||
@@ -320,11 +320,13 @@ DepthwiseBandedParams depthwise_banded_params(const Plan& plan, const ConvProble
   params.by_parts = FastDivmod(parts_of(config, problem));
   if (config.staged()) {
     params.source_row_bytes = row_bytes(from);
-    if (problem.pass == Pass::kWgrad) params.target_row_bytes = row_bytes(to);
+    if (problem.pass == Pass::kWgrad) {
+      params.target_row_bytes = row_bytes(to);
+      params.target_image_bytes = static_cast<int32_t>(target_image_bytes(config, problem, params.run_rows));
+    }
     params.images = static_cast<int32_t>(problem.n);
     params.tile_images = static_cast<int32_t>(tile_images(config, problem));
     params.image_bytes = static_cast<int32_t>(source_image_bytes(config, problem, params.run_rows));
-    params.target_image_bytes = static_cast<int32_t>(target_image_bytes(config, problem, params.run_rows));
   }
   return params;
 }

@@ -414,9 +414,12 @@ __global__ void __launch_bounds__(kBandedThreads, Line::kConfig.warps * 32 / kBa
   const auto image = static_cast<int32_t>(threadIdx.x % 32);
   const int32_t source_bytes = params.tile_images * params.image_bytes;
   const int32_t target_bytes = params.tile_images * params.target_image_bytes;
-  const uint32_t source_data =
-      ptx::smem_address(smem_raw) + slice.warp * (source_bytes + target_bytes + kBandedBarrierBytes);
-  const uint32_t target_data = source_data + source_bytes, barrier = target_data + target_bytes;
+  // Barriers come first and stay: sums do not take their place. (Where they did, a word of one changed after it had been
+  // waited for, in few blocks of a thousand.)
+  const uint32_t barrier = ptx::smem_address(smem_raw) + slice.warp * kBandedBarrierBytes;
+  uint8_t* data = smem_raw + kBandedBarriersBytes;
+  const uint32_t source_data = ptx::smem_address(data) + slice.warp * (source_bytes + target_bytes);
+  const uint32_t target_data = source_data + source_bytes;
   if (image == 0) {
     ptx::mbarrier_init(barrier, params.tile_images);
     ptx::mbarrier_init_fence();
@@ -441,7 +444,7 @@ __global__ void __launch_bounds__(kBandedThreads, Line::kConfig.warps * 32 / kBa
              lane.targets(target, tile, rows.targets, target_data), sums);
   }
   __syncthreads();  // all rows are read
-  store_taps<T, kConfig>(params, slice, sums, reinterpret_cast<typename BandedSums<kConfig>::Shared*>(smem_raw));
+  store_taps<T, kConfig>(params, slice, sums, reinterpret_cast<typename BandedSums<kConfig>::Shared*>(data));
 #endif
 }
 

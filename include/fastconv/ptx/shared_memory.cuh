@@ -76,7 +76,8 @@ __device__ __forceinline__ uint32_t load_shared4(uint32_t address) {
   asm volatile("ld.shared.b32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
   return v;
 }
-// Where the load is left out, `v` keeps its value in its register.
+// Of what nobody writes meanwhile: free to pass ordinary accesses, but not barriers. Where the load is left out, `v`
+// keeps its value in its register.
 __device__ __forceinline__ void load_shared_ahead(uint32_t address, uint32_t& v) {
   asm volatile("ld.shared.b32 %0, [%1];" : "+r"(v) : "r"(address));
 }

@@ -24,16 +24,18 @@ inline constexpr int32_t kBandedRows = 16;      // of targets, that a warp has w
 inline constexpr int32_t kBandedGroup = 4;      // of those, that are multiplied at a time
 inline constexpr int32_t kBandedUnits = 2;      // blocks of a lane
 inline constexpr int32_t kBandedMostWarps = 8;  // of a block of threads, which have rows in shared memory in common
-inline constexpr int32_t kBandedBarrierBytes = 16;
+inline constexpr int32_t kBandedBarrierBytes = 16, kBandedBarriersBytes = 128;  // of all, wgrad: before rows and sums
 
 struct DepthwiseBandedConfig {
   DepthwiseKind kind;
   int32_t taps;    // rows of the filter, or one more; 0: any; kWeights: of a part of the filter
   int32_t stride;  // in both dimensions
   int32_t steps;   // products that a window takes, 16 columns each
-  int32_t vector;  // elements of an access: a word, or one where rows begin anywhere; 8 or 9: the same, staged
-  int32_t ahead;   // rows of the source that are on their way while one is multiplied
-  int32_t warps;   // that a multiprocessor has registers for
+  // Elements of an access: a word, or one where rows begin anywhere. 8 is a word and 9 one element of rows that are
+  // staged.
+  int32_t vector;
+  int32_t ahead;  // rows of the source that are on their way while one is multiplied
+  int32_t warps;  // that a multiprocessor has registers for
 
   // Rows pass one by one, as in the kernels of multiply-adds.
   constexpr DepthwiseConfig rows() const { return {kind, taps, stride, Lanes::kColumns, 1, 1, ahead, 1}; }
@@ -75,9 +77,11 @@ struct DepthwiseBandedParams : DepthwiseWindows {
   FastDivmod by_filters;           // target channels to a source channel
   int32_t tiles, slice_tiles;      // of a channel; wgrad: and of a slice of them
   FastDivmod by_slices, by_parts;  // wgrad; parts of the filter
-  // Staged: images, those of a tile, and from one's rows in shared memory to the next one's, of the source and, wgrad,
-  // the target.
-  int32_t images, tile_images, image_bytes, target_image_bytes;
+  // Staged.
+  int32_t images;              // of the batch
+  int32_t tile_images;         // at most
+  int32_t image_bytes;         // in shared memory, from one image's rows of the source to the next one's
+  int32_t target_image_bytes;  // wgrad: the same of dy
 
   // The first that a tile sees.
   FASTCONV_HOST_DEVICE int32_t first_row(const DepthwiseBandedConfig& config, int32_t target_row) const {
