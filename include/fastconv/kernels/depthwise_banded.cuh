@@ -415,7 +415,7 @@ __global__ void __launch_bounds__(kBandedThreads, Line::kConfig.warps * 32 / kBa
   const int32_t source_bytes = params.tile_images * params.image_bytes;
   const int32_t target_bytes = params.tile_images * params.target_image_bytes;
   // Barriers come first and stay: sums do not take their place. (Where they did, a word of one changed after it had
-  // been waited for, in few blocks of a thousand.)
+  // been waited for, in some blocks of many.)
   const uint32_t barrier = ptx::smem_address(smem_raw) + slice.warp * kBandedBarrierBytes;
   uint8_t* data = smem_raw + kBandedBarriersBytes;
   const uint32_t source_data = ptx::smem_address(data) + slice.warp * (source_bytes + target_bytes);

@@ -25,6 +25,7 @@ inline constexpr int32_t kBandedGroup = 4;      // of those, that are multiplied
 inline constexpr int32_t kBandedUnits = 2;      // blocks of a lane
 inline constexpr int32_t kBandedMostWarps = 8;  // of a block of threads, which have rows in shared memory in common
 inline constexpr int32_t kBandedBarrierBytes = 16, kBandedBarriersBytes = 128;  // of all, wgrad: before rows and sums
+static_assert(kBandedThreads / 32 * kBandedBarrierBytes <= kBandedBarriersBytes);
 
 struct DepthwiseBandedConfig {
   DepthwiseKind kind;
