@@ -164,6 +164,11 @@ def source_view(kernel: native.Kernel) -> str:
     return "channels_last" if "_diagonal_" in kernel.name else "contiguous"
 
 
+def element_type(kernel: native.Kernel, of_halves: torch.dtype) -> tuple[torch.dtype, str]:
+    """And precision, of a kernel that is for one of float32's precisions or for 16 bits."""
+    return (torch.float32, "tf32") if "tf32" in kernel.name else (of_halves, "ieee")
+
+
 @pytest.mark.parametrize("kernel", KERNELS)
 @given(
     data=st.data(),
@@ -184,10 +189,11 @@ def test_emulated_kernels(
     weight_view: str,
 ) -> None:
     problem, view = data.draw(small_problems(kernel.name)), source_view(kernel)
+    dtype, precision = element_type(kernel, dtype)
     o = operands(problem, dtype, "cpu", seed, (view, weight_view, view))
-    result = run(kernel, o, problem, sms, haste, weight_view if kernel.pass_ == "wgrad" else view)
+    result = run(kernel, o, problem, sms, haste, weight_view if kernel.pass_ == "wgrad" else view, precision)
     assert result is not None, "refused"
-    reference.assert_right(result.value, expect_pass(kernel.pass_, o, problem), kernel.name)
+    reference.assert_right(result.value, expect_pass(kernel.pass_, o, problem), kernel.name, precision)
     assert result.columns_by_definition == 0
 
 
@@ -205,19 +211,20 @@ def test_emulated_kernels_and_values_that_are_not_finite(
 ) -> None:
     """They reach what they should and no more."""
     problem, view = data.draw(small_problems(kernel.name)), source_view(kernel)
+    dtype, precision = element_type(kernel, dtype)
     o = operands(problem, dtype, "cpu", seed, (view, "contiguous", view))
     source = o.grad_output if kernel.pass_ == "dgrad" else o.input
     # Products of padding with a filter's infinities: of a gradient, torch has none.
     changed = o.weight if of_filter and kernel.pass_ == "fprop" else source
     index = tuple(data.draw(st.integers(0, size - 1)) for size in changed.shape)
     changed[index] = special
-    result = run(kernel, o, problem, view=view)
+    result = run(kernel, o, problem, view=view, precision=precision)
     assert result is not None, "refused"
     expected = expect_pass(kernel.pass_, o, problem)
     for same in (torch.isnan, torch.isposinf, torch.isneginf):
         assert torch.equal(same(result.value), same(expected.value)), same.__name__
     finite = expected.value.isfinite()
-    error, bound = (result.value.double() - expected.value).abs(), expected.bound(dtype)
+    error, bound = (result.value.double() - expected.value).abs(), expected.bound(dtype, precision)
     assert (error[finite] <= bound[finite]).all()
 
 
@@ -276,7 +283,7 @@ def test_emulated_quads(
     special: float | None,
     data: st.DataObject,
 ) -> None:
-    dtype = torch.float32 if "tf32" in kernel.name else dtype
+    dtype, _ = element_type(kernel, dtype)
     o = operands(problem, dtype, "cpu", seed, views)
     if special is not None:
         changed = data.draw(st.sampled_from([o.input, o.weight]))
@@ -306,7 +313,7 @@ def test_quads_of_rows_that_lie_far_apart(
 ) -> None:
     """Padding is not read, however far away it would be."""
     problem = Problem(*size, 8, 3, 3, padding=(1, 1))
-    dtype = torch.float32 if "tf32" in kernel.name else torch.float16
+    dtype, _ = element_type(kernel, torch.float16)
     o = operands(problem, dtype, "cpu", 0, ("contiguous",) * 3)
     last = sum((n - 1) * stride for n, stride in zip(size, strides, strict=True))
     # Pages that nothing touches take no memory.

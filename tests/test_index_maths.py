@@ -313,14 +313,17 @@ def test_depthwise_threads_form_every_product_once(
     drawn = data.draw(depthwise_problems(kernel.name))
     conv = Convolution((drawn.n or 1, drawn.c, drawn.h, drawn.w), drawn.weight_size, *drawn.geometry)
     device = native.DeviceSpec.cuda(90, sms, 227 << 10)
-    form, dtype = native.depthwise_products, "float32"
+    form, dtype, precision = native.depthwise_products, "float32", "tf32" if "tf32" in kernel.name else "ieee"
     if kernel.name.startswith("depthwise_banded_"):
         form, dtype, channels_last = native.depthwise_banded_products, "float16", False
     elif kernel.name.startswith("depthwise_diagonal_"):
-        form, dtype, channels_last = native.depthwise_diagonal_products, "float16", True
+        form, channels_last = native.depthwise_diagonal_products, True
+        dtype = "float32" if precision == "tf32" else "float16"
     elif kernel.name.endswith("_tma"):
         dtype, channels_last = data.draw(st.sampled_from(["float32", "float16"])), "nhwc" in kernel.name
-    problem = native.ConvProblem(*conv, pass_=kernel.pass_, dtype=dtype, channels_last=channels_last)
+    problem = native.ConvProblem(
+        *conv, pass_=kernel.pass_, dtype=dtype, precision=precision, channels_last=channels_last
+    )
     assume(kernel.why_not(problem, device) is None)
     products = form(problem, kernel, device)
     assert are_same(products, products_by_definition(conv, problem, kernel.pass_))
@@ -334,7 +337,7 @@ BOXED_KERNELS = [k for k in DEPTHWISE_KERNELS if k.name.endswith("_tma") and "_b
 def test_the_copy_engine_is_given_images_only(kernel: native.Kernel) -> None:
     """No batch, or images that all have one address, are no tensors to it."""
     taps = int(next(part for part in kernel.name.split("_") if part[0].isdigit())[0])
-    diagonal = "_diagonal_" in kernel.name
+    diagonal, tf32 = "_diagonal_" in kernel.name, "_tf32_" in kernel.name
     group_channels = group_widths(kernel.name)[0]
     factor = 2 if "s2" in kernel.name else 1
     device = native.DeviceSpec.cuda(90, 132, 227 << 10)
@@ -348,7 +351,8 @@ def test_the_copy_engine_is_given_images_only(kernel: native.Kernel) -> None:
                 (taps // 2, taps // 2),
                 groups=16 // group_channels,
                 pass_=kernel.pass_,
-                dtype="float16" if diagonal else "float32",
+                dtype="float16" if diagonal and not tf32 else "float32",
+                precision="tf32" if tf32 else "ieee",
                 channels_last="nhwc" in kernel.name or diagonal,
                 x_strides=x,
                 y_strides=y,

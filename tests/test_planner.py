@@ -319,8 +319,13 @@ def test_diagonal_kernels_refuse_what_they_cannot_count() -> None:
     kernels = [kernel for kernel in native.kernel_table() if kernel.name.startswith("depthwise_diagonal_")]
     assert {kernel.pass_ for kernel in kernels} == {"fprop", "dgrad", "wgrad"}
     for kernel in kernels:
-        refused = native_problem(problem, kernel.pass_, dtype="float16", channels_last=True)
-        assert kernel.why_not(refused, GPUS[90]), kernel.name
+        width = group_widths(kernel.name)[0]
+        taps, step = int(kernel.name.split("_")[3][0]), 2 if "s2" in kernel.name else 1
+        many = problem.with_(r=taps, s=taps, padding=(taps // 2,) * 2, stride=(step, step), groups=problem.c // width)
+        mode = {"dtype": "float32", "precision": "tf32"} if "tf32" in kernel.name else {"dtype": "float16"}
+        for n, refused in [(1, False), (problem.n, True)]:
+            asked = native_problem(many.with_(n=n), kernel.pass_, channels_last=True, **mode)
+            assert (kernel.why_not(asked, GPUS[90]) is not None) == refused, (kernel.name, n)
 
 
 @pytest.mark.parametrize("pass_", ["fprop", "dgrad"])
@@ -779,6 +784,16 @@ def test_groups_that_lie_side_by_side_are_blocks_beside_a_diagonal(width: int, p
         kernel = native.make_plan(asked, GPUS[arch]).kernel
         assert kernel.startswith(f"depthwise_diagonal_{pass_}_3"), kernel
         assert kernel.endswith("_tma") == (arch == 90), kernel
+
+
+@pytest.mark.parametrize("pass_", ["fprop", "dgrad"])
+@pytest.mark.parametrize("width", [2, 4, 8, 16])
+def test_groups_in_tf32_are_blocks_beside_a_diagonal_where_the_copy_engine_brings_them(width: int, pass_: str) -> None:
+    for size, stride, precision, arch in itertools.product([56, 28], [1, 2], ["tf32", "bf16x3", "ieee"], [80, 90]):
+        problem = Problem(32, 256, size, size, 256, 3, 3, (stride,) * 2, padding=(1, 1), groups=256 // width)
+        asked = native_problem(problem, pass_, precision=precision, channels_last=True)
+        kernel, expected = native.make_plan(asked, GPUS[arch]).kernel, f"depthwise_diagonal_{pass_}_3"
+        assert kernel.startswith(expected) == (arch == 90 and precision == "tf32"), (size, stride, precision, arch, kernel)
 
 
 @pytest.mark.parametrize("pass_", PASSES)

@@ -143,6 +143,7 @@ Launcher float_launcher(const KernelEntry& kernel) {
   switch (kernel.family) {
     case KernelFamily::kDepthwise: return window_launcher<float>(kernel);
     case KernelFamily::kDepthwiseAny: return depthwise_any_launcher<float>(kernel.line);
+    case KernelFamily::kDepthwiseDiagonal: return depthwise_diagonal_launcher<float>(kernel.line);
     case KernelFamily::kHalo:
       switch (kernel.halo.staging) {
         case HaloStaging::kTma:

@@ -26,6 +26,7 @@ constexpr double kBoxCycles = 250;        // until all warps are done, and it is
 constexpr double kBytesOfBoxes = 640;     // a cycle, that keep warps waiting
 constexpr double kEmptyBoxCycles = 400;   // that has rows of targets alone
 constexpr double kOwnProductCycles = 10;  // until a warp's next one
+constexpr int64_t kMostPixelBytes = 128;  // of a box, a line of the copy engine's pattern of banks
 
 // Padding as a window sees it that slides over the filter: dgrad of stride 1 does so with the last tap first.
 Pair padding_of(const DepthwiseDiagonalConfig& config, const ConvProblem& a) {
@@ -68,12 +69,12 @@ DiagonalBoxes boxes_of(const DepthwiseDiagonalConfig& config, const ConvProblem&
                        const DepthwiseDiagonalTiling& tiling) {
   constexpr int32_t kPattern = 8;  // pixels after which the copy engine's order of banks repeats
   DiagonalBoxes boxes{};
-  boxes.pixel_bytes = tiling.chunks * kChunkBytes;
+  boxes.pixel_bytes = tiling.chunks * config.chunk_bytes();
   boxes.plane_pixels = round_up(ceil_div(config.staged(1, tiling.groups).columns, config.planes()), kPattern);
   boxes.plane_bytes = config.box_rows * boxes.row_bytes();
   boxes.stage_bytes = round_up(config.planes() * boxes.plane_bytes, 1024);
   boxes.target_row_bytes = kDiagonalColumns * tiling.groups * boxes.pixel_bytes;
-  boxes.filter_bytes = static_cast<int32_t>(kChunkBytes * a.c_per_group() * a.r * a.s);
+  boxes.filter_bytes = static_cast<int32_t>(config.chunk_bytes() * a.c_per_group() * a.r * a.s);
   boxes.targets_bytes = std::max(kDiagonalTargetBoxes * config.box_targets() * boxes.target_row_bytes,
                                  tiling.chunks * boxes.filter_bytes);
   return boxes;
@@ -151,9 +152,10 @@ double boxed_memory_us(const DepthwiseDiagonalConfig& config, const ConvProblem&
   const Side from = source_side(a), to = target_side(a);
   const double rows = double(runs_of(a, tiling.run_rows)) * double(rows_read(config, a, tiling.run_rows));
   const double pixels = double(a.n) * (std::max(rows, double(from.h)) * double(from.w) + double(to.h) * double(to.w));
-  const double bytes = pixels * double(round_up(chunks_of(a), kChunksReadTogether) * kChunkBytes);
-  const double read_twice = double(round_up(tiling.chunks, kChunksReadTogether)) / tiling.chunks;
-  return bytes * read_twice * (tiling.chunks < kMostDiagonalWarps ? kHalfLines : 1) *
+  const int64_t together = kChunksReadTogether / config.pieces();
+  const double bytes = pixels * double(round_up(chunks_of(a), together) * config.chunk_bytes());
+  const double read_twice = double(round_up(tiling.chunks, together)) / tiling.chunks;
+  return bytes * read_twice * (tiling.chunks * config.chunk_bytes() < kMostPixelBytes ? kHalfLines : 1) *
          (config.transposed() ? kScatteredRows : 1) / (kBoxedBytesPerUsPerSm * device.sm_count);
 }
 
@@ -199,7 +201,8 @@ DepthwiseDiagonalTiling choose_tiling(const DepthwiseDiagonalConfig& config, con
     const auto run_rows = static_cast<int32_t>(round_up(ceil_div(rows, parts), shift));
     for (int32_t chunks = kMostDiagonalWarps; chunks >= 1; --chunks) {
       if (chunks > chunks_of(a) || chunks % config.sources() != 0) continue;
-      if (config.boxed() && (chunks & (chunks - 1)) != 0) continue;  // rows of the copy engine's patterns
+      // Rows of the copy engine's patterns.
+      if (config.boxed() && ((chunks & (chunks - 1)) != 0 || chunks * config.chunk_bytes() > kMostPixelBytes)) continue;
       for (int32_t groups = kMostDiagonalWarps / chunks; groups >= 1; --groups) {
         DepthwiseDiagonalTiling tiling{chunks, groups, run_rows};
         if (config.boxed()) tiling.shares = choose_shares(config, a, tiling, device);
@@ -228,8 +231,10 @@ const char* diagonal_boxes_why_not(const DepthwiseDiagonalConfig& config, const 
                                    const DeviceSpec& device) {
   if (!config.boxed()) return nullptr;
   if (device.arch != 90) return "needs compute capability 9.0";
-  auto readable = [](const Side& side) {
-    return copies(side.n, side.stride.n) && copies(side.h, side.stride.h) && copies(side.w, side.stride.w);
+  const int64_t bytes = element_size(problem.dtype);
+  auto readable = [&](const Side& side) {
+    return copies(side.n, side.stride.n, bytes) && copies(side.h, side.stride.h, bytes) &&
+           copies(side.w, side.stride.w, bytes);
   };
   if (problem.n < 1 || !readable(source_side(problem)) || !readable(target_side(problem))) {
     return "is read and stored by the copy engine: needs images, and strides that it takes";
@@ -239,19 +244,21 @@ const char* diagonal_boxes_why_not(const DepthwiseDiagonalConfig& config, const 
 
 TensorMapSpec diagonal_map(const Side& side, int64_t channels, const uint32_t (&box)[4], uint32_t column_step,
                            int32_t pixel_bytes) {
+  const int64_t element_bytes = pixel_bytes / box[0];
   auto dimension = [](int64_t v) { return static_cast<uint64_t>(v); };
   return {{dimension(channels), dimension(side.w), dimension(side.h), dimension(side.n), 1},
-          {stride_bytes(side.w, side.stride.w), stride_bytes(side.h, side.stride.h),
-           stride_bytes(side.n, side.stride.n), 16},
+          {stride_bytes(side.w, side.stride.w, element_bytes), stride_bytes(side.h, side.stride.h, element_bytes),
+           stride_bytes(side.n, side.stride.n, element_bytes), 16},
           {box[0], box[1], box[2], box[3], 1},
           {1, column_step, 1, 1, 1},
-          pixel_bytes > kChunkBytes ? pixel_bytes : 0};
+          pixel_bytes > kPieceBytes ? pixel_bytes : 0};
 }
 
 const char* depthwise_diagonal_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
   const DepthwiseDiagonalConfig& config = entry.depthwise_diagonal;
   if (device.arch < 80) return "needs compute capability 8.0 or newer";
   if (!(entry.dtypes & dtype_bit(problem.dtype))) return "is not compiled for this dtype";
+  if (problem.dtype == DType::kFloat32 && problem.precision != Precision::kTf32) return "rounds operands to TF32";
   if (const char* why_not = diagonal_groups_why_not(config, problem)) return why_not;
   if (problem.dilation != kUnitStep) return "takes no dilation";
   if (problem.stride != Pair{config.stride, config.stride}) return "is compiled for another stride";
@@ -332,8 +339,11 @@ DiagonalMaps depthwise_diagonal_maps(const Plan& plan, const ConvProblem& proble
   const auto columns = static_cast<uint32_t>(box_columns(config, problem, tiling));
   const auto rows = static_cast<uint32_t>(config.box_rows);
   const auto target_columns = static_cast<uint32_t>(kDiagonalColumns * tiling.groups);
-  return {diagonal_map(source_side(problem), problem.c, {channels, columns, rows, 1}, step, boxes.pixel_bytes),
-          diagonal_map(target_side(problem), problem.c, {channels, target_columns, 1, 1}, 1, boxes.pixel_bytes)};
+  DiagonalMaps maps{
+      diagonal_map(source_side(problem), problem.c, {channels, columns, rows, 1}, step, boxes.pixel_bytes),
+      diagonal_map(target_side(problem), problem.c, {channels, target_columns, 1, 1}, 1, boxes.pixel_bytes)};
+  maps.target.exact = true;  // float32 is rounded on its way to operands alone
+  return maps;
 }
 
 }  // namespace fastconv

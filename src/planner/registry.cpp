@@ -125,7 +125,7 @@ std::vector<KernelEntry> build_table() {
   line = 0;
   auto add_diagonal = [&](const char* name, Pass pass, DepthwiseDiagonalConfig config, unsigned dtypes) {
     if (!config.computes(pass)) return;
-    const int32_t positions = kReadPositions * config.reads();
+    const int32_t positions = config.read_positions() * config.reads();
     KernelEntry entry{name,
                       pass,
                       true,
@@ -138,7 +138,8 @@ std::vector<KernelEntry> build_table() {
   };
 #define DEPTHWISE_DIAGONAL_KERNEL(name, kind, taps, stride, ahead, warps, box_rows, chunks, dtypes)          \
   {                                                                                                          \
-    const DepthwiseDiagonalConfig config{DepthwiseKind::kind, taps, stride, ahead, warps, box_rows, chunks}; \
+    const DepthwiseDiagonalConfig config{                                                                    \
+        DepthwiseKind::kind, taps, stride, ahead, warps, box_rows, chunks, (dtypes) == kF32 ? 4 : 2};        \
     add_diagonal("depthwise_diagonal_fprop_" #name, Pass::kFprop, config, dtypes);                           \
     add_diagonal("depthwise_diagonal_dgrad_" #name, Pass::kDgrad, config, dtypes);                           \
     add_diagonal("depthwise_diagonal_wgrad_" #name, Pass::kWgrad, config, dtypes);                           \

@@ -468,7 +468,7 @@ Products depthwise_diagonal_products(const ConvProblem& problem, const KernelEnt
   Products products;
   auto add_row = [&](const DiagonalBlock& block, int32_t h, int32_t to_h, int32_t r) {
     for (int32_t pair = 0; pair < kPairs * plan.depthwise_diagonal.groups; ++pair) {
-      for (int32_t i = 0; i < kPairColumns * kReadPositions * config.reads(); ++i) {
+      for (int32_t i = 0; i < kPairColumns * config.read_positions() * config.reads(); ++i) {
         const int32_t target = i % kPairColumns, position = i / kPairColumns;
         const int32_t staged = pair * config.advance() + position, s = diagonal_tap(config, params, position, target);
         if (staged >= params.staged.columns) throw std::runtime_error("a column that is not staged");

@@ -9,6 +9,7 @@
 #include "fastconv/tile/depthwise_definition.cuh"
 #include "fastconv/tile/element.cuh"
 #include "fastconv/tile/kept.cuh"
+#include "fastconv/tile/split.h"
 #include "fastconv/tile/stage_pixel_rows.cuh"
 
 namespace fastconv {
@@ -24,6 +25,16 @@ template <DepthwiseDiagonalConfig kConfig>
 __device__ __forceinline__ int32_t first_source(int32_t chunk) {
   return chunk / kConfig.sources() * kConfig.sources();
 }
+
+// Elements of the filter as they are loaded: of 16 bits none is converted.
+template <typename T>
+using FilterBits = std::conditional_t<sizeof(T) == 2, uint16_t, T>;
+
+// A word of an operand: two channels of 16 bits, or one that is rounded to TF32.
+__device__ __forceinline__ uint32_t filter_word(const uint16_t* tap, int64_t channel_step) {
+  return *tap | uint32_t{tap[channel_step]} << 16;
+}
+__device__ __forceinline__ uint32_t filter_word(const float* tap, int64_t) { return to_tf32(*tap); }
 
 // Rows of the filter, whose chunk 0 begins at `filter`, as operands: lane i has the diagonal of channel i / 4 in
 // positions i % 4 / 2 and two after that, for both targets of a pair. Neighbouring lanes have halves of a position's
@@ -43,7 +54,7 @@ __device__ __forceinline__ uint32_t load_diagonals(const DepthwiseDiagonalParams
   for (int i = 0; i < kConfig.products(); ++i) {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      const int32_t s = diagonal_tap(kConfig, params, kReadPositions * i + position + j / 2 * 2, j % 2);
+      const int32_t s = diagonal_tap(kConfig, params, kReadPieces * i + position + j / 2 * 2, j % 2);
       const bool exists = mine && s >= 0 && s < params.taps_w;
       const uint16_t* tap = filter + s * strides.w;
 #pragma unroll
@@ -56,32 +67,36 @@ __device__ __forceinline__ uint32_t load_diagonals(const DepthwiseDiagonalParams
   return not_finite;
 }
 
-// The same of groups: a product has two positions, and lane i channels 2 * (i % 4) and the next of each, for target
-// channel i / 4. Operands are those of the first source, then those of the second.
+// The same of groups: a product has two pieces of 16 bytes of each pair, which are two positions or, of float32, two
+// halves of a chunk, and lane i words i % 4 of each, for target channel i / 4. Operands are those of the first source,
+// then those of the second.
 template <typename T, DepthwiseDiagonalConfig kConfig>
-__device__ __forceinline__ uint32_t load_group_blocks(const DepthwiseDiagonalParams& params, const uint16_t* filter,
-                                                      int32_t chunk,
+__device__ __forceinline__ uint32_t load_group_blocks(const DepthwiseDiagonalParams& params,
+                                                      const FilterBits<T>* filter, int32_t chunk,
                                                       uint32_t (&blocks)[kConfig.taps][kConfig.operands()][4]) {
+  constexpr int kPieces = kConfig.pieces(), kOfWord = 4 / sizeof(T);
   const auto lane = static_cast<int32_t>(threadIdx.x % 32);
-  const int32_t channel = chunk * kChunk + lane / 4, first = first_source<kConfig>(chunk) * kChunk + lane % 4 * 2;
+  const int32_t channel = chunk * kChunk + lane / 4, first = first_source<kConfig>(chunk) * kChunk + lane % 4 * kOfWord;
   const ReducedChannels channels = reduced_channels(params, channel);
   uint32_t not_finite = 0;
 #pragma unroll
   for (int i = 0; i < kConfig.operands(); ++i) {
-    const int32_t source = first + i / kConfig.products() * kChunk;
-    const bool mine = params.first_of_group(source) == params.first_of_group(channel);
-    const uint16_t* from = filter + channels.filter + (source - params.first_of_group(source)) * channels.filter_step;
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       if (j >= 2 && kConfig.is_half(i)) continue;
-      const int32_t s = diagonal_tap(kConfig, params, 2 * (i % kConfig.products()) + j / 2, j % 2);
+      const int piece = 2 * (i % kConfig.products()) + j / 2;
+      const int32_t source = first + i / kConfig.products() * kChunk + piece % kPieces * 4;
+      const bool mine = params.first_of_group(source) == params.first_of_group(channel);
+      const int32_t s = diagonal_tap(kConfig, params, piece / kPieces, j % 2);
       const bool exists = mine && s >= 0 && s < params.taps_w;
-      const uint16_t* tap = from + s * params.filter_strides.w;
+      const FilterBits<T>* tap = filter + channels.filter +
+                                 (source - params.first_of_group(source)) * channels.filter_step +
+                                 s * params.filter_strides.w;
 #pragma unroll
       for (int r = 0; r < kConfig.taps; ++r, tap += params.filter_strides.h) {
-        uint32_t& pair = blocks[r][i][j];
-        pair = exists && r < params.taps_h ? *tap | uint32_t{tap[channels.filter_step]} << 16 : 0;
-        not_finite = add_zeros<T>(pair, not_finite);
+        uint32_t& word = blocks[r][i][j];
+        word = exists && r < params.taps_h ? filter_word(tap, channels.filter_step) : 0;
+        not_finite = add_zeros<T>(word, not_finite);
       }
     }
     if (kConfig.boxed()) __syncwarp();  // all loads at once would take more registers than there are
@@ -90,11 +105,14 @@ __device__ __forceinline__ uint32_t load_group_blocks(const DepthwiseDiagonalPar
 }
 
 template <typename T, DepthwiseDiagonalConfig kConfig>
-__device__ __forceinline__ uint32_t load_operands(const DepthwiseDiagonalParams& params, const uint16_t* filter,
+__device__ __forceinline__ uint32_t load_operands(const DepthwiseDiagonalParams& params, const FilterBits<T>* filter,
                                                   int32_t chunk,
                                                   uint32_t (&operands)[kConfig.taps][kConfig.operands()][4]) {
-  if constexpr (kConfig.groups()) return load_group_blocks<T, kConfig>(params, filter, chunk, operands);
-  return load_diagonals<T, kConfig>(params, filter, chunk, operands);
+  if constexpr (kConfig.groups()) {
+    return load_group_blocks<T, kConfig>(params, filter, chunk, operands);
+  } else {
+    return load_diagonals<T, kConfig>(params, filter, chunk, operands);
+  }
 }
 
 // Product number `index` of a row, by all pixels that are loaded of each source.
@@ -248,7 +266,7 @@ __global__ void __launch_bounds__(32 * kMostDiagonalWarps, Line::kConfig.warps /
       for (int i = 0; i < kSources * kReads; ++i) {
         const int source = i / kReads, read = i % kReads;
         ptx::ldmatrix4<false>(from + at + a * row_bytes + source * params.staged.chunk_bytes() +
-                                  read * (kReadPositions / kAdvance) * kChunkBytes,
+                                  read * (kConfig.read_positions() / kAdvance) * kChunkBytes,
                               pixels[source][read]);
       }
       // The oldest targets are done, and the others move up, with the first of a row's products.

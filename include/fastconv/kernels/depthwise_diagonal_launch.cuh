@@ -15,9 +15,11 @@
 namespace fastconv {
 
 // One line of the .def as a type: nvcc knows no kernels whose template arguments are objects.
-template <DepthwiseKind kKind, int kTaps, int kStride, int kAhead, int kWarps, int kBoxRows, int kGroupChunks>
+template <DepthwiseKind kKind, int kTaps, int kStride, int kAhead, int kWarps, int kBoxRows, int kGroupChunks,
+          int kElementBytes>
 struct DepthwiseDiagonalLine {
-  static constexpr DepthwiseDiagonalConfig kConfig{kKind, kTaps, kStride, kAhead, kWarps, kBoxRows, kGroupChunks};
+  static constexpr DepthwiseDiagonalConfig kConfig{kKind,    kTaps,        kStride,      kAhead, kWarps,
+                                                   kBoxRows, kGroupChunks, kElementBytes};
 };
 
 template <typename Kernel, typename Params>
@@ -64,9 +66,10 @@ constexpr Launcher depthwise_diagonal_launcher_of() {
 template <typename T>
 Launcher depthwise_diagonal_launcher(int line) {
   static constexpr Launcher kLaunchers[] = {
-#define DEPTHWISE_DIAGONAL_KERNEL(name, kind, taps, stride, ahead, warps, box_rows, chunks, dtypes) \
-  depthwise_diagonal_launcher_of<                                                                   \
-      T, DepthwiseDiagonalLine<DepthwiseKind::kind, taps, stride, ahead, warps, box_rows, chunks>, dtypes>(),
+#define DEPTHWISE_DIAGONAL_KERNEL(name, kind, taps, stride, ahead, warps, box_rows, chunks, dtypes)             \
+  depthwise_diagonal_launcher_of<                                                                               \
+      T, DepthwiseDiagonalLine<DepthwiseKind::kind, taps, stride, ahead, warps, box_rows, chunks, sizeof(T)>, \
+      dtypes>(),
 #include "../../../src/launch/configs/depthwise_diagonal.def"
 #undef DEPTHWISE_DIAGONAL_KERNEL
   };

@@ -1,5 +1,5 @@
-// Depthwise convolution of 16-bit elements, and of narrow groups, by products with diagonal matrices for sm_90a: as
-// depthwise_diagonal, but the copy engine brings rows of the source in boxes and stores those of targets, so that a
+// Depthwise convolution of 16-bit elements, and of narrow groups, also in TF32, by products with diagonal matrices for
+// sm_90a: as depthwise_diagonal, but the copy engine brings rows of the source in boxes and stores those of targets, so that a
 // warp multiplies a few rows without a pause.
 #pragma once
 
@@ -60,6 +60,56 @@ class DiagonalLoads {
   DiagonalUnit unit_;
 };
 
+// Where a warp's row of targets goes in shared memory: lane i has channel i / 4 of both columns of two pairs. In 16 bits
+// its lanes name column i / 8 of pair i % 8, and two channels are stored as a word.
+template <typename T>
+class DiagonalTargets {
+ public:
+  static __device__ int32_t pair(int32_t i) { return i; }  // that column i of a product is
+
+  __device__ DiagonalTargets(const DiagonalBoxes& boxes, uint32_t targets, int32_t column, int32_t chunk) {
+    const auto lane = static_cast<int32_t>(threadIdx.x % 32);
+    column += lane % 8 * kPairColumns + lane / 8 % 2;
+    to_ = kept(targets + boxes.swizzled(column * boxes.pixel_bytes + chunk * kChunkBytes));
+  }
+  // So many bytes further on. Adds all zeros times their values to `not_finite`.
+  __device__ uint32_t store(uint32_t offset, const float (&sum)[4], uint32_t not_finite) const {
+    const uint32_t words[] = {pack2<T>(sum[0], sum[1]), pack2<T>(sum[2], sum[3])};
+    ptx::stmatrix2(to_ + offset, words);
+    return add_zeros<T>(words[1], add_zeros<T>(words[0], not_finite));
+  }
+
+ private:
+  uint32_t to_;
+};
+
+// Of float32 one by one, of pairs that lie in different banks.
+template <>
+class DiagonalTargets<float> {
+ public:
+  static __device__ int32_t pair(int32_t i) { return i / 2 + i % 2 * (kPairs / 2); }
+
+  __device__ DiagonalTargets(const DiagonalBoxes& boxes, uint32_t targets, int32_t column, int32_t chunk) {
+    const auto lane = static_cast<int32_t>(threadIdx.x % 32);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int32_t at = column + pair(lane % 4 * 2 + i % 2) * kPairColumns + i / 2;
+      to_[i] = kept(targets + boxes.swizzled(at * boxes.pixel_bytes + (chunk * kChunk + lane / 4) * 4));
+    }
+  }
+  __device__ uint32_t store(uint32_t offset, const float (&sum)[4], uint32_t not_finite) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      ptx::store_shared_float(to_[i] + offset, sum[i]);
+      not_finite = add_zeros<float>(__float_as_uint(sum[i]), not_finite);
+    }
+    return not_finite;
+  }
+
+ private:
+  uint32_t to_[4];
+};
+
 // Output and input gradient. Warps are chunks of channels, times runs of columns; all are at the same box.
 template <typename T, typename Line>
 __global__ void __launch_bounds__(32 * kMostDiagonalWarps, Line::kConfig.warps / kMostDiagonalWarps)
@@ -74,6 +124,7 @@ __global__ void __launch_bounds__(32 * kMostDiagonalWarps, Line::kConfig.warps /
   constexpr int kBoxRows = kConfig.box_rows, kBoxTargets = kConfig.box_targets(), kOperands = kConfig.operands();
   constexpr int kReads = kConfig.reads(), kSources = kConfig.sources();
   constexpr int kPlanes = kConfig.planes(), kPairPixels = kConfig.advance() / kPlanes;
+  using Targets = DiagonalTargets<T>;
   static_assert(kBoxRows % kStageRows == 0);
   extern __shared__ uint8_t smem_raw[];
   const auto lane = static_cast<int32_t>(threadIdx.x % 32), warps = static_cast<int32_t>(blockDim.x / 32);
@@ -96,7 +147,7 @@ __global__ void __launch_bounds__(32 * kMostDiagonalWarps, Line::kConfig.warps /
   const int32_t chunks = min(params.staged.chunks, params.chunks - share.chunk);
   if (copies) {
     // Filters come with the first box, to where targets will be: lanes want values far apart, one by one.
-    const auto* filter = static_cast<const uint16_t*>(params.filter) - params.first_tap_offset();
+    const auto* filter = static_cast<const FilterBits<T>*>(params.filter) - params.first_tap_offset();
     const int32_t bytes = chunks * params.boxes.filter_bytes;
     ptx::mbarrier_expect(ring.full(), bytes);
     ptx::bulk_load(targets, filter + share.chunk * kChunk * params.filter_strides.n, bytes, ring.full());
@@ -108,24 +159,25 @@ __global__ void __launch_bounds__(32 * kMostDiagonalWarps, Line::kConfig.warps /
   const int32_t own_chunk = min(chunk, chunks - 1);
   const auto* biases = static_cast<const T*>(params.bias);
   const float bias = kept(biases != nullptr ? widen(biases[(share.chunk + own_chunk) * kChunk + lane / 4]) : 0.f);
-  const auto* filter = reinterpret_cast<const uint16_t*>(smem_raw + (targets - ptx::smem_address(smem_raw)));
+  const auto* filter = reinterpret_cast<const FilterBits<T>*>(smem_raw + (targets - ptx::smem_address(smem_raw)));
   uint32_t diagonals[kConfig.taps][kOperands][4];
   ring.wait_full();
   uint32_t not_finite = load_operands<T, kConfig>(params, filter + params.first_tap_offset(), own_chunk, diagonals);
   float none[4] = {bias, bias, bias, bias};
   const uint32_t metadata = kept(diagonal_metadata());
-  // Lane i names the pixel of pair i % 8 in position i / 8 of each load; and of targets column i / 8 of pair i % 8.
+  // Lane i names the pixel of a pair in piece i / 8 of each load.
   uint32_t from[kSources][kReads];
 #pragma unroll
   for (int i = 0; i < kSources * kReads; ++i) {
-    const int32_t position = kReadPositions * (i % kReads) + lane / 8;
-    const int32_t pixel = position / kPlanes + kPairPixels * (kPairs * group + lane % 8), source = i / kReads;
-    const int32_t at = position % kPlanes * params.boxes.plane_bytes + pixel * params.boxes.pixel_bytes +
-                       (first_source<kConfig>(chunk) + source) * kChunkBytes;
+    const int32_t piece = kReadPieces * (i % kReads) + lane / 8, position = piece / kConfig.pieces();
+    const int32_t pair = kPairs * group + Targets::pair(lane % 8), source = i / kReads;
+    const int32_t at = position % kPlanes * params.boxes.plane_bytes +
+                       (position / kPlanes + kPairPixels * pair) * params.boxes.pixel_bytes +
+                       (first_source<kConfig>(chunk) + source) * kConfig.chunk_bytes() +
+                       piece % kConfig.pieces() * kPieceBytes;
     from[source][i % kReads] = kept(ring.data + params.boxes.swizzled(at));
   }
-  const int32_t column = (group * kPairs + lane % 8) * kPairColumns + lane / 8 % 2;
-  const uint32_t to = kept(targets + params.boxes.swizzled(column * params.boxes.pixel_bytes + chunk * kChunkBytes));
+  const Targets to(params.boxes, targets, group * kDiagonalColumns, chunk);
   __syncthreads();  // all have their operands
 
   int32_t target_box = 0;
@@ -142,11 +194,7 @@ __global__ void __launch_bounds__(32 * kMostDiagonalWarps, Line::kConfig.warps /
       auto store = [&](int stage, const float (&done)[kShift][4]) {
 #pragma unroll
         for (int i = 0; i < kShift; ++i) {
-          const float (&sum)[4] = done[i];
-          const uint32_t words[] = {pack2<T>(sum[0], sum[1]), pack2<T>(sum[2], sum[3])};
-          not_finite = add_zeros<T>(words[0], not_finite);
-          not_finite = add_zeros<T>(words[1], not_finite);
-          ptx::stmatrix2(to + (target + (stage * kShift + i) * params.boxes.target_row_bytes), words);
+          not_finite = to.store(target + (stage * kShift + i) * params.boxes.target_row_bytes, done[i], not_finite);
         }
       };
       ring.wait_full();

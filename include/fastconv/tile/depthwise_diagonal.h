@@ -1,5 +1,5 @@
-// Depthwise convolution as matrix products, 16-bit elements whose channels lie side by side. One row of the filter is
-// an operand of 16 rows, 8 channels of two neighbouring targets (a pair), and of as many columns, 8 channels of each
+// Depthwise convolution as matrix products, elements of 16 bits, or float32 rounded to TF32, whose channels lie side by
+// side. One row of the filter is an operand of 16 rows, 8 channels of two neighbouring targets (a pair), and of as many columns, 8 channels of each
 // position: a column of the source that the pair may see. All that it holds are diagonals, one for each target and
 // position, so that half of every four elements are zero for sure and the product takes half the time (PTX ISA,
 // "mma.sp"). The other operand are pixels as they lie: 16 bytes a pixel, the positions of 8 pairs. Of groups of 2, 4 or
@@ -22,10 +22,11 @@
 namespace fastconv {
 
 inline constexpr int32_t kChunk = 8;  // channels
-inline constexpr int32_t kChunkBytes = 16;
+inline constexpr int32_t kPieceBytes = 16;        // of a pixel, that a lane names: a chunk of 16 bits, half of float32's
+inline constexpr int32_t kChunkBytes = kPieceBytes;  // of 16 bits
 inline constexpr int32_t kPairs = 8;              // of a warp
 inline constexpr int32_t kPairColumns = 2;        // targets of a pair
-inline constexpr int32_t kReadPositions = 4;      // of pixels that a warp loads at once
+inline constexpr int32_t kReadPieces = 4;         // that a warp loads of each pair at once
 inline constexpr int32_t kMostDiagonalWarps = 8;  // of a block
 inline constexpr int32_t kDiagonalColumns = kPairs * kPairColumns;
 
@@ -52,7 +53,12 @@ struct DepthwiseDiagonalConfig {
   // Chunks of the source that one of the target sees: where groups have several channels, 1 or 2; otherwise 0, as of
   // most weight gradients, which have the sums of all channels of a chunk in any case.
   int32_t group_chunks = 0;
+  int32_t element_bytes = 2;  // 4: float32, of groups and in boxes alone
 
+  // 16 bytes of a pixel's chunk, and positions that are loaded at once.
+  constexpr int32_t pieces() const { return element_bytes / 2; }
+  constexpr int32_t chunk_bytes() const { return pieces() * kPieceBytes; }
+  constexpr int32_t read_positions() const { return kReadPieces / pieces(); }
   // Rows pass one by one, as in the kernels of multiply-adds.
   constexpr DepthwiseConfig rows() const { return {kind, taps, stride, Lanes::kChannels, kChunk, 1, ahead, 1}; }
   constexpr bool transposed() const { return kind == DepthwiseKind::kTransposed; }
@@ -62,15 +68,16 @@ struct DepthwiseDiagonalConfig {
   constexpr int32_t positions() const {
     return transposed() ? (taps - 1) / stride + 1 : (kPairColumns - 1) * stride + taps;
   }
-  constexpr int32_t reads() const { return (positions() + kReadPositions - 1) / kReadPositions; }
+  constexpr int32_t reads() const { return (positions() + read_positions() - 1) / read_positions(); }
   constexpr bool groups() const { return group_chunks > 0; }
   constexpr int32_t sources() const { return groups() ? group_chunks : 1; }  // chunks
-  // Of a source. Diagonals are half zeros for sure, so that a product takes all that is loaded at once.
-  constexpr int32_t products() const { return groups() ? (positions() + 1) / 2 : reads(); }
+  // Of a source. A product takes two pieces of each pair; diagonals are half zeros for sure, so that it takes all that
+  // is loaded at once.
+  constexpr int32_t products() const { return groups() ? (positions() * pieces() + 1) / 2 : reads(); }
   constexpr int32_t operands() const { return sources() * products(); }  // of a row of the filter
   // Of groups: an odd number of positions leaves the last product one, and half of an operand's words.
   constexpr bool is_half(int32_t operand) const {
-    return groups() && positions() % 2 != 0 && operand % products() == products() - 1;
+    return groups() && positions() * pieces() % 2 != 0 && operand % products() == products() - 1;
   }
   constexpr bool takes_groups_of(int64_t channels) const {
     if (group_chunks == 2) return channels == 2 * kChunk;
@@ -79,7 +86,7 @@ struct DepthwiseDiagonalConfig {
   }
   // For `groups` warps side by side. Positions that products have beyond a pair's are read as well.
   constexpr StagedRow staged(int32_t chunks, int32_t groups) const {
-    return {advance(), advance() * (kPairs * groups - 1) + kReadPositions * reads(), chunks};
+    return {advance(), advance() * (kPairs * groups - 1) + read_positions() * reads(), chunks};
   }
   // Columns that each thread of a block copies, at most.
   constexpr int32_t copies() const { return static_cast<int32_t>(ceil_div(staged(1, 1).columns, 32)); }
@@ -95,7 +102,7 @@ struct DepthwiseDiagonalConfig {
 
 // Where byte `offset` of a stage lies in it, whose pixels have so many bytes: the copy engine's order of banks.
 FASTCONV_HOST_DEVICE constexpr uint32_t diagonal_swizzled(uint32_t offset, int32_t pixel_bytes) {
-  return offset ^ (offset >> 3 & static_cast<uint32_t>(pixel_bytes - kChunkBytes));
+  return offset ^ (offset >> 3 & static_cast<uint32_t>(pixel_bytes - kPieceBytes));
 }
 
 // What the copy engine moves for a block, as it lies in shared memory: pixels of the block's channels, of the source in

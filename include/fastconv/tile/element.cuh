@@ -43,7 +43,7 @@ __device__ __forceinline__ uint32_t pack2<__nv_bfloat16>(float low, float high) 
   return *reinterpret_cast<const uint32_t*>(&value);
 }
 
-// `sum` and two values of 16 bits times zero: 0 as long as all were finite, NaNs afterwards.
+// `sum` and the values of a word times zero: 0 as long as all were finite, NaNs afterwards.
 template <typename T>
 __device__ __forceinline__ uint32_t add_zeros(uint32_t values, uint32_t sum);
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800  // which have these for bfloat16
@@ -61,6 +61,11 @@ __device__ __forceinline__ uint32_t add_zeros<__nv_bfloat16>(uint32_t values, ui
   return *reinterpret_cast<const uint32_t*>(&zeros);
 }
 #endif
+// Of one float.
+template <>
+__device__ __forceinline__ uint32_t add_zeros<float>(uint32_t value, uint32_t sum) {
+  return __float_as_uint(fmaf(__uint_as_float(value), 0.f, __uint_as_float(sum)));
+}
 
 // An access of kBytes as words: what is loaded must not be touched before it is needed, not even to take elements
 // apart.
