@@ -212,6 +212,7 @@ NCHW = {
     "channels that no row is full of": Problem(2, 35, 12, 12, 43, 3, 3, padding=(1, 1)),
     "pairs of pixels that lie aligned": Problem(2, 38, 9, 10, 38, 3, 3, padding=(1, 1)),
     "groups": Problem(2, 96, 9, 11, 192, 3, 3, groups=3),
+    "narrow groups, strided": Problem(2, 48, 12, 16, 48, 3, 3, stride=(2, 2), padding=(1, 1), groups=12),
     "pointwise": Problem(5, 128, 7, 7, 64, 1, 1),
     "pointwise, every second plane 8 bytes beside 16": Problem(70, 72, 14, 14, 264, 1, 1, bias=True),
     "the same in groups, fewer pixels than a tile": Problem(3, 132, 2, 34, 144, 1, 1, groups=2),

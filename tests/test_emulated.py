@@ -336,6 +336,56 @@ def test_quads_of_rows_that_lie_far_apart(
     reference.assert_right(y, expect_pass("fprop", o, problem), kernel.name, "tf32")
 
 
+@st.composite
+def planes_problems(draw: st.DrawFn, kernel: str) -> Problem:
+    """Groups that kernels of planes take; none is refused."""
+    stride, words = 2 if "s2" in kernel else 1, "tf32" not in kernel
+    width, c, padding = draw(st.sampled_from([2, 4, 8])), draw(st.sampled_from([8, 16, 24])), draw(st.integers(0, 4))
+    h = max(draw(st.integers(1, 24)), 3 - 2 * padding)
+    w = draw(st.one_of(st.integers(1, 20), st.sampled_from([63, 64, 65, 127, 128]) if c == 8 else st.integers(1, 8)))
+    w *= stride if not words else 2 * stride
+    w = min(w, 128 * stride)
+    if stride == 2 and not words:
+        w -= draw(st.integers(0, 1))
+    return Problem(draw(st.integers(1, 5)), c, h, w, c, 3, 3, (stride, stride), (padding, 1), groups=c // width)
+
+
+@pytest.mark.parametrize(
+    "kernel", [pytest.param(kernel, id=kernel.name) for kernel in ALL_KERNELS if "grouped_planes" in kernel.name]
+)
+@given(
+    data=st.data(),
+    half=st.sampled_from(HALF),
+    seed=st.integers(0, 2**31),
+    sms=st.sampled_from([1, 4, 132]),
+    haste=st.booleans(),
+    weight_view=st.sampled_from(["contiguous", "channels_last", "transposed"]),
+    special=st.sampled_from([None, None, math.inf, math.nan]),
+)
+@settings(max_examples=60)
+def test_emulated_planes_of_groups(
+    kernel: native.Kernel,
+    data: st.DataObject,
+    half: torch.dtype,
+    seed: int,
+    sms: int,
+    haste: bool,
+    weight_view: str,
+    special: float | None,
+) -> None:
+    problem, (dtype, precision) = data.draw(planes_problems(kernel.name)), element_type(kernel, half)
+    o = operands(problem, dtype, "cpu", seed, ("contiguous",) * 3)
+    if special is not None:
+        changed = data.draw(st.sampled_from([o.input, o.grad_output]))
+        changed[tuple(data.draw(st.integers(0, size - 1)) for size in changed.shape)] = special
+    result = run(kernel, o, problem, sms, haste, weight_view, precision)
+    assert result is not None, "refused"
+    expected = expect_pass("wgrad", o, problem)
+    if special is None:
+        reference.assert_right(result.value, expected, kernel.name, precision)
+    assert torch.equal(result.value.isfinite(), expected.value.isfinite())
+
+
 EMBED = [pytest.param(kernel, id=kernel.name) for kernel in ALL_KERNELS if kernel.name.startswith("embed_")]
 
 

@@ -793,7 +793,13 @@ def test_groups_in_tf32_are_blocks_beside_a_diagonal_where_the_copy_engine_bring
         problem = Problem(32, 256, size, size, 256, 3, 3, (stride,) * 2, padding=(1, 1), groups=256 // width)
         asked = native_problem(problem, pass_, precision=precision, channels_last=True)
         kernel, expected = native.make_plan(asked, GPUS[arch]).kernel, f"depthwise_diagonal_{pass_}_3"
-        assert kernel.startswith(expected) == (arch == 90 and precision == "tf32"), (size, stride, precision, arch, kernel)
+        assert kernel.startswith(expected) == (arch == 90 and precision == "tf32"), (
+            size,
+            stride,
+            precision,
+            arch,
+            kernel,
+        )
 
 
 @pytest.mark.parametrize("pass_", PASSES)

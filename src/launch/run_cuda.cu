@@ -132,6 +132,7 @@ Launcher half_launcher(const KernelEntry& kernel) {
     case KernelFamily::kHalo: return half_halo_launcher<T>(kernel);
     case KernelFamily::kWgrad: return half_wgrad_launcher<T>(kernel);
     case KernelFamily::kGrouped: return grouped_launcher<T>(kernel.line);
+    case KernelFamily::kGroupedPlanes: return grouped_planes_launcher<T>(kernel.line);
     case KernelFamily::kMma: return mma_launcher<T>(kernel.line);
     case KernelFamily::kQuads: return quads_launcher<T>(kernel.line);
     case KernelFamily::kEmbed: return embed_launcher<T>(kernel.line);
@@ -155,6 +156,7 @@ Launcher float_launcher(const KernelEntry& kernel) {
       }
     case KernelFamily::kWgrad: return float_wgrad_launcher(kernel);
     case KernelFamily::kGrouped: return grouped_launcher<float>(kernel.line);
+    case KernelFamily::kGroupedPlanes: return grouped_planes_launcher<float>(kernel.line);
     case KernelFamily::kStem: return stem_launcher(kernel.line);
     case KernelFamily::kQuads: return quads_launcher<float>(kernel.line);
     case KernelFamily::kEmbed: return embed_launcher<float>(kernel.line);

@@ -2,6 +2,8 @@
 
 #include <numeric>
 
+#include "fastconv/core/integers.h"
+
 namespace fastconv {
 namespace {
 
@@ -28,6 +30,15 @@ bool filters_copyable(const ConvProblem& problem) {
   const int64_t last =
       (problem.c_per_group() - 1) * strides.c + (problem.r - 1) * strides.h + (problem.s - 1) * strides.w;
   return strides.n == values && last < values && problem.w_align >= 16;
+}
+
+bool planes_copyable(const Side& side, int64_t channels, DType dtype) {
+  const int64_t unit = 16 / element_size(dtype), plane = side.h * side.w, image = channels * plane;
+  if (side.stride.w != 1 || (side.h > 1 && side.stride.h != side.w) || side.align < 16) return false;
+  const bool dense = (channels == 1 || side.stride.c == plane) && (side.n == 1 || side.stride.n == image);
+  const bool planes = plane % unit == 0 && keeps_multiples(side.stride.n, side.n, unit) &&
+                      keeps_multiples(side.stride.c, channels, unit);
+  return planes || (dense && side.n * image % unit == 0);
 }
 
 // A single column too needs its stride: images of one pixel may become a row of pixels, see flatten().

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "fastconv/core/integers.h"
+#include "fastconv/planner/copies.h"
 #include "fastconv/planner/cost_model.h"
 #include "fastconv/planner/sides.h"
 
@@ -66,16 +67,6 @@ int64_t tiles_of_run(const DepthwiseBandedConfig& config, const ConvProblem& a) 
 }
 
 int64_t row_bytes(const Side& side) { return 2 * side.w; }
-// Whether rows follow each other without a gap and their units of 16 bytes, as which they are copied, lie in the
-// tensor: planes are multiples of those, or all planes together.
-bool stageable(const Side& side, const ConvProblem& a, int64_t channels) {
-  const int64_t plane = side.h * side.w, image = channels * plane;
-  if (side.stride.w != 1 || (side.h > 1 && side.stride.h != side.w) || side.align < 16) return false;
-  const bool dense = (channels == 1 || side.stride.c == plane) && (a.n == 1 || side.stride.n == image);
-  const bool planes =
-      plane % 8 == 0 && keeps_multiples(side.stride.n, a.n, 8) && keeps_multiples(side.stride.c, channels, 8);
-  return planes || (dense && a.n * image % 8 == 0);
-}
 
 int64_t tile_images(const DepthwiseBandedConfig& config, const ConvProblem& a) {
   return std::clamp<int64_t>(kBandedTile / row_blocks(config, a), 1, std::max<int64_t>(1, a.n));
@@ -209,11 +200,11 @@ const char* depthwise_banded_why_not(const KernelEntry& entry, const ConvProblem
   if (!aligned(from, problem, source_channels, config.word()) || !aligned(to, problem, channels, config.word())) {
     return "reads words: needs aligned rows of even length";
   }
-  if (config.staged() && !stageable(from, problem, source_channels)) {
+  if (config.staged() && !planes_copyable(from, source_channels, problem.dtype)) {
     return "copies rows at once: needs planes without gaps, all or each a multiple of 16 bytes";
   }
   const bool wgrad = problem.pass == Pass::kWgrad;
-  if (config.staged() && wgrad && !stageable(to, problem, channels)) {
+  if (config.staged() && wgrad && !planes_copyable(to, channels, problem.dtype)) {
     return "copies rows at once: needs planes of the output's gradient without gaps";
   }
   // A warp of the weight gradient has its rows alone.

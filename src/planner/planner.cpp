@@ -138,6 +138,9 @@ std::ostream& operator<<(std::ostream& out, const Plan& plan) {
     }
   }
   if (plan.kernel->family == KernelFamily::kGrouped) out << " " << plan.grouped;
+  if (plan.kernel->family == KernelFamily::kGroupedPlanes) {
+    out << " tiles of " << plan.grouped_planes.images << " images, " << plan.grouped_planes.run_rows << " rows";
+  }
   if (plan.kernel->family == KernelFamily::kStem) out << " " << plan.stem;
   if (plan.kernel->family == KernelFamily::kQuads) out << " " << plan.quads;
   if (plan.kernel->family == KernelFamily::kEmbed) out << " " << plan.embed;

@@ -10,6 +10,7 @@
 #include "fastconv/planner/direct_family.h"
 #include "fastconv/planner/embed_family.h"
 #include "fastconv/planner/grouped_family.h"
+#include "fastconv/planner/grouped_planes_family.h"
 #include "fastconv/planner/halo_family.h"
 #include "fastconv/planner/im2col_family.h"
 #include "fastconv/planner/mma_family.h"
@@ -136,14 +137,14 @@ std::vector<KernelEntry> build_table() {
     entry.depthwise_diagonal = config;
     table.push_back(entry);
   };
-#define DEPTHWISE_DIAGONAL_KERNEL(name, kind, taps, stride, ahead, warps, box_rows, chunks, dtypes)          \
-  {                                                                                                          \
-    const DepthwiseDiagonalConfig config{                                                                    \
-        DepthwiseKind::kind, taps, stride, ahead, warps, box_rows, chunks, (dtypes) == kF32 ? 4 : 2};        \
-    add_diagonal("depthwise_diagonal_fprop_" #name, Pass::kFprop, config, dtypes);                           \
-    add_diagonal("depthwise_diagonal_dgrad_" #name, Pass::kDgrad, config, dtypes);                           \
-    add_diagonal("depthwise_diagonal_wgrad_" #name, Pass::kWgrad, config, dtypes);                           \
-    ++line;                                                                                                  \
+#define DEPTHWISE_DIAGONAL_KERNEL(name, kind, taps, stride, ahead, warps, box_rows, chunks, dtypes)             \
+  {                                                                                                             \
+    const DepthwiseDiagonalConfig config{DepthwiseKind::kind,     taps, stride, ahead, warps, box_rows, chunks, \
+                                         (dtypes) == kF32 ? 4 : 2};                                             \
+    add_diagonal("depthwise_diagonal_fprop_" #name, Pass::kFprop, config, dtypes);                              \
+    add_diagonal("depthwise_diagonal_dgrad_" #name, Pass::kDgrad, config, dtypes);                              \
+    add_diagonal("depthwise_diagonal_wgrad_" #name, Pass::kWgrad, config, dtypes);                              \
+    ++line;                                                                                                     \
   }
 #include "../launch/configs/depthwise_diagonal.def"
 #undef DEPTHWISE_DIAGONAL_KERNEL
@@ -203,6 +204,18 @@ std::vector<KernelEntry> build_table() {
   add_grouped("grouped_wgrad_" #name, Pass::kWgrad, {GroupedOperands::operands, filters}, dtypes), ++line;
 #include "../launch/configs/grouped.def"
 #undef GROUPED_KERNEL
+  line = 0;
+  auto add_planes = [&](const char* name, GroupedPlanesConfig config, unsigned dtypes) {
+    const TileShape tile{kPlanes, kPlanes * kPlanesTaps * kPlanesTaps, kPlanesColumns};
+    KernelEntry entry{name, Pass::kWgrad, true, tile, grouped_planes_why_not, grouped_planes_plan};
+    entry.dtypes = dtypes, entry.family = KernelFamily::kGroupedPlanes, entry.line = line++;
+    entry.grouped_planes = config;
+    table.push_back(entry);
+  };
+#define GROUPED_PLANES_KERNEL(name, stride, warps, dtypes) \
+  add_planes("grouped_planes_wgrad_" #name, {stride, warps}, dtypes);
+#include "../launch/configs/grouped_planes.def"
+#undef GROUPED_PLANES_KERNEL
   line = 0;
   auto add_stem = [&](const char* name, Pass pass, StemConfig config) {
     const bool wgrad = pass == Pass::kWgrad;

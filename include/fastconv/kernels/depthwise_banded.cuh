@@ -51,7 +51,7 @@ __device__ __forceinline__ void copy(const float (&from)[4], float (&to)[4]) {
 // Output and input gradient: a warp's rows of the source, the first ones on their way, become targets.
 template <typename T, typename Line, typename Source, typename Row>
 __device__ __forceinline__ void convolve_rows(const DepthwiseBandedParams& params, const BandedTile& tile,
-                                              const BandedLane<Line::kConfig>& lane, const BandedSpan& rows,
+                                              const BandedLane<Line::kConfig>& lane, const RowSpan& rows,
                                               int32_t outputs, Source& source, Row (&queue)[Line::kConfig.ahead],
                                               uint32_t (&bands)[Line::kConfig.taps][Line::kConfig.words()]) {
   constexpr DepthwiseBandedConfig kConfig = Line::kConfig;
@@ -105,7 +105,7 @@ __device__ __forceinline__ void convolve_rows(const DepthwiseBandedParams& param
 
 // A tile's rows that a warp sees.
 template <DepthwiseBandedConfig kConfig>
-__device__ __forceinline__ BandedSpan seen_rows(const DepthwiseBandedParams& params, const BandedTile& tile,
+__device__ __forceinline__ RowSpan seen_rows(const DepthwiseBandedParams& params, const BandedTile& tile,
                                                 int32_t outputs) {
   constexpr DepthwiseConfig kRows = kConfig.rows();
   return {params.first_row(kConfig, tile.row), kRows.seen(outputs), params.source_h, kRows.rows_a_shift()};
@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(32) depthwise_banded(const __grid_constant__ D
   constexpr DepthwiseBandedConfig kConfig = Line::kConfig;
   const BandedTile tile = banded_tile(params, static_cast<int32_t>(blockIdx.x));
   const int32_t outputs = min(params.run_rows, params.target_h - tile.row);
-  const BandedSpan rows = seen_rows<kConfig>(params, tile, outputs);
+  const RowSpan rows = seen_rows<kConfig>(params, tile, outputs);
   const BandedLane<kConfig> lane(params, tile);
   auto source = lane.windows(params, tile, rows);
   typename BandedLane<kConfig>::Windows::Row queue[kConfig.ahead];
@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(32 * kBandedMostWarps)
   const int32_t warp = __shfl_sync(0xffffffffu, static_cast<int32_t>(threadIdx.x / 32), 0);
   const BandedTile tile = banded_tile(params, static_cast<int32_t>(blockIdx.x) * warps + warp);
   const int32_t outputs = min(params.run_rows, params.target_h - tile.row);
-  const BandedSpan rows = seen_rows<kConfig>(params, tile, outputs);
+  const RowSpan rows = seen_rows<kConfig>(params, tile, outputs);
   const StagedTensor staged = Lane::staged_source(params, tile);
   if (warp == 0) {
     const auto image = static_cast<int32_t>(threadIdx.x);
@@ -204,7 +204,7 @@ __global__ void __launch_bounds__(kBandedThreads)
   const BandedTile tile = banded_tile(params, channel, index);
 
   const int32_t outputs = min(kBandedRows, params.target_h - tile.row);
-  const BandedSpan rows(params.first_row(kConfig, tile.row), outputs + params.taps_h - 1, params.source_h);
+  const RowSpan rows(params.first_row(kConfig, tile.row), outputs + params.taps_h - 1, params.source_h);
   const BandedLane<kConfig> lane(params, tile);
   auto source = lane.windows(params, tile, rows);
   typename BandedLane<kConfig>::Windows::Row queue[kAhead];
@@ -276,9 +276,9 @@ struct BandedSums {
   using Sums = float[kConfig.taps][kParts][4];
   using Shared = float[kConfig.taps][kBandedBlock][kConfig.window()];  // of a warp: row, target of a block, column
   int32_t outputs;
-  BandedSpan rows;
+  RowSpan rows;
   int32_t passed, first_target;
-  BandedSpan targets;
+  RowSpan targets;
 
   __device__ BandedSums(const DepthwiseBandedParams& params, const BandedTile& tile, int32_t first_tap)
       : outputs(min(params.run_rows, params.target_h - tile.row)),

@@ -18,8 +18,8 @@ namespace fastconv {
 template <DepthwiseKind kKind, int kTaps, int kStride, int kAhead, int kWarps, int kBoxRows, int kGroupChunks,
           int kElementBytes>
 struct DepthwiseDiagonalLine {
-  static constexpr DepthwiseDiagonalConfig kConfig{kKind,    kTaps,        kStride,      kAhead, kWarps,
-                                                   kBoxRows, kGroupChunks, kElementBytes};
+  static constexpr DepthwiseDiagonalConfig kConfig{kKind,  kTaps,    kStride,      kAhead,
+                                                   kWarps, kBoxRows, kGroupChunks, kElementBytes};
 };
 
 template <typename Kernel, typename Params>
@@ -66,8 +66,8 @@ constexpr Launcher depthwise_diagonal_launcher_of() {
 template <typename T>
 Launcher depthwise_diagonal_launcher(int line) {
   static constexpr Launcher kLaunchers[] = {
-#define DEPTHWISE_DIAGONAL_KERNEL(name, kind, taps, stride, ahead, warps, box_rows, chunks, dtypes)             \
-  depthwise_diagonal_launcher_of<                                                                               \
+#define DEPTHWISE_DIAGONAL_KERNEL(name, kind, taps, stride, ahead, warps, box_rows, chunks, dtypes)           \
+  depthwise_diagonal_launcher_of<                                                                             \
       T, DepthwiseDiagonalLine<DepthwiseKind::kind, taps, stride, ahead, warps, box_rows, chunks, sizeof(T)>, \
       dtypes>(),
 #include "../../../src/launch/configs/depthwise_diagonal.def"

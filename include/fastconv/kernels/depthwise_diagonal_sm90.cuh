@@ -1,6 +1,6 @@
 // Depthwise convolution of 16-bit elements, and of narrow groups, also in TF32, by products with diagonal matrices for
-// sm_90a: as depthwise_diagonal, but the copy engine brings rows of the source in boxes and stores those of targets, so that a
-// warp multiplies a few rows without a pause.
+// sm_90a: as depthwise_diagonal, but the copy engine brings rows of the source in boxes and stores those of targets, so
+// that a warp multiplies a few rows without a pause.
 #pragma once
 
 #include "fastconv/kernels/depthwise_diagonal.cuh"
@@ -60,8 +60,8 @@ class DiagonalLoads {
   DiagonalUnit unit_;
 };
 
-// Where a warp's row of targets goes in shared memory: lane i has channel i / 4 of both columns of two pairs. In 16 bits
-// its lanes name column i / 8 of pair i % 8, and two channels are stored as a word.
+// Where a warp's row of targets goes in shared memory: lane i has channel i / 4 of both columns of two pairs. In 16
+// bits its lanes name column i / 8 of pair i % 8, and two channels are stored as a word.
 template <typename T>
 class DiagonalTargets {
  public:

@@ -32,6 +32,8 @@ Launcher wgrad_launcher(int line);
 template <typename T>
 Launcher grouped_launcher(int line);
 template <typename T>
+Launcher grouped_planes_launcher(int line);
+template <typename T>
 Launcher mma_launcher(int line);
 template <typename T>
 Launcher quads_launcher(int line);

@@ -22,6 +22,10 @@ int64_t row_phases(const Side& side);
 // Eight filters at once, wherever they begin: one after the other, their values in any order.
 bool filters_copyable(const ConvProblem& problem);
 
+// Rows of planes, of all channels: they follow each other without a gap, and the units of 16 bytes lie in the tensor of
+// which they are copied. Planes are multiples of those, or all planes together.
+bool planes_copyable(const Side& side, int64_t channels, DType dtype);
+
 // float32 planes as they lie, staging kFloats of either engine: without gaps, 16 bytes apart.
 bool floats_copyable(const Side& side, int64_t groups);
 // Of them: pixel, c, group, n. A copy has so many pixels of so many channels. `exact`: not rounded to TF32.

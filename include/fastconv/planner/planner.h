@@ -17,6 +17,7 @@
 #include "fastconv/tile/depthwise_diagonal.h"
 #include "fastconv/tile/embed_config.h"
 #include "fastconv/tile/grouped_config.h"
+#include "fastconv/tile/grouped_planes.h"
 #include "fastconv/tile/halo_config.h"
 #include "fastconv/tile/quads_config.h"
 #include "fastconv/tile/stem_config.h"
@@ -43,6 +44,7 @@ struct Plan {
   DepthwiseBandedTiling depthwise_banded{};
   DepthwiseDiagonalTiling depthwise_diagonal{};
   GroupedTiling grouped{};                 // kernels for narrow groups
+  GroupedPlanesTiling grouped_planes{};    // the same of rows that lie side by side, weight gradient
   StemTiling stem{};                       // kernels for images of few channels, float32
   QuadsTiling quads{};                     // the same of 16 bits
   EmbedTiling embed{};                     // patch embeddings

@@ -14,6 +14,7 @@
 #include "fastconv/tile/depthwise_diagonal.h"
 #include "fastconv/tile/embed_config.h"
 #include "fastconv/tile/grouped_config.h"
+#include "fastconv/tile/grouped_planes.h"
 #include "fastconv/tile/halo_config.h"
 #include "fastconv/tile/patches.h"
 #include "fastconv/tile/quads_config.h"
@@ -46,6 +47,7 @@ enum class KernelFamily : int8_t {
   kDepthwiseBanded,
   kDepthwiseDiagonal,
   kGrouped,
+  kGroupedPlanes,
   kStem,
   kQuads,
   kEmbed,
@@ -84,6 +86,7 @@ struct KernelEntry {
   DepthwiseBandedConfig depthwise_banded{};
   DepthwiseDiagonalConfig depthwise_diagonal{};
   GroupedConfig grouped{};
+  GroupedPlanesConfig grouped_planes{};
   StemConfig stem{};
   QuadsConfig quads{};
   EmbedConfig embed{};

@@ -3,13 +3,12 @@
 #pragma once
 
 #include "fastconv/ptx/global_memory.cuh"
-#include "fastconv/ptx/mbarrier.cuh"
 #include "fastconv/ptx/mma.cuh"
 #include "fastconv/ptx/shared_memory.cuh"
-#include "fastconv/ptx/tma.cuh"
 #include "fastconv/tile/depthwise_banded.h"
 #include "fastconv/tile/element.cuh"
 #include "fastconv/tile/kept.cuh"
+#include "fastconv/tile/staged_tensor.cuh"
 
 namespace fastconv {
 
@@ -69,20 +68,6 @@ __device__ __forceinline__ T* lane_pointer(size_t tile, uint32_t bytes) {
   return static_cast<T*>(__cvta_global_to_generic(kept(tile + bytes)));
 }
 
-// Of `rows` rows from `row` on those that exist, and before them so many that `skipped` is a multiple of the step.
-struct BandedSpan {
-  int32_t first;                  // that exists
-  int32_t skipped, blank, count;  // blank: rows of the count that do not exist
-
-  __device__ BandedSpan(int32_t row, int32_t rows, int32_t extent, int32_t step = 1)
-      : first(max(0, row)),
-        skipped((first - row) / step * step),
-        blank(first - row - skipped),
-        count(max(0, min(rows, extent - row) - skipped)) {}
-
-  __device__ int32_t existing() const { return max(0, count - blank); }
-};
-
 // Rows in device memory.
 template <int kVector, int kWords, bool kBlank>
 class BandedRows {
@@ -92,7 +77,7 @@ class BandedRows {
   // `columns`: of the blocks' first words, none before `first`.
   __device__ BandedRows(const void* tensor, const Strides& strides, int64_t row_bytes, int32_t extent_w,
                         const BandedBlock (&blocks)[kBandedUnits], const int32_t (&columns)[kBandedUnits],
-                        const BandedTile& tile, int32_t channel, const BandedSpan& rows, int32_t first)
+                        const BandedTile& tile, int32_t channel, const RowSpan& rows, int32_t first)
       : address_(tile_address(tensor, strides, tile.image, channel, rows.first, first)),
         row_bytes_(row_bytes),
         blank_(rows.blank),
@@ -133,32 +118,6 @@ class BandedRows {
   int32_t blank_, left_;
 };
 
-// One channel of a tensor whose rows the copy engine brings to shared memory, where those of an image lie as in device
-// memory.
-struct StagedTensor {
-  const uint8_t* planes;  // the channel's
-  int64_t image_stride;   // bytes
-  int32_t row_bytes, columns;
-  int32_t image_bytes;  // in shared memory, from one image's rows to the next one's
-
-  // Bytes of an image's rows from the unit of 16 bytes on in which they begin.
-  __device__ int32_t lead(int32_t image, const BandedSpan& rows) const {
-    return static_cast<int32_t>(reinterpret_cast<size_t>(begin(image, rows)) & 15);
-  }
-  // By one thread, which arrives at the barrier later.
-  __device__ void copy(int32_t image, const BandedSpan& rows, uint32_t to, uint32_t barrier) const {
-    if (rows.existing() == 0) return;
-    const int32_t before = lead(image, rows), bytes = (before + rows.existing() * row_bytes + 15) & ~15;
-    ptx::mbarrier_expect(barrier, bytes);
-    ptx::bulk_load(to, begin(image, rows) - before, bytes, barrier);
-  }
-
- private:
-  __device__ const uint8_t* begin(int32_t image, const BandedSpan& rows) const {
-    return planes + image * image_stride + int64_t{rows.first} * row_bytes;
-  }
-};
-
 // Rows of a tile's images in shared memory.
 template <int kVector, int kWords, bool kBlank>
 class StagedRows {
@@ -167,7 +126,7 @@ class StagedRows {
 
   // `data`: of the first image.
   __device__ StagedRows(const StagedTensor& tensor, const BandedTile& tile, const BandedBlock (&blocks)[kBandedUnits],
-                        const int32_t (&columns)[kBandedUnits], const BandedSpan& rows, uint32_t data)
+                        const int32_t (&columns)[kBandedUnits], const RowSpan& rows, uint32_t data)
       : row_bytes_(tensor.row_bytes), blank_(rows.blank), left_(rows.count) {
 #pragma unroll
     for (int u = 0; u < kBandedUnits; ++u) {
@@ -221,7 +180,7 @@ struct BandedLane {
   }
 
   __device__ Windows windows(const DepthwiseBandedParams& params, const BandedTile& tile,
-                             const BandedSpan& rows) const {
+                             const RowSpan& rows) const {
     const int32_t columns[] = {blocks[0].source, blocks[1].source};
     return {params.source,
             params.source_strides,
@@ -236,7 +195,7 @@ struct BandedLane {
   }
   // dy, for the weight gradient.
   __device__ Targets targets(const DepthwiseBandedParams& params, const BandedTile& tile,
-                             const BandedSpan& rows) const {
+                             const RowSpan& rows) const {
     const int32_t columns[] = {blocks[0].target, blocks[1].target};
     return {params.target,
             params.target_strides,
@@ -262,11 +221,11 @@ struct BandedLane {
             2 * params.target_strides.n, static_cast<int32_t>(params.target_row_bytes), params.target_w,
             params.target_image_bytes};
   }
-  __device__ StagedWindows windows(const StagedTensor& tensor, const BandedTile& tile, const BandedSpan& rows,
+  __device__ StagedWindows windows(const StagedTensor& tensor, const BandedTile& tile, const RowSpan& rows,
                                    uint32_t data) const {
     return {tensor, tile, blocks, {blocks[0].source, blocks[1].source}, rows, data};
   }
-  __device__ StagedTargets targets(const StagedTensor& tensor, const BandedTile& tile, const BandedSpan& rows,
+  __device__ StagedTargets targets(const StagedTensor& tensor, const BandedTile& tile, const RowSpan& rows,
                                    uint32_t data) const {
     return {tensor, tile, blocks, {blocks[0].target, blocks[1].target}, rows, data};
   }

@@ -1,10 +1,10 @@
 // Depthwise convolution as matrix products, elements of 16 bits, or float32 rounded to TF32, whose channels lie side by
-// side. One row of the filter is an operand of 16 rows, 8 channels of two neighbouring targets (a pair), and of as many columns, 8 channels of each
-// position: a column of the source that the pair may see. All that it holds are diagonals, one for each target and
-// position, so that half of every four elements are zero for sure and the product takes half the time (PTX ISA,
-// "mma.sp"). The other operand are pixels as they lie: 16 bytes a pixel, the positions of 8 pairs. Of groups of 2, 4 or
-// 8 channels it holds blocks beside a diagonal, and a product takes them all, of half as many positions; of groups of
-// 16 there are two such operands, one for each chunk of the group.
+// side. One row of the filter is an operand of 16 rows, 8 channels of two neighbouring targets (a pair), and of as many
+// columns, 8 channels of each position: a column of the source that the pair may see. All that it holds are diagonals,
+// one for each target and position, so that half of every four elements are zero for sure and the product takes half
+// the time (PTX ISA, "mma.sp"). The other operand are pixels as they lie: 16 bytes a pixel, the positions of 8 pairs.
+// Of groups of 2, 4 or 8 channels it holds blocks beside a diagonal, and a product takes them all, of half as many
+// positions; of groups of 16 there are two such operands, one for each chunk of the group.
 //
 // A warp has 8 channels, a chunk, of 8 pairs. Rows of the source pass through shared memory, where a block's warps,
 // some chunks times some runs of 16 columns, share them. Threads copy rows one by one or, on sm_90a, the copy engine
@@ -21,13 +21,13 @@
 
 namespace fastconv {
 
-inline constexpr int32_t kChunk = 8;  // channels
-inline constexpr int32_t kPieceBytes = 16;        // of a pixel, that a lane names: a chunk of 16 bits, half of float32's
+inline constexpr int32_t kChunk = 8;        // channels
+inline constexpr int32_t kPieceBytes = 16;  // of a pixel, that a lane names: a chunk of 16 bits, half of float32's
 inline constexpr int32_t kChunkBytes = kPieceBytes;  // of 16 bits
-inline constexpr int32_t kPairs = 8;              // of a warp
-inline constexpr int32_t kPairColumns = 2;        // targets of a pair
-inline constexpr int32_t kReadPieces = 4;         // that a warp loads of each pair at once
-inline constexpr int32_t kMostDiagonalWarps = 8;  // of a block
+inline constexpr int32_t kPairs = 8;                 // of a warp
+inline constexpr int32_t kPairColumns = 2;           // targets of a pair
+inline constexpr int32_t kReadPieces = 4;            // that a warp loads of each pair at once
+inline constexpr int32_t kMostDiagonalWarps = 8;     // of a block
 inline constexpr int32_t kDiagonalColumns = kPairs * kPairColumns;
 
 // Some columns of a row of pixels in shared memory: [chunk][column % advance][column / advance] of a chunk. Pixels that

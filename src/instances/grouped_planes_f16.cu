@@ -1,0 +1,3 @@
+#include "fastconv/kernels/grouped_planes_launch.cuh"
+
+template fastconv::Launcher fastconv::grouped_planes_launcher<__half>(int);
