@@ -51,7 +51,8 @@ void launch_patches(const Plan& plan, const ConvProblem& problem, const ConvBuff
   };
   const bool scatters = problem.pass == Pass::kDgrad;
   if (!scatters) move(config.layout == PatchLayout::kRows ? PatchMove::kGatherRows : PatchMove::kGatherPlanes);
-  run_plan(plan.inner->plan, plan.inner->problem, inner, stream);
+  const InnerPlan& product = plan.inner.front();
+  run_plan(product.plan, product.problem, inner, stream);
   if (scatters) move(PatchMove::kScatterRows);
 }
 

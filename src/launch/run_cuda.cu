@@ -193,7 +193,8 @@ void run_plan(const Plan& plan, const ConvProblem& problem, const ConvBuffers& b
   gated.workspace = static_cast<char*>(buffers.workspace) + kRangeBytes;
   launcher(plan, problem, gated, stream);
   gated.gate.fits = false;
-  launcher_of(*plan.others->kernel, problem.dtype)(*plan.others, problem, gated, stream);
+  const Plan& others = plan.others.front();
+  launcher_of(*others.kernel, problem.dtype)(others, problem, gated, stream);
 }
 
 void run_cuda(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, void* stream) {

@@ -34,7 +34,8 @@ void launch_subpixel(const Plan& plan, const ConvProblem& problem, const ConvBuf
     case 4: write_filter<uint32_t>(plan, subpixel.filter, buffers, inner, stream); break;
     default: write_filter<uint64_t>(plan, subpixel.filter, buffers, inner, stream);
   }
-  run_plan(plan.inner->plan, plan.inner->problem, inner, stream);
+  const InnerPlan& product = plan.inner.front();
+  run_plan(product.plan, product.problem, inner, stream);
   launch_move(PatchMove::kScatterRows, plan, subpixel.blocks, problem.dtype, dgrad ? buffers.x : buffers.y, inner.y,
               stream);
 }

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "fastconv/core/integers.h"
+#include "fastconv/planner/planner.h"
 
 namespace fastconv {
 namespace {
@@ -82,11 +83,12 @@ Plan patches_plan(const KernelEntry& entry, const ConvProblem& problem, const De
   const Patches patches = make_patches(entry.patches, problem);
   Plan plan;
   plan.kernel = &entry;
-  plan.inner = std::make_shared<InnerPlan>(*inner_plan(entry.patches, problem, device));
+  plan.inner = {*inner_plan(entry.patches, problem, device)};
+  const Plan& inner = plan.inner.front().plan;
   plan.block_threads = kPatchThreads;
   plan.grid = ceil_div(patches.units, kPatchThreads / 32);
-  plan.workspace_bytes = patches_bytes(entry.patches, problem) + plan.inner->plan.workspace_bytes;
-  plan.cost_us = move_us(patches, element_size(problem.dtype), device) + plan.inner->plan.cost_us;
+  plan.workspace_bytes = patches_bytes(entry.patches, problem) + inner.workspace_bytes;
+  plan.cost_us = move_us(patches, element_size(problem.dtype), device) + inner.cost_us;
   return plan;
 }
 

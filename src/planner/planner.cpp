@@ -146,8 +146,8 @@ std::ostream& operator<<(std::ostream& out, const Plan& plan) {
   if (plan.kernel->family == KernelFamily::kEmbed) out << " " << plan.embed;
   if (plan.split > 1) out << " split " << plan.split;
   if (plan.chunk > 0) out << " chunk " << plan.chunk;
-  if (plan.inner) out << ", product [" << plan.inner->problem << ": " << plan.inner->plan << "]";
-  if (plan.others) out << ", other numbers [" << *plan.others << "]";
+  for (const InnerPlan& inner : plan.inner) out << ", product [" << inner.problem << ": " << inner.plan << "]";
+  for (const Plan& others : plan.others) out << ", other numbers [" << others << "]";
   return out << " workspace_bytes " << plan.workspace_bytes << " cost_us " << plan.cost_us;
 }
 

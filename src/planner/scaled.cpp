@@ -97,7 +97,7 @@ std::optional<Plan> plan_for_others(const ConvProblem& problem, const DeviceSpec
 
 Plan paired(Plan plan, const Plan& others) {
   plan.workspace_bytes = kRangeBytes + std::max(plan.workspace_bytes, others.workspace_bytes);
-  plan.others = std::make_shared<Plan>(others);
+  plan.others = {others};
   return plan;
 }
 

@@ -7,6 +7,7 @@
 
 #include "fastconv/core/integers.h"
 #include "fastconv/planner/cost_model.h"
+#include "fastconv/planner/planner.h"
 #include "fastconv/planner/scaled.h"
 #include "fastconv/planner/sides.h"
 
@@ -207,16 +208,17 @@ Plan subpixel_plan(const KernelEntry& entry, const ConvProblem& problem, const D
   Plan plan;
   plan.kernel = &entry;
   // Every legal problem has a plan. Its workspace has a limit of its own, as that of patches has.
-  plan.inner = std::make_shared<InnerPlan>(InnerPlan{launch.inner, make_plan(launch.inner, device).plan});
+  plan.inner = {{launch.inner, make_plan(launch.inner, device).plan}};
+  const Plan& inner = plan.inner.front().plan;
   plan.block_threads = kPatchThreads;
   plan.grid = ceil_div(launch.blocks.units, kPatchThreads / 32);
-  plan.workspace_bytes = launch.inner_offset + plan.inner->plan.workspace_bytes;
-  plan.cost_us = plan.inner->plan.cost_us + move_us(launch.blocks, element_size(problem.dtype), device) + kLaunchUs +
+  plan.workspace_bytes = launch.inner_offset + inner.workspace_bytes;
+  plan.cost_us = inner.cost_us + move_us(launch.blocks, element_size(problem.dtype), device) + kLaunchUs +
                  launch.filter.elements * kWriteInstructions / (kLanes * kCyclesPerUs * device.sm_count);
   // Measured: input gradients by multiply-adds with errors of up to 1.25 times cuDNN's in strict float32, where 1.2 is
   // the contract. They run where they are asked for, but nothing chooses them.
   const bool strict = problem.dtype == DType::kFloat32 && problem.precision == Precision::kIeee;
-  if (strict && problem.pass == Pass::kDgrad && plan.inner->plan.kernel->family == KernelFamily::kDirect) {
+  if (strict && problem.pass == Pass::kDgrad && inner.kernel->family == KernelFamily::kDirect) {
     plan.cost_us = std::numeric_limits<double>::infinity();
   }
   return plan;

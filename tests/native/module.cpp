@@ -198,13 +198,14 @@ void bind_planner(py::module_& m) {
       .def_property_readonly("cost_us", [](const Choice& c) { return c.plan.cost_us; })
       .def_property_readonly("others",
                              [](const Choice& c) -> std::optional<Choice> {
-                               if (!c.plan.others) return std::nullopt;
-                               return Choice{*c.plan.others, {}};
+                               if (c.plan.others.empty()) return std::nullopt;
+                               return Choice{c.plan.others.front(), {}};
                              })
       .def_property_readonly("inner",
                              [](const Choice& c) -> std::optional<std::pair<ConvProblem, Choice>> {
-                               if (!c.plan.inner) return std::nullopt;
-                               return std::pair{c.plan.inner->problem, Choice{c.plan.inner->plan, {}}};
+                               if (c.plan.inner.empty()) return std::nullopt;
+                               const InnerPlan& inner = c.plan.inner.front();
+                               return std::pair{inner.problem, Choice{inner.plan, {}}};
                              })
       .def_readonly("reason", &Choice::reason)
       .def("__repr__", [](const Choice& c) { return c.plan.kernel ? show(c.plan) : c.reason; });
@@ -2050,7 +2051,7 @@ Products subpixel_products(const ConvProblem& problem, const KernelEntry& kernel
 // All that a plan has the copy engine do.
 void check_copies(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device) {
   const Plan plan = kernel.plan(kernel, problem, device);
-  if (plan.inner) return check_copies(plan.inner->problem, *plan.inner->plan.kernel, device);
+  for (const InnerPlan& inner : plan.inner) return check_copies(inner.problem, *inner.plan.kernel, device);
   if (plan.grid == 0) return;  // nothing is launched
   if (kernel.family == KernelFamily::kHalo) {
     const HaloLaunch launch = halo_launch(plan, problem);

@@ -106,7 +106,7 @@ __device__ __forceinline__ void convolve_rows(const DepthwiseBandedParams& param
 // A tile's rows that a warp sees.
 template <DepthwiseBandedConfig kConfig>
 __device__ __forceinline__ RowSpan seen_rows(const DepthwiseBandedParams& params, const BandedTile& tile,
-                                                int32_t outputs) {
+                                             int32_t outputs) {
   constexpr DepthwiseConfig kRows = kConfig.rows();
   return {params.first_row(kConfig, tile.row), kRows.seen(outputs), params.source_h, kRows.rows_a_shift()};
 }

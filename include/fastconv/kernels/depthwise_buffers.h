@@ -2,7 +2,7 @@
 #pragma once
 
 #include "fastconv/core/buffers.h"
-#include "fastconv/planner/planner.h"
+#include "fastconv/planner/plan.h"
 #include "fastconv/tile/depthwise_tensors.h"
 
 namespace fastconv {

@@ -8,7 +8,7 @@
 #include "fastconv/core/integers.h"
 #include "fastconv/kernels/depthwise_reduce.cuh"
 #include "fastconv/launch/launch.cuh"
-#include "fastconv/planner/planner.h"
+#include "fastconv/planner/plan.h"
 #include "fastconv/planner/registry.h"
 
 namespace fastconv {

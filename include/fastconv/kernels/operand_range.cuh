@@ -3,11 +3,16 @@
 
 #include <cooperative_groups.h>
 
+#include <cstddef>
+
 #include "fastconv/ptx/dependent_launch.cuh"
 #include "fastconv/ptx/global_memory.cuh"
+#include "fastconv/ptx/grid.cuh"
 #include "fastconv/tile/operand_range.h"
 
 namespace fastconv {
+
+static_assert(offsetof(cooperative_groups::details::grid_workspace, barrier) == ptx::kGridWord * sizeof(uint32_t));
 
 inline constexpr int kRangeThreads = 512;
 

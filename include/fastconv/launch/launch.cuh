@@ -4,21 +4,14 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
-#include <map>
-#include <mutex>
-#include <stdexcept>
-#include <string>
 #include <utility>
 
 #include "fastconv/launch/stream.h"
 
 namespace fastconv {
 
-inline void check_cuda(cudaError_t status, const char* what) {
-  if (status == cudaSuccess) return;
-  cudaGetLastError();  // a refused launch leaves its error behind for whoever asks next
-  throw std::runtime_error(std::string("fastconv: ") + what + ": " + cudaGetErrorString(status));
-}
+// Throws what went wrong.
+void check_cuda(cudaError_t status, const char* what);
 
 // What is known of a kernel on a device.
 struct KernelState {
@@ -27,27 +20,7 @@ struct KernelState {
 };
 
 // With room for so much shared memory.
-inline KernelState prepare_kernel(const void* kernel, int smem_bytes, const char* name) {
-  constexpr int kDefaultBytes = 48 * 1024, kFollowing = 90;
-  static std::mutex mutex;
-  static std::map<std::pair<const void*, int>, KernelState> states;
-  int device = 0;
-  check_cuda(cudaGetDevice(&device), name);
-  const std::lock_guard lock(mutex);
-  auto found = states.find({kernel, device});
-  if (found == states.end()) {
-    cudaFuncAttributes attributes{};
-    check_cuda(cudaFuncGetAttributes(&attributes, kernel), name);
-    const bool follows = attributes.ptxVersion >= kFollowing;  // what it was compiled for, wherever it runs
-    found = states.emplace(std::pair{kernel, device}, KernelState{kDefaultBytes, follows}).first;
-  }
-  KernelState& state = found->second;
-  if (smem_bytes > state.allowed_bytes) {
-    check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes), name);
-    state.allowed_bytes = smem_bytes;
-  }
-  return state;
-}
+KernelState prepare_kernel(const void* kernel, int smem_bytes, const char* name);
 
 struct LaunchShape {
   int64_t grid;

@@ -1,11 +1,10 @@
 // The entry to the CUDA library below the planner.
 #pragma once
 
-#include <string>
-
 #include "fastconv/core/buffers.h"
 #include "fastconv/core/problem.h"
-#include "fastconv/planner/planner.h"
+#include "fastconv/planner/device_spec.h"
+#include "fastconv/planner/plan.h"
 
 namespace fastconv {
 

@@ -1,7 +1,7 @@
 // What the planner and the launcher of the depthwise kernels with diagonal products must agree on.
 #pragma once
 
-#include "fastconv/planner/planner.h"
+#include "fastconv/planner/plan.h"
 #include "fastconv/planner/registry.h"
 #include "fastconv/planner/sides.h"
 #include "fastconv/tile/depthwise_diagonal.h"

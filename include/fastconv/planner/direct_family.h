@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "fastconv/planner/planner.h"
+#include "fastconv/planner/plan.h"
 #include "fastconv/planner/registry.h"
 
 namespace fastconv {

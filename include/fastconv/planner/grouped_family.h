@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "fastconv/planner/planner.h"
+#include "fastconv/planner/plan.h"
 #include "fastconv/planner/registry.h"
 #include "fastconv/tile/grouped_walk.cuh"
 #include "fastconv/tile/grouped_wgrad_walk.cuh"

@@ -1,7 +1,7 @@
 // What the planner and the launcher of the weight gradient of narrow groups by planes must agree on.
 #pragma once
 
-#include "fastconv/planner/planner.h"
+#include "fastconv/planner/plan.h"
 #include "fastconv/planner/registry.h"
 #include "fastconv/tile/grouped_planes.h"
 

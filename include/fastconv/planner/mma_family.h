@@ -1,7 +1,7 @@
 // Planner of the tiled kernels on tensor cores.
 #pragma once
 
-#include "fastconv/planner/planner.h"
+#include "fastconv/planner/plan.h"
 #include "fastconv/planner/registry.h"
 
 namespace fastconv {

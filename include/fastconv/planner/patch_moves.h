@@ -5,17 +5,12 @@
 #include <array>
 #include <cstdint>
 
-#include "fastconv/planner/planner.h"
+#include "fastconv/planner/device_spec.h"
+#include "fastconv/planner/plan.h"
 #include "fastconv/planner/sides.h"
 #include "fastconv/tile/patches.h"
 
 namespace fastconv {
-
-// The convolution that is left, with its plan; Plan::inner.
-struct InnerPlan {
-  ConvProblem problem;
-  Plan plan;
-};
 
 inline constexpr int64_t kPatchVectorBytes = 16, kPatchWorkspaceAlign = 256;
 

@@ -1,7 +1,7 @@
 // What the planner and the launcher of the kernels that stage images of few channels as quads must agree on.
 #pragma once
 
-#include "fastconv/planner/planner.h"
+#include "fastconv/planner/plan.h"
 #include "fastconv/planner/registry.h"
 #include "fastconv/tile/quads.h"
 

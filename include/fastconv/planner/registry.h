@@ -7,7 +7,7 @@
 
 #include "fastconv/core/problem.h"
 #include "fastconv/planner/device_spec.h"
-#include "fastconv/planner/planner.h"
+#include "fastconv/planner/plan.h"
 #include "fastconv/tile/depthwise_any.h"
 #include "fastconv/tile/depthwise_banded.h"
 #include "fastconv/tile/depthwise_config.h"

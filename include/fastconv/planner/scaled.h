@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "fastconv/planner/planner.h"
+#include "fastconv/planner/plan.h"
 #include "fastconv/planner/registry.h"
 #include "fastconv/tile/operand_range.h"
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "fastconv/planner/patch_moves.h"
-#include "fastconv/planner/planner.h"
+#include "fastconv/planner/plan.h"
 #include "fastconv/planner/registry.h"
 #include "fastconv/tile/subpixel.h"
 

@@ -1,7 +1,7 @@
 // What the planner and the launcher of the sm_90a weight gradient must agree on.
 #pragma once
 
-#include "fastconv/planner/planner.h"
+#include "fastconv/planner/plan.h"
 #include "fastconv/planner/registry.h"
 #include "fastconv/tile/tensor_map_spec.h"
 #include "fastconv/tile/wgrad_params.h"

@@ -179,8 +179,7 @@ struct BandedLane {
     for (int u = 0; u < kBandedUnits; ++u) blocks[u] = banded_block(kConfig, params, tile, threadIdx.x % 32, u);
   }
 
-  __device__ Windows windows(const DepthwiseBandedParams& params, const BandedTile& tile,
-                             const RowSpan& rows) const {
+  __device__ Windows windows(const DepthwiseBandedParams& params, const BandedTile& tile, const RowSpan& rows) const {
     const int32_t columns[] = {blocks[0].source, blocks[1].source};
     return {params.source,
             params.source_strides,
@@ -194,8 +193,7 @@ struct BandedLane {
             params.first_w};
   }
   // dy, for the weight gradient.
-  __device__ Targets targets(const DepthwiseBandedParams& params, const BandedTile& tile,
-                             const RowSpan& rows) const {
+  __device__ Targets targets(const DepthwiseBandedParams& params, const BandedTile& tile, const RowSpan& rows) const {
     const int32_t columns[] = {blocks[0].target, blocks[1].target};
     return {params.target,
             params.target_strides,

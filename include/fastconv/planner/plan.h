@@ -1,0 +1,67 @@
+// What was chosen for a problem: the kernel, and everything about the launch that depends on sizes.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <iosfwd>
+#include <vector>
+
+#include "fastconv/core/problem.h"
+#include "fastconv/tile/depthwise_any.h"
+#include "fastconv/tile/depthwise_banded.h"
+#include "fastconv/tile/depthwise_config.h"
+#include "fastconv/tile/depthwise_diagonal.h"
+#include "fastconv/tile/embed_config.h"
+#include "fastconv/tile/grouped_config.h"
+#include "fastconv/tile/grouped_planes.h"
+#include "fastconv/tile/halo_config.h"
+#include "fastconv/tile/quads_config.h"
+#include "fastconv/tile/stem_config.h"
+#include "fastconv/tile/wgrad_config.h"
+
+namespace fastconv {
+
+struct KernelEntry;
+struct InnerPlan;
+
+struct Plan {
+  const KernelEntry* kernel = nullptr;
+  int64_t grid = 0;  // blocks, one-dimensional: kernels unfold the index themselves
+  int32_t block_threads = 0;
+  int32_t smem_bytes = 0;
+  int64_t first_grid = 0;       // of a cooperative launch, which comes first: so many of the blocks, if not 0
+  int64_t split = 1;            // parts a reduction is cut into, added in fixed order
+  int64_t chunk = 0;            // im2col: columns (pixels) materialised at a time
+  int64_t workspace_bytes = 0;  // at most max_workspace_bytes(), but for what is moved, see patch_moves.h
+  HaloTiling halo{};            // halo engine
+  WgradTiling wgrad{};          // its weight gradient
+  DepthwiseTiling depthwise{};
+  DepthwiseAnyTiling depthwise_any{};
+  DepthwiseBandedTiling depthwise_banded{};
+  DepthwiseDiagonalTiling depthwise_diagonal{};
+  GroupedTiling grouped{};               // kernels for narrow groups
+  GroupedPlanesTiling grouped_planes{};  // their weight gradient, of rows that lie side by side
+  StemTiling stem{};                     // kernels for images of few channels, float32
+  QuadsTiling quads{};                   // the same of 16 bits
+  EmbedTiling embed{};                   // patch embeddings
+  double cost_us = 0;                    // model's estimate; compared between kernels only
+  // None or one of each. NOTES: pointers would do, but every kernel's file would take a second longer to read <memory>.
+  std::vector<InnerPlan> inner;  // patches, subpixel: what computes with them
+  std::vector<Plan> others;      // of the same problem, for numbers that the kernel does not take: scaled.h
+};
+// The convolution that is left where a plan moves patches, with its plan.
+struct InnerPlan {
+  ConvProblem problem;
+  Plan plan;
+};
+std::ostream& operator<<(std::ostream& out, const Plan& plan);
+
+inline constexpr int64_t kMaxWorkspaceBytes = int64_t{256} << 20;
+// The same, or a quarter of the problem's tensors if that is more: large tensors may be written anew, see reorder.h.
+// Beside it float32 has room for its parts, half as much again as the tensors, see split.h.
+inline int64_t max_workspace_bytes(const ConvProblem& problem) {
+  const double tensors = compulsory_bytes(problem), parts = problem.dtype == DType::kFloat32 ? 1.5 * tensors : 0;
+  return std::max(kMaxWorkspaceBytes, static_cast<int64_t>(tensors / 4)) + static_cast<int64_t>(parts);
+}
+
+}  // namespace fastconv
