@@ -62,6 +62,7 @@ PROBLEMS = (
     # Narrow groups: whole rows of shared memory, and odd ones.
     *(Problem(2, 40, 19, 22, 40, 3, 3, (step, step), padding=(1, 1), groups=5) for step in (1, 2)),
     *(Problem(2, 48, 19, 22, 48, 3, 3, (step, step), padding=(1, 1), groups=3, bias=True) for step in (1, 2)),
+    Problem(2, 40, 19, 24, 40, 3, 3, stride=(2, 2), padding=(1, 1), groups=5),
     Problem(1, 48, 9, 150, 33, 3, 3, stride=(2, 2), padding=(1, 1), groups=3, bias=True),
     Problem(600, 32, 6, 6, 32, 3, 3, padding=(1, 1), groups=4),
     Problem(2, 32, 1, 1, 32, 3, 3, padding=(1, 1), groups=4),

@@ -155,8 +155,9 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
                                                             ceil_div(work.cols, tiling.tile_q)
                                                       : ceil_div(tiles.count, sm_count));
   // What the model does not see, measured: short rings, linear tiles and long runs of pixels each lose a little,
-  // filters that do not exist as well, and half of a narrow group's stores; few channels of TF32; staging warps lose
-  // more where they cannot run ahead, and most where they leave out every other pixel.
+  // filters that do not exist as well, and half of a narrow group's stores; few channels of TF32, and stages of 8 where
+  // there are more, which take twice as long; staging warps lose more where they cannot run ahead, and most where they
+  // leave out every other pixel.
   const double idle = 1 - static_cast<double>(work.out.c) / static_cast<double>(tiles.filters * config.block_k);
   // Sums are promoted while the other warpgroup multiplies, unless it waits for its turn.
   const bool promoted = promotes(config.operands), waits = promoted && tiling.turns;
@@ -181,7 +182,7 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
                 (made ? rough_operands(work, config, tiling, tiles) : 0) +
                 .01 * (!tiling.linear && tiling.block_w_log2 == 6) + (half && work.groups > 1 ? 1 : .02) * idle +
                 .5 * (config.operands == HaloOperands::kTf32 && work.in.c <= 4) +
-                .15 * (config.staging == HaloStaging::kShifted) +
+                (config.channels == 8 && work.in.c > 8) + .15 * (config.staging == HaloStaging::kShifted) +
                 .1 * (by_warps && half && tiling.linear && config.channels < 64 && work.in.c > 32)
           : 1 + .06 * (4 - tiling.halo_stages) + .1 * idle;
   const bool reorders = work.reordering.in || work.reordering.out || work.splitting.in;  // they wait anyway
