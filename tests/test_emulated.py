@@ -340,11 +340,16 @@ def test_quads_of_rows_that_lie_far_apart(
 def planes_problems(draw: st.DrawFn, kernel: str) -> Problem:
     """Groups that kernels of planes take; none is refused."""
     stride, words = 2 if "s2" in kernel else 1, "tf32" not in kernel
-    width, c, padding = draw(st.sampled_from([2, 4, 8])), draw(st.sampled_from([8, 16, 24])), draw(st.integers(0, 4))
+    width, c, padding = (
+        draw(st.sampled_from([2, 4, 8, 16])),
+        draw(st.sampled_from([8, 16, 24])),
+        draw(st.integers(0, 4)),
+    )
+    c = c if width < 16 else 2 * c
     h = max(draw(st.integers(1, 24)), 3 - 2 * padding)
     w = draw(st.one_of(st.integers(1, 20), st.sampled_from([63, 64, 65, 127, 128]) if c == 8 else st.integers(1, 8)))
     w *= stride if not words else 2 * stride
-    w = min(w, 128 * stride)
+    w = min(w, (128 if width < 16 else 32) * stride)
     if stride == 2 and not words:
         w -= draw(st.integers(0, 1))
     return Problem(draw(st.integers(1, 5)), c, h, w, c, 3, 3, (stride, stride), (padding, 1), groups=c // width)

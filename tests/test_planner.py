@@ -805,24 +805,20 @@ def test_groups_in_tf32_are_blocks_beside_a_diagonal_where_the_copy_engine_bring
 @pytest.mark.parametrize(
     ("dtype", "precision"), [("float16", "ieee"), ("bfloat16", "ieee"), ("float32", "tf32"), ("float32", "ieee")]
 )
-@pytest.mark.parametrize("width", [2, 4, 8])
+@pytest.mark.parametrize("width", [2, 4, 8, 16])
 def test_planes_of_narrow_groups_come_by_the_copy_engine(width: int, dtype: str, precision: str) -> None:
     """For the weight gradient; where rows have gaps, or begin within words, others compute it."""
     exact = precision == "ieee" and dtype == "float32"
-    for (size, stride), arch in itertools.product([(56, 2), (56, 1), (28, 1)], [80, 90]):
+    # A row is one block's, of 16 columns a warp, times four of groups of 16.
+    for (size, stride), arch in itertools.product([(56, 2), (28, 1), *[(56, 1)] * (width < 16)], [80, 90]):
         problem = Problem(32, 256, size, size, 256, 3, 3, (stride,) * 2, padding=(1, 1), groups=256 // width)
         asked = native_problem(problem, "wgrad", dtype=dtype, precision=precision)
         kernel = native.make_plan(asked, GPUS[arch]).kernel
         assert kernel.startswith("grouped_planes_wgrad_") == (arch == 90 and not exact), (size, stride, arch, kernel)
-    image = 256 * 58 * 56
-    gaps = native_problem(
-        problem.with_(stride=(1, 1), h=56, w=56),
-        "wgrad",
-        dtype=dtype,
-        precision=precision,
-        x_strides=(image, 58 * 56, 58, 1),
-    )
-    odd = native_problem(problem.with_(stride=(1, 1), h=56, w=55), "wgrad", dtype=dtype, precision=precision)
+    narrow = problem.with_(stride=(1, 1), h=28, w=28)
+    strides = (256 * 30 * 28, 30 * 28, 30, 1)
+    gaps = native_problem(narrow, "wgrad", dtype=dtype, precision=precision, x_strides=strides)
+    odd = native_problem(narrow.with_(w=27), "wgrad", dtype=dtype, precision=precision)
     for refused, kept in [(gaps, False), (odd, precision == "tf32")]:
         kernel = native.make_plan(refused, GPUS[90]).kernel
         assert kernel.startswith("grouped_planes_wgrad_") == kept, kernel

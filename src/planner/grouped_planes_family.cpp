@@ -33,10 +33,15 @@ GroupedPlanesTensor tensor_of(const Side& side, int64_t bytes, int64_t staged_ro
 }
 
 int64_t seen_rows(const ConvProblem& a, int64_t run_rows) { return (run_rows - 1) * a.stride.h + kPlanesTaps; }
+// Of a block: channels of x, and of dy; squares of 8 by 8 of them that hold a group.
+int64_t planes_of(const ConvProblem& a) { return std::max<int64_t>(kPlanes, a.c_per_group()); }
+int64_t squares_of(const ConvProblem& a) { return planes_of(a) / kPlanes * (planes_of(a) / kPlanes); }
+int64_t warps_of(const ConvProblem& a, int64_t images) { return images * blocks_of(a) * squares_of(a); }
 int64_t image_bytes(const ConvProblem& a, int64_t run_rows) {
   const int64_t bytes = element_size(a.dtype);
-  return tensor_of(input_side(a), bytes, seen_rows(a, run_rows)).staged_bytes() +
-         tensor_of(output_side(a), bytes, run_rows).staged_bytes();
+  const auto planes = static_cast<int32_t>(planes_of(a));
+  return tensor_of(input_side(a), bytes, seen_rows(a, run_rows)).staged_bytes(planes) +
+         tensor_of(output_side(a), bytes, run_rows).staged_bytes(planes);
 }
 
 struct Work {
@@ -49,7 +54,7 @@ struct Work {
 Work work_of(const GroupedPlanesConfig& config, const ConvProblem& a, const DeviceSpec& device,
              const GroupedPlanesTiling& tiling) {
   Work work{tiling};
-  const int64_t warps = tiling.images * blocks_of(a), chunks = a.c / kPlanes;
+  const int64_t warps = warps_of(a, tiling.images), chunks = a.c / planes_of(a);
   work.tiles = ceil_div(a.n, tiling.images) * ceil_div(a.p(), tiling.run_rows);
   const int64_t stage = tiling.images * image_bytes(a, tiling.run_rows);
   auto smem_of = [&](int64_t slice_tiles) {
@@ -85,7 +90,7 @@ Work work_of(const GroupedPlanesConfig& config, const ConvProblem& a, const Devi
 Work cheapest(const GroupedPlanesConfig& config, const ConvProblem& a, const DeviceSpec& device) {
   Work best{};
   const int64_t rows = std::max<int64_t>(1, a.p());
-  for (int64_t images = 1; images * blocks_of(a) <= kPlanesMostWarps && images <= std::max<int64_t>(1, a.n); ++images) {
+  for (int64_t images = 1; warps_of(a, images) <= kPlanesMostWarps && images <= std::max<int64_t>(1, a.n); ++images) {
     for (int64_t parts = 1; parts <= rows; parts *= 2) {
       const Work work =
           work_of(config, a, device, {static_cast<int32_t>(images), static_cast<int32_t>(ceil_div(rows, parts))});
@@ -104,9 +109,9 @@ const char* grouped_planes_why_not(const KernelEntry& entry, const ConvProblem& 
   if (!(entry.dtypes & dtype_bit(problem.dtype))) return "is not compiled for this dtype";
   if (problem.dtype == DType::kFloat32 && problem.precision != Precision::kTf32) return "rounds operands to TF32";
   const int64_t width = problem.c_per_group();
-  if (width != problem.k_per_group() || width < 2 || kPlanes % std::max<int64_t>(1, width) != 0 ||
+  if (width != problem.k_per_group() || (width != 2 && width != 4 && width != 8 && width != 16) ||
       problem.c % kPlanes != 0) {
-    return "is for groups of 2, 4 or 8 channels and as many filters, 8 channels at a time";
+    return "is for groups of 2, 4, 8 or 16 channels and as many filters, 8 channels at a time";
   }
   if (problem.r != kPlanesTaps || problem.s != kPlanesTaps || problem.dilation != kUnitStep) {
     return "is for 3x3 filters without dilation";
@@ -123,10 +128,10 @@ const char* grouped_planes_why_not(const KernelEntry& entry, const ConvProblem& 
   if (!planes_copyable(x, problem.c, problem.dtype) || !planes_copyable(y, problem.k, problem.dtype)) {
     return "copies rows at once: needs planes without gaps, all or each a multiple of 16 bytes";
   }
-  if (blocks_of(problem) > kPlanesMostWarps) return "has room for fewer columns";
+  if (warps_of(problem, 1) > kPlanesMostWarps) return "has room for fewer columns";
   const Work work = cheapest(entry.grouped_planes, problem, device);
   if (work.us == 0) return "has no room for the rows that one of the output's gradient sees";
-  if (double(problem.c / kPlanes) * double(work.slices) > INT32_MAX || work.tiles > INT32_MAX) {
+  if (double(problem.c / planes_of(problem)) * double(work.slices) > INT32_MAX || work.tiles > INT32_MAX) {
     return "would need more blocks than a grid has";
   }
   if (double(work.slices) * double(slice_bytes(problem)) > kMaxWorkspaceBytes) {
@@ -142,8 +147,8 @@ Plan grouped_planes_plan(const KernelEntry& entry, const ConvProblem& problem, c
   plan.grouped_planes = work.tiling;
   plan.split = work.slices;
   plan.workspace_bytes = plan.split > 1 ? plan.split * slice_bytes(problem) : 0;
-  plan.grid = problem.c / kPlanes * plan.split;
-  plan.block_threads = static_cast<int32_t>(32 * work.tiling.images * blocks_of(problem));
+  plan.grid = problem.c / planes_of(problem) * plan.split;
+  plan.block_threads = static_cast<int32_t>(32 * warps_of(problem, work.tiling.images));
   plan.smem_bytes = static_cast<int32_t>(work.smem_bytes);
   const double sums = 2.0 * static_cast<double>(plan.workspace_bytes) / (kBytesPerUsPerSm * device.sm_count);
   plan.cost_us = kLaunchUs * (plan.split > 1 ? 2 : 1) + kUnseenUs + work.us + sums;
@@ -159,15 +164,16 @@ GroupedPlanesParams grouped_planes_params(const Plan& plan, const ConvProblem& p
   params.filter_strides = problem.w_strides;
   params.channels = static_cast<int32_t>(problem.c);
   params.group_log2 = std::countr_zero(static_cast<uint64_t>(problem.c_per_group()));
+  params.halves_log2 = std::countr_zero(static_cast<uint64_t>(planes_of(problem) / kPlanes));
   params.padding_h = static_cast<int32_t>(problem.padding.h);
   params.images = static_cast<int32_t>(problem.n);
   params.tile_images = tiling.images, params.run_rows = tiling.run_rows;
   const int64_t runs = ceil_div(problem.p(), tiling.run_rows);
   params.tiles = static_cast<int32_t>(ceil_div(problem.n, tiling.images) * runs);
   params.slice_tiles = static_cast<int32_t>(ceil_div(params.tiles, plan.split));
-  params.image_bytes = params.x.staged_bytes() + params.y.staged_bytes();
+  params.image_bytes = params.x.staged_bytes(params.planes()) + params.y.staged_bytes(params.planes());
   params.stage_bytes = tiling.images * params.image_bytes;
-  params.by_chunks = FastDivmod(problem.c / kPlanes);
+  params.by_chunks = FastDivmod(problem.c / planes_of(problem));
   params.by_runs = FastDivmod(std::max<int64_t>(1, runs));
   params.by_blocks = FastDivmod(std::max<int64_t>(1, blocks_of(problem)));
   return params;

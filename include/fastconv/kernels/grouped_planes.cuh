@@ -137,15 +137,16 @@ __device__ __forceinline__ void store_sums(const GroupedPlanesParams& params, in
   __syncthreads();
   constexpr int32_t kTaps = kPlanesTaps * kPlanesTaps;
   const int32_t width = 1 << params.group_log2;
+  const int32_t squares = params.squares();
   float* slice_sums = params.sums + (int64_t{slice} * params.channels + first_channel) * width * kTaps;
   // As they lie in memory.
 #pragma unroll 1
-  for (int32_t i = thread; i < kPlanes * width * kTaps; i += threads) {
+  for (int32_t i = thread; i < params.planes() * width * kTaps; i += threads) {
     const int32_t pair = i / kTaps, tap = i - pair * kTaps, filter = pair >> params.group_log2;
-    const int32_t channel = pair & (width - 1);
-    const GroupedPlanesSum at(filter / width * width + channel, filter, tap);
+    const int32_t channel = pair & (width - 1), of_block = (filter & -width) + channel;
+    const GroupedPlanesSum at(of_block % kPlanes, filter % kPlanes, tap);
     float sum = 0;
-    for (int32_t from = at.lane; from < threads; from += 32) {
+    for (int32_t from = 32 * params.square(of_block, filter) + at.lane; from < threads; from += 32 * squares) {
       sum += __uint_as_float(ptx::load_shared4(smem + (at.product * threads + from) * 16 + at.index * 4));
     }
     if (params.sums != nullptr) {
@@ -169,8 +170,9 @@ __global__ void __launch_bounds__(32 * kPlanesMostWarps, kWarps / kPlanesMostWar
   const int32_t warp = __shfl_sync(0xffffffffu, static_cast<int32_t>(threadIdx.x / 32), 0);
   int32_t slice, first_channel, image, block;
   params.by_chunks.divmod(static_cast<int32_t>(blockIdx.x), slice, first_channel);
-  first_channel *= kPlanes;
-  params.by_blocks.divmod(warp, image, block);
+  first_channel *= params.planes();
+  params.by_blocks.divmod(warp >> 2 * params.halves_log2, image, block);
+  const int32_t square = warp & (params.squares() - 1), halves = 1 << params.halves_log2;
   auto staged = [&](const GroupedPlanesTensor& tensor, int32_t plane) {
     return StagedTensor{static_cast<const uint8_t*>(tensor.data) + (first_channel + plane) * tensor.plane_bytes,
                         tensor.image_bytes, tensor.row_bytes, tensor.columns, 0};
@@ -183,15 +185,16 @@ __global__ void __launch_bounds__(32 * kPlanesMostWarps, kWarps / kPlanesMostWar
     const GroupedPlanesTile tile(params, index);
     const RowSpan x_rows = x_span(tile), y_rows(tile.row, tile.rows, params.y.rows);
     const uint32_t barrier = barriers + stage * 8, at = stages + stage * params.stage_bytes;
-    for (int32_t i = lane; i < params.tile_images * 2 * kPlanes; i += 32) {
-      const int32_t of_tile = i / (2 * kPlanes), plane = i % kPlanes;
+    for (int32_t i = lane; i < params.tile_images * 2 * params.planes(); i += 32) {
+      const int32_t of_tile = i / (2 * params.planes()), plane = i & (params.planes() - 1);
       if (tile.image + of_tile >= params.images) break;
       const uint32_t to = at + of_tile * params.image_bytes;
-      if (i / kPlanes % 2 == 0) {
+      if ((i / kPlanes >> params.halves_log2) % 2 == 0) {
         staged(params.x, plane).copy(tile.image + of_tile, x_rows, to + plane * params.x.pitch, barrier);
       } else {
         staged(params.y, plane)
-            .copy(tile.image + of_tile, y_rows, to + params.x.staged_bytes() + plane * params.y.pitch, barrier);
+            .copy(tile.image + of_tile, y_rows, to + params.x.staged_bytes(params.planes()) + plane * params.y.pitch,
+                  barrier);
       }
     }
     ptx::mbarrier_arrive(barrier);
@@ -208,7 +211,8 @@ __global__ void __launch_bounds__(32 * kPlanesMostWarps, kWarps / kPlanesMostWar
     if (begin < end) copy(begin, 0);
   }
   const PlanesLane<T, kStride> columns(params, block * kPlanesColumns);
-  const StagedTensor x = staged(params.x, lane / 4), y = staged(params.y, lane / 4);
+  const int32_t x_plane = square % halves * kPlanes + lane / 4, y_plane = square / halves * kPlanes + lane / 4;
+  const StagedTensor x = staged(params.x, x_plane), y = staged(params.y, y_plane);
   PlanesSums sums = {};
 #pragma unroll 1
   for (int32_t index = begin; index < end; ++index) {
@@ -220,9 +224,10 @@ __global__ void __launch_bounds__(32 * kPlanesMostWarps, kWarps / kPlanesMostWar
     if (tile.image + image >= params.images) continue;
     const RowSpan x_rows = x_span(tile), y_rows(tile.row, tile.rows, params.y.rows);
     const uint32_t at = stages + stage * params.stage_bytes + image * params.image_bytes;
-    add_rows<T, kStride>(params, columns, tile, at + lane / 4 * params.x.pitch + x.lead(tile.image + image, x_rows),
-                         at + params.x.staged_bytes() + lane / 4 * params.y.pitch + y.lead(tile.image + image, y_rows),
-                         x_rows.first, sums);
+    add_rows<T, kStride>(
+        params, columns, tile, at + x_plane * params.x.pitch + x.lead(tile.image + image, x_rows),
+        at + params.x.staged_bytes(params.planes()) + y_plane * params.y.pitch + y.lead(tile.image + image, y_rows),
+        x_rows.first, sums);
   }
   __syncthreads();  // all rows are read
   store_sums<T>(params, first_channel, slice, stages, sums);

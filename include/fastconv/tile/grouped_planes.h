@@ -1,10 +1,12 @@
 // Weight gradient of 3x3 convolutions whose groups have few channels, of tensors whose rows lie side by side: pixels of
 // a row are what products sum over, and lie in memory as tensor cores want them. One operand are 8 channels of x at two
 // taps, the other the same 8 channels of dy; of their products those of a channel and a filter of one group are of use.
+// Groups of 16 have four such squares, of which a warp has one.
 //
-// A block has 8 channels and a slice of the tiles: a run of rows of dy of some images, which the copy engine brings
-// with the rows of x that they see, plane by plane, while the tile before is multiplied. A warp has 16 columns of one
-// of the tile's images, marches down their rows, and keeps the three rows of x that one of dy meets in registers.
+// A block has 8 channels, or 16, and a slice of the tiles: a run of rows of dy of some images, which the copy engine
+// brings with the rows of x that they see, plane by plane, while the tile before is multiplied. A warp has 16 columns
+// of one of the tile's images, marches down their rows, and keeps the three rows of x that one of dy meets in
+// registers.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +42,7 @@ struct GroupedPlanesTensor {
   int32_t row_bytes, rows, columns;
   int32_t pitch;  // in shared memory, from one plane's rows to the next one's
 
-  FASTCONV_HOST_DEVICE int32_t staged_bytes() const { return kPlanes * pitch; }  // of an image
+  FASTCONV_HOST_DEVICE int32_t staged_bytes(int32_t planes) const { return planes * pitch; }  // of an image
 };
 
 struct GroupedPlanesParams {
@@ -49,11 +51,19 @@ struct GroupedPlanesParams {
   float* sums;  // of slices, [slice][filter][channel][tap], or null where a block writes `dw` itself
   Strides filter_strides;
   int32_t channels, group_log2;  // all; of a group
+  int32_t halves_log2;           // of a block's channels: kPlanes each
   int32_t padding_h;
   int32_t images, tile_images, run_rows;
   int32_t tiles, slice_tiles;
   int32_t image_bytes, stage_bytes;  // in shared memory
   FastDivmod by_chunks, by_runs, by_blocks;
+
+  FASTCONV_HOST_DEVICE int32_t planes() const { return kPlanes << halves_log2; }
+  FASTCONV_HOST_DEVICE int32_t squares() const { return 1 << 2 * halves_log2; }
+  // The square of a channel and a filter of a block's.
+  FASTCONV_HOST_DEVICE int32_t square(int32_t channel, int32_t filter) const {
+    return channel / kPlanes + (filter / kPlanes << halves_log2);
+  }
 };
 
 // What a block has at a time.
@@ -67,7 +77,7 @@ struct GroupedPlanesTile {
   }
 };
 
-// Where the sum of a channel of 8 and a filter of 8 is at a tap, one of four of a product as it leaves them
+// Where the sum of a square's channel of 8 and filter of 8 is at a tap, one of four of a product as it leaves them
 // (ptx/mma.cuh).
 struct GroupedPlanesSum {
   int32_t product, lane, index;
