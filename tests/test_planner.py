@@ -819,9 +819,48 @@ def test_planes_of_narrow_groups_come_by_the_copy_engine(width: int, dtype: str,
     strides = (256 * 30 * 28, 30 * 28, 30, 1)
     gaps = native_problem(narrow, "wgrad", dtype=dtype, precision=precision, x_strides=strides)
     odd = native_problem(narrow.with_(w=27), "wgrad", dtype=dtype, precision=precision)
-    for refused, kept in [(gaps, False), (odd, precision == "tf32")]:
+    # Rows of x, or of dy alone.
+    odd_x, odd_y = (
+        native_problem(narrow.with_(w=w, stride=(2, 2)), "wgrad", dtype=dtype, precision=precision) for w in (27, 30)
+    )
+    floats = precision == "tf32"
+    for refused, kept in [(gaps, False), (odd, floats), (odd_x, floats), (odd_y, floats)]:
         kernel = native.make_plan(refused, GPUS[90]).kernel
         assert kernel.startswith("grouped_planes_wgrad_") == kept, kernel
+
+
+@pytest.mark.parametrize("n", [1, 32, 1024])
+@pytest.mark.parametrize("width", [4, 16])
+def test_planes_of_narrow_groups_add_up_few_pixels_at_once(width: int, n: int) -> None:
+    """A warp those of 16 columns of a row, and tensor cores truncate what they add to."""
+    problem = Problem(n, 1024, 28, 28, 1024, 3, 3, padding=(1, 1), groups=1024 // width)
+    for sms in (1, 132):
+        device = native.DeviceSpec.cuda(90, sms, 227 << 10)
+        asked = native_problem(problem, "wgrad", dtype="float16")
+        plan = native.make_plan(asked, device, "grouped_planes_wgrad_3")
+        images, rows = (int(word) for word in re.findall(r"tiles of (\d+) images, (\d+) rows", str(plan))[0])
+        tiles = -(-n // images) * -(-28 // rows)
+        assert -(-tiles // plan.split) * rows * 16 <= 4096, plan
+
+
+@pytest.mark.parametrize("precision", ["tf32", "ieee"])
+@pytest.mark.parametrize(("h", "w"), [(524287, 128), (2**28 - 1, 2), (4000, 128), (500, 128)])
+def test_planes_of_tall_images_fit_shared_memory(h: int, w: int, precision: str) -> None:
+    """Runs of rows are counted with 64 bits. Images, or channels, may all be the same."""
+    mode = {"dtype": "float32" if precision == "tf32" else "float16", "precision": precision}
+    size = 4 if precision == "tf32" else 2
+    for n, c, strides in [(1, 1024, (0, 0, w, 1)), (132, 8, (0, h * w, w, 1))]:
+        problem = Problem(n, c, h, w, c, 3, 3, padding=(1, 1), groups=c // 8)
+        asked = native_problem(problem, "wgrad", x_strides=strides, y_strides=strides, **mode)
+        name = "grouped_planes_wgrad_tf32_3" if precision == "tf32" else "grouped_planes_wgrad_3"
+        # Sums of so few pixels would be more than the workspace holds.
+        assert (KERNELS[name].why_not(asked, GPUS[90]) is not None) == (h > 4000)
+        if h > 4000:
+            continue
+        plan = native.make_plan(asked, GPUS[90], name)
+        images, rows = (int(word) for word in re.findall(r"tiles of (\d+) images, (\d+) rows", str(plan))[0])
+        staged = images * 8 * (min(h, rows + 2) + rows) * w * size
+        assert staged <= plan.smem_bytes <= 227 << 10, plan
 
 
 @pytest.mark.parametrize("pass_", PASSES)

@@ -11,7 +11,7 @@
 namespace fastconv {
 namespace {
 
-// Pixels that one sum of tensor cores adds up, which truncate what they add to.
+// Pixels that one sum of tensor cores adds up, or those of one tile: tensor cores truncate what they add to.
 constexpr int64_t kMostPixels = 4096;
 // Estimates, clocks: a row of a warp's columns, counted in the compiled code, and at least; a tile's first and last
 // ones; of a block, its first copies and its sums.
@@ -21,14 +21,17 @@ constexpr double kUnseenUs = 6;  // that two sizes of a problem have in common, 
 
 int64_t blocks_of(const ConvProblem& a) { return ceil_div(a.q(), kPlanesColumns); }
 
+// In shared memory, from one plane's rows to the next one's: with up to 15 bytes before and after, and 16 bytes further
+// in the banks.
+int64_t pitch_of(const Side& side, int64_t bytes, int64_t staged_rows) {
+  return round_up(std::min(side.h, staged_rows) * side.w * bytes + 30, int64_t{128}) + 16;
+}
 GroupedPlanesTensor tensor_of(const Side& side, int64_t bytes, int64_t staged_rows) {
   GroupedPlanesTensor tensor{};
   tensor.image_bytes = side.stride.n * bytes, tensor.plane_bytes = side.stride.c * bytes;
   tensor.row_bytes = static_cast<int32_t>(side.w * bytes);
   tensor.rows = static_cast<int32_t>(side.h), tensor.columns = static_cast<int32_t>(side.w);
-  // With up to 15 bytes before and after. Planes begin 16 bytes further in the banks of shared memory.
-  tensor.pitch =
-      static_cast<int32_t>(round_up(std::min(side.h, staged_rows) * tensor.row_bytes + 30, int64_t{128}) + 16);
+  tensor.pitch = static_cast<int32_t>(pitch_of(side, bytes, staged_rows));
   return tensor;
 }
 
@@ -39,9 +42,8 @@ int64_t squares_of(const ConvProblem& a) { return planes_of(a) / kPlanes * (plan
 int64_t warps_of(const ConvProblem& a, int64_t images) { return images * blocks_of(a) * squares_of(a); }
 int64_t image_bytes(const ConvProblem& a, int64_t run_rows) {
   const int64_t bytes = element_size(a.dtype);
-  const auto planes = static_cast<int32_t>(planes_of(a));
-  return tensor_of(input_side(a), bytes, seen_rows(a, run_rows)).staged_bytes(planes) +
-         tensor_of(output_side(a), bytes, run_rows).staged_bytes(planes);
+  return planes_of(a) *
+         (pitch_of(input_side(a), bytes, seen_rows(a, run_rows)) + pitch_of(output_side(a), bytes, run_rows));
 }
 
 struct Work {
@@ -87,6 +89,8 @@ Work work_of(const GroupedPlanesConfig& config, const ConvProblem& a, const Devi
   return work;
 }
 
+int64_t slice_bytes(const ConvProblem& a) { return a.k * a.c_per_group() * a.r * a.s * 4; }
+
 Work cheapest(const GroupedPlanesConfig& config, const ConvProblem& a, const DeviceSpec& device) {
   Work best{};
   const int64_t rows = std::max<int64_t>(1, a.p());
@@ -94,13 +98,12 @@ Work cheapest(const GroupedPlanesConfig& config, const ConvProblem& a, const Dev
     for (int64_t parts = 1; parts <= rows; parts *= 2) {
       const Work work =
           work_of(config, a, device, {static_cast<int32_t>(images), static_cast<int32_t>(ceil_div(rows, parts))});
-      if (work.us > 0 && (best.us == 0 || work.us < best.us)) best = work;
+      if (work.us == 0 || double(work.slices) * double(slice_bytes(a)) > kMaxWorkspaceBytes) continue;
+      if (best.us == 0 || work.us < best.us) best = work;
     }
   }
   return best;
 }
-
-int64_t slice_bytes(const ConvProblem& a) { return a.k * a.c_per_group() * a.r * a.s * 4; }
 
 }  // namespace
 
@@ -130,12 +133,9 @@ const char* grouped_planes_why_not(const KernelEntry& entry, const ConvProblem& 
   }
   if (warps_of(problem, 1) > kPlanesMostWarps) return "has room for fewer columns";
   const Work work = cheapest(entry.grouped_planes, problem, device);
-  if (work.us == 0) return "has no room for the rows that one of the output's gradient sees";
+  if (work.us == 0) return "has no room for the rows that one of the output's gradient sees, or for the sums";
   if (double(problem.c / planes_of(problem)) * double(work.slices) > INT32_MAX || work.tiles > INT32_MAX) {
     return "would need more blocks than a grid has";
-  }
-  if (double(work.slices) * double(slice_bytes(problem)) > kMaxWorkspaceBytes) {
-    return "would need more workspace for its sums";
   }
   return nullptr;
 }

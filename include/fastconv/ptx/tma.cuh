@@ -17,9 +17,8 @@ __device__ __forceinline__ void tma_load(uint32_t smem, const CUtensorMap* map, 
       : "memory");
 }
 
-// The way back. What lies outside is not written; a box that begins before the tensor was an illegal instruction
-// on an H100. The
-// copies of a thread since the last commit are a group; their shared memory is free once they have read it.
+// The way back. What lies outside is not written; a box that begins before the tensor was an illegal instruction on an
+// H100. The copies of a thread since the last commit are a group; their shared memory is free once they have read it.
 __device__ __forceinline__ void tma_store(const CUtensorMap* map, uint32_t smem, int32_t i0, int32_t i1, int32_t i2,
                                           int32_t i3, int32_t i4) {
   asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(map),
