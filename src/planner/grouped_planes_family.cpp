@@ -17,7 +17,9 @@ constexpr int64_t kMostPixels = 4096;
 // ones; of a block, its first copies and its sums.
 constexpr double kHalfRowClocks = 35, kFloatRowClocks = 90, kLeastRowClocks = 120;
 constexpr double kTileClocks = 500, kBlockClocks = 4000;
-constexpr double kUnseenUs = 6;  // that two sizes of a problem have in common, as measured on an H100
+constexpr double kUnseenUs = 6;      // of what does not grow with a problem; an H100 takes more for it
+constexpr double kEnoughWarps = 16;  // of a multiprocessor, for others' rows to be on their way
+constexpr double kReadAgain = .1;    // of what rows of x cost that two runs see
 
 int64_t blocks_of(const ConvProblem& a) { return ceil_div(a.q(), kPlanesColumns); }
 
@@ -35,7 +37,7 @@ GroupedPlanesTensor tensor_of(const Side& side, int64_t bytes, int64_t staged_ro
   return tensor;
 }
 
-int64_t seen_rows(const ConvProblem& a, int64_t run_rows) { return (run_rows - 1) * a.stride.h + kPlanesTaps; }
+int64_t seen_rows(const ConvProblem& a, int64_t run_rows) { return planes_seen_rows(run_rows, a.stride.h); }
 // Of a block: channels of x, and of dy; squares of 8 by 8 of them that hold a group.
 int64_t planes_of(const ConvProblem& a) { return std::max<int64_t>(kPlanes, a.c_per_group()); }
 int64_t squares_of(const ConvProblem& a) { return planes_of(a) / kPlanes * (planes_of(a) / kPlanes); }
@@ -80,11 +82,9 @@ Work work_of(const GroupedPlanesConfig& config, const ConvProblem& a, const Devi
   const double tile = tiling.run_rows * std::max(kLeastRowClocks, row * busy * double(warps) / 4) + kTileClocks;
   const double rounds = std::max(1., blocks / at_once);
   const double clocks = (rounds > 1 ? rounds + .5 : 1) * (double(slice_tiles) * tile + kBlockClocks);
-  // What many warps wait for is on its way.
-  const double waits = std::max(1., 16 / (busy * double(warps)));
-  const double bytes =
-      compulsory_bytes(a) *
-      (1 + .1 * (double(seen_rows(a, tiling.run_rows)) / (double(tiling.run_rows) * double(a.stride.h)) - 1));
+  const double waits = std::max(1., kEnoughWarps / (busy * double(warps)));
+  const double seen = double(seen_rows(a, tiling.run_rows)) / double(tiling.run_rows * a.stride.h);
+  const double bytes = compulsory_bytes(a) * (1 + kReadAgain * (seen - 1));
   work.us = std::max(clocks / kTensorCyclesPerUs, waits * bytes / (kBytesPerUsPerSm * device.sm_count));
   return work;
 }

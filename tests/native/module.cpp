@@ -2051,7 +2051,10 @@ Products subpixel_products(const ConvProblem& problem, const KernelEntry& kernel
 // All that a plan has the copy engine do.
 void check_copies(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device) {
   const Plan plan = kernel.plan(kernel, problem, device);
-  for (const InnerPlan& inner : plan.inner) return check_copies(inner.problem, *inner.plan.kernel, device);
+  if (!plan.inner.empty()) {
+    const InnerPlan& inner = plan.inner.front();
+    return check_copies(inner.problem, *inner.plan.kernel, device);
+  }
   if (plan.grid == 0) return;  // nothing is launched
   if (kernel.family == KernelFamily::kHalo) {
     const HaloLaunch launch = halo_launch(plan, problem);

@@ -178,7 +178,8 @@ __global__ void __launch_bounds__(32 * kPlanesMostWarps, kWarps / kPlanesMostWar
                         tensor.image_bytes, tensor.row_bytes, tensor.columns, 0};
   };
   auto x_span = [&](const GroupedPlanesTile& tile) {
-    return RowSpan(tile.row * kStride - params.padding_h, (tile.rows - 1) * kStride + kPlanesTaps, params.x.rows);
+    return RowSpan(tile.row * kStride - params.padding_h, static_cast<int32_t>(planes_seen_rows(tile.rows, kStride)),
+                   params.x.rows);
   };
   // By one warp: a lane brings some planes.
   auto copy = [&](int32_t index, uint32_t stage) {

@@ -45,7 +45,7 @@ struct Plan {
   QuadsTiling quads{};                   // the same of 16 bits
   EmbedTiling embed{};                   // patch embeddings
   double cost_us = 0;                    // model's estimate; compared between kernels only
-  // None or one of each. NOTES: pointers would do, but every kernel's file would take a second longer to read <memory>.
+  // None or one of each. NOTES: pointers would do, but every kernel's file would have to read <memory>.
   std::vector<InnerPlan> inner;  // patches, subpixel: what computes with them
   std::vector<Plan> others;      // of the same problem, for numbers that the kernel does not take: scaled.h
 };

@@ -66,6 +66,11 @@ struct GroupedPlanesParams {
   }
 };
 
+// Rows of x that so many of dy see.
+FASTCONV_HOST_DEVICE constexpr int64_t planes_seen_rows(int64_t rows, int64_t stride) {
+  return (rows - 1) * stride + kPlanesTaps;
+}
+
 // What a block has at a time.
 struct GroupedPlanesTile {
   int32_t image, row, rows;  // the first; of dy
