@@ -350,6 +350,11 @@ def patch_embeddings(draw: st.DrawFn) -> tuple[Problem, str]:
     return Problem(n, c, h, w, k, r, s, (r, s), bias=draw(st.booleans())), view
 
 
+def takes_pixels(kernel: str) -> bool:
+    """Depthwise kernels whose products have pixels as they lie, channels side by side, for an operand."""
+    return "_diagonal_" in kernel or "_pairs_" in kernel
+
+
 def group_widths(kernel: str) -> list[int]:
     """Channels of a group that a depthwise kernel takes."""
     if "_groups_of_16" in kernel:
@@ -362,21 +367,21 @@ def group_widths(kernel: str) -> list[int]:
 @st.composite
 def depthwise_problems(draw: st.DrawFn, kernel: str) -> Problem:
     """What a depthwise kernel's name says fixed, and vectors of channels or columns possible in most."""
-    any_filter, banded, diagonal = "_any" in kernel, "_banded_" in kernel, "_diagonal_" in kernel
+    any_filter, banded, pixels = "_any" in kernel, "_banded_" in kernel, takes_pixels(kernel)
     if any_filter:
         r, s = draw(st.integers(1, 14)), draw(st.integers(1, 14))
     elif banded:
         s = draw(st.integers(1, 9))
         r = int(kernel.split("_")[3][0])
         r = draw(st.sampled_from([r, r, r - 1, 1 if r == 3 else r]))
-    elif diagonal:
+    elif pixels:
         most = int(kernel.split("_")[3][0])
         r, s = draw(st.permutations([draw(st.sampled_from([most, most, most - 1, 1])), most - draw(st.integers(0, 1))]))
     else:
         r, s = (int(taps[0]) for taps in kernel.split("_")[2].split("x"))
     factor = draw(st.integers(1, 4)) if any_filter and not banded else 2 if "s2" in kernel else 1
     # Over the common divisor with the dilation the stride is the kernel's.
-    dilation = draw(st.sampled_from([(1, 1), (1, 1), (1, 1), *([] if diagonal else [(2, 3), (3, 1)])]))
+    dilation = draw(st.sampled_from([(1, 1), (1, 1), (1, 1), *([] if pixels else [(2, 3), (3, 1)])]))
     stride = draw(st.sampled_from([(factor, factor), (factor * dilation[0], factor * dilation[1])]))
     half = (r // 2, s // 2)
     if "valid" in kernel:
@@ -384,7 +389,7 @@ def depthwise_problems(draw: st.DrawFn, kernel: str) -> Problem:
     padding = draw(st.one_of(st.just(half), st.tuples(st.integers(0, 9), st.integers(0, 9))))
     # Channels of a group.
     width = draw(st.sampled_from(group_widths(kernel)))
-    channels, widths = ([8, 24, 72, 3], [8, 16, 33, 5, 40]) if diagonal else ([4, 8, 12, 3], [8, 12, 16, 5, 7, 9])
+    channels, widths = ([8, 24, 72, 3], [8, 16, 33, 5, 40]) if pixels else ([4, 8, 12, 3], [8, 12, 16, 5, 7, 9])
     c, h, w = (draw(st.sampled_from(sizes)) for sizes in (channels, [7, 12, 70], widths))
     if "dgrad" in kernel and "valid" in kernel:  # columns of the output's gradient in fours
         w += -(w + s - 1) % 4

@@ -201,7 +201,7 @@ def test_depthwise_padding_and_values_that_are_not_finite(where: str, special: f
     """Rows of padding are left out where a product with zero is zero, and only there."""
     problem = Problem(2, 8, 12, 12, 8, 5, 5, padding=(2, 2), groups=8)
     for dtype, kernel in itertools.product([torch.float32, torch.float16], KERNELS):
-        if not re.match("depthwise_(banded_|diagonal_)?fprop", kernel.name):
+        if not re.match("depthwise_(banded_|diagonal_|pairs_)?fprop", kernel.name):
             continue
         o = operands(problem, dtype, "cuda", views=(layout,) * 3)
         getattr(o, where)[1, 0, 0, 3] = special

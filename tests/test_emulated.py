@@ -32,11 +32,12 @@ from shapes import (
     group_widths,
     operands,
     patch_embeddings,
+    takes_pixels,
     wide_problems,
 )
 
 ALL_KERNELS = [kernel for kernel in native.kernel_table() if kernel.is_cuda]
-FAMILIES = ("depthwise_banded_", "depthwise_diagonal_")
+FAMILIES = ("depthwise_banded_", "depthwise_diagonal_", "depthwise_pairs_")
 KERNELS = [pytest.param(kernel, id=kernel.name) for kernel in ALL_KERNELS if kernel.name.startswith(FAMILIES)]
 HALF = [torch.float16, torch.bfloat16]
 MODES = [*((dtype, "ieee") for dtype in (*HALF, torch.float64)), *((torch.float32, mode) for mode in PRECISIONS)]
@@ -117,31 +118,31 @@ def run(
 def small_problems(draw: st.DrawFn, kernel: str) -> Problem:
     """What a kernel's name says; no kernel refuses them, so that none is left out unnoticed."""
     size, stride = kernel.split("_")[3], 2 if "s2" in kernel else 1
-    diagonal, any_rows, some_rows = "_diagonal_" in kernel, size.startswith("any"), "x" in size
-    words = not diagonal and not kernel.endswith("_odd")
-    staged = not diagonal and "_tma" in kernel
+    pixels, any_rows, some_rows = takes_pixels(kernel), size.startswith("any"), "x" in size
+    words = not pixels and not kernel.endswith("_odd")
+    staged = not pixels and "_tma" in kernel
     wide = [100] if staged and "wgrad" in kernel else [134, 520] if staged else [134]
     if any_rows or some_rows:
         most_r, most_s = 13, int(size[-2:]) - 8  # of a window
     else:
         most_r = int(size[0])
-        most_s = most_r if diagonal else 9
-    least_r = 1 if any_rows or some_rows or diagonal else max(1, most_r - 1)
+        most_s = most_r if pixels else 9
+    least_r = 1 if any_rows or some_rows or pixels else max(1, most_r - 1)
     r, s = draw(st.one_of(st.just(most_r), st.integers(least_r, most_r))), draw(st.integers(1, most_s))
-    if diagonal and most_r > 3:
+    if pixels and most_r > 3:
         r, s = draw(st.permutations([r, draw(st.integers(most_s - 1, most_s))]))
     if staged and "wgrad" in kernel and draw(st.booleans()):  # a filter of several parts
         r += most_r
     if words and stride == 1:
         s -= 1 - s % 2  # rows of input and output are even
     padding = draw(st.sampled_from([(r // 2, s // 2), (r // 2, s // 2), (r - 1, s - 1), (0, 0), (r // 2, s + 1)]))
-    if "dgrad" in kernel and stride == 2 and not diagonal:
+    if "dgrad" in kernel and stride == 2 and not pixels:
         r, s = most_r, s - (1 - s % 2)
         padding = (r // 2, s // 2)
-    c = draw(st.sampled_from([8, 16, 40] if diagonal else [1, 2, 3]))
+    c = draw(st.sampled_from([8, 16, 40] if pixels else [1, 2, 3]))
     width = draw(st.sampled_from(group_widths(kernel)))
     c += -c % width
-    k = c * draw(st.sampled_from([1, 1, 1, 2] if "dgrad" not in kernel and not diagonal else [1]))
+    k = c * draw(st.sampled_from([1, 1, 1, 2] if "dgrad" not in kernel and not pixels else [1]))
     h, w = (
         draw(st.integers(1, 24)),
         draw(st.one_of(st.integers(1, 40), st.sampled_from(wide)) if c <= 8 else st.integers(1, 20)),
@@ -161,7 +162,7 @@ def small_problems(draw: st.DrawFn, kernel: str) -> Problem:
 
 
 def source_view(kernel: native.Kernel) -> str:
-    return "channels_last" if "_diagonal_" in kernel.name else "contiguous"
+    return "channels_last" if takes_pixels(kernel.name) else "contiguous"
 
 
 def element_type(kernel: native.Kernel, of_halves: torch.dtype) -> tuple[torch.dtype, str]:

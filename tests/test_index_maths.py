@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 import _fastconv_native as native
-from shapes import depthwise_problems, group_widths, patch_embeddings
+from shapes import depthwise_problems, group_widths, patch_embeddings, takes_pixels
 
 Products = npt.NDArray[np.int64]  # a row each: offsets of source, filter and target
 PAIR = st.tuples(st.integers(1, 4), st.integers(1, 4))
@@ -321,6 +321,8 @@ def test_depthwise_threads_form_every_product_once(
     elif kernel.name.startswith("depthwise_diagonal_"):
         form, channels_last = native.depthwise_diagonal_products, True
         dtype = "float32" if precision == "tf32" else "float16"
+    elif kernel.name.startswith("depthwise_pairs_"):
+        form, dtype, channels_last = native.depthwise_pairs_products, "float16", True
     elif kernel.name.endswith("_tma"):
         dtype, channels_last = data.draw(st.sampled_from(["float32", "float16"])), "nhwc" in kernel.name
     problem = native.ConvProblem(
@@ -332,14 +334,16 @@ def test_depthwise_threads_form_every_product_once(
 
 
 # Banded kernels give it bytes, which need not be of a tensor.
-BOXED_KERNELS = [k for k in DEPTHWISE_KERNELS if k.name.endswith("_tma") and "_banded_" not in k.name]
+BOXED_KERNELS = [
+    k for k in DEPTHWISE_KERNELS if "_pairs_" in k.name or (k.name.endswith("_tma") and "_banded_" not in k.name)
+]
 
 
 @pytest.mark.parametrize("kernel", BOXED_KERNELS, ids=lambda k: k.name)
 def test_the_copy_engine_is_given_images_only(kernel: native.Kernel) -> None:
     """No batch, or images that all have one address, are no tensors to it."""
     taps = int(next(part for part in kernel.name.split("_") if part[0].isdigit())[0])
-    diagonal, tf32 = "_diagonal_" in kernel.name, "_tf32_" in kernel.name
+    pixels, tf32 = takes_pixels(kernel.name), "_tf32_" in kernel.name
     group_channels = group_widths(kernel.name)[0]
     factor = 2 if "s2" in kernel.name else 1
     device = native.DeviceSpec.cuda(90, 132, 227 << 10)
@@ -353,9 +357,9 @@ def test_the_copy_engine_is_given_images_only(kernel: native.Kernel) -> None:
                 (taps // 2, taps // 2),
                 groups=16 // group_channels,
                 pass_=kernel.pass_,
-                dtype="float16" if diagonal and not tf32 else "float32",
+                dtype="float16" if pixels and not tf32 else "float32",
                 precision="tf32" if tf32 else "ieee",
-                channels_last="nhwc" in kernel.name or diagonal,
+                channels_last="nhwc" in kernel.name or pixels,
                 x_strides=x,
                 y_strides=y,
             )

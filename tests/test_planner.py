@@ -246,6 +246,8 @@ def test_depthwise_weight_gradients_of_large_images_have_kernels_of_their_own(n:
         family = "depthwise_wgrad_3x1_" if taps == (3, 1) else "depthwise_any_"
         if dtype == "float16" and not channels_last:
             family = "depthwise_banded_"
+        elif dtype == "float16" and n == 1 and taps == (3, 1):
+            family = "depthwise_diagonal_"
         assert kernel.startswith(family), (taps, dtype, kernel)
 
 
@@ -275,9 +277,10 @@ def test_banded_kernels_refuse_what_they_cannot_count() -> None:
 def test_depthwise_in_16_bits_and_channels_last_multiplies_by_diagonals(pass_: str) -> None:
     square = PUBLIC["dw_7x7"]
     # Fewer rows of taps, and a filter that is too wide for these kernels.
-    problems = [(square, "diagonal"), (square.with_(r=square.r - 1), "diagonal"), (square.with_(s=9), "any")]
-    for arch, dtype, (problem, family) in itertools.product(GPUS, ["float16", "bfloat16"], problems):
+    problems = [(square, True), (square.with_(r=square.r - 1), True), (square.with_(s=9), False)]
+    for arch, dtype, (problem, takes) in itertools.product(GPUS, ["float16", "bfloat16"], problems):
         plan = native.make_plan(native_problem(problem, pass_, dtype=dtype, channels_last=True), GPUS[arch])
+        family = "any" if not takes else "pairs" if arch == 90 and pass_ != "wgrad" else "diagonal"
         assert arch < 80 or plan.kernel.startswith(f"depthwise_{family}_{pass_}_"), (arch, dtype, problem)
     # As measured: of a stride multiply-adds are faster, but for gradients.
     strided = native_problem(PUBLIC["dw_5x5s2"], pass_, dtype="float16", channels_last=True)
@@ -294,8 +297,10 @@ def test_the_copy_engine_brings_rows_to_diagonals_where_that_was_measured_faster
     threes = [Problem(64, c, size, size, c, 3, 3, padding=(1, 1), groups=c) for c, size in [(32, 112), (144, 56)]]
     for problem, arch in itertools.product([large, small, fives, *threes, PUBLIC["dw_3x3"]], GPUS):
         kernel = native.make_plan(native_problem(problem, pass_, dtype=dtype, channels_last=True), GPUS[arch]).kernel
-        staged = arch == 90 and problem is not small
-        assert re.fullmatch(rf"depthwise_diagonal_{pass_}_\d_tma", kernel) if staged else "_tma" not in kernel, kernel
+        staged = arch == 90 and (problem is not small or pass_ == "wgrad")
+        pairs = arch == 90 and pass_ != "wgrad" and problem.r > 3
+        expected = rf"depthwise_pairs_{pass_}_\d" if pairs else rf"depthwise_diagonal_{pass_}_\d_tma"
+        assert re.fullmatch(expected, kernel) if staged else "_tma" not in kernel and "_pairs_" not in kernel, kernel
 
 
 @pytest.mark.parametrize(
@@ -311,6 +316,45 @@ def test_the_copy_engine_brings_depthwise_rows_where_that_was_measured_faster(
         staged = arch == 90 and (layout == "nhwc" or pass_ != "wgrad")
         kernel = native.make_plan(problem, GPUS[arch]).kernel
         assert kernel.endswith(f"_{layout}_tma") == staged, (arch, layout, kernel)
+
+
+@pytest.mark.parametrize("pass_", ["fprop", "dgrad"])
+def test_pairs_of_channels_leave_few_multiprocessors_and_runs_idle(pass_: str) -> None:
+    """As many images at once as fill a block's runs, or so many fewer that all blocks have as much to do."""
+    for n, c, size, columns, images, blocks in [
+        (64, 384, 28, "4 runs of 7 columns", 2, 132),
+        (64, 384, 14, "2 runs of 7 columns", 3, 132),
+        (64, 768, 7, "1 runs of 7 columns", 7, 120),
+        (64, 256, 32, "4 runs of 8 columns", 2, 128),
+        (1, 96, 56, "8 runs of 7 columns", 1, 24),
+    ]:
+        problem = Problem(n, c, size, size, c, 7, 7, padding=(3, 3), groups=c)
+        asked = native_problem(problem, pass_, dtype="float16", channels_last=True)
+        plan = str(native.make_plan(asked, GPUS[90], f"depthwise_pairs_{pass_}_7"))
+        assert f" grid {blocks} " in plan and f" {columns}, {images} images" in plan, plan
+
+
+def test_pairs_of_channels_refuse_what_they_cannot_count() -> None:
+    """More blocks than a grid has: the images are all the same."""
+    problem = Problem(1, 2**28, 7, 2**12, 2**28, 7, 7, padding=(3, 3), groups=2**28)
+    for kernel in (kernel for kernel in native.kernel_table() if kernel.name.startswith("depthwise_pairs_")):
+        taps = int(kernel.name[-1])
+        many = problem.with_(r=taps, s=taps, padding=(taps // 2,) * 2)
+        for width, refused in [(7, False), (problem.w, True)]:
+            asked = native_problem(many.with_(w=width), kernel.pass_, dtype="float16", channels_last=True)
+            assert (kernel.why_not(asked, GPUS[90]) is not None) == refused, (kernel.name, width)
+
+
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+@pytest.mark.parametrize("taps", [3, 5, 7])
+def test_rows_of_a_single_image_are_shared_out(taps: int, layout: str) -> None:
+    """Where a thread that goes through all of them would be one of few."""
+    single = Problem(1, 96, 56, 56, 96, taps, taps, padding=(taps // 2,) * 2, groups=96)
+    for n, whole in [(1, False), (512, True)]:
+        problem = native_problem(single.with_(n=n), "fprop", channels_last=layout == "nhwc")
+        one = "1" if layout == "nhwc" else ""  # channel of a thread
+        plan = str(native.make_plan(problem, GPUS[80], f"depthwise_fprop_{taps}x{taps}_{layout}{one}"))
+        assert (" runs of 56 rows" in plan) == whole, plan
 
 
 def test_diagonal_kernels_refuse_what_they_cannot_count() -> None:

@@ -3,12 +3,12 @@
 #include <cstdint>
 #include <cstdio>
 
-enum Kind { kTf32x8, kTf32x4, kBf16x16 };
-constexpr const char* kNames[] = {"m16n8k8 tf32", "m16n8k4 tf32", "m16n8k16 bf16"};
+enum Kind { kTf32x8, kTf32x4, kBf16x16, kBf16x32Sparse };
+constexpr const char* kNames[] = {"m16n8k8 tf32", "m16n8k4 tf32", "m16n8k16 bf16", "m16n8k32 bf16, sparse"};
 constexpr int kProducts = 32, kRounds = 1000;
 
 template <Kind kKind>
-__device__ void multiply(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+__device__ void multiply(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[4]) {
   if constexpr (kKind == kTf32x8) {
     asm volatile(
         "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
@@ -20,6 +20,12 @@ __device__ void multiply(float (&d)[4], const uint32_t (&a)[4], const uint32_t (
         "mma.sync.aligned.m16n8k4.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(b[0]));
+  } else if constexpr (kKind == kBf16x32Sparse) {
+    asm volatile(
+        "mma.sp::ordered_metadata.sync.aligned.m16n8k32.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9, %10, %11}, {%0, %1, %2, %3}, %12, 0x0;"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(b[2]), "r"(b[3]), "r"(0x88888888));
   } else {
     asm volatile(
         "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, "
@@ -32,11 +38,11 @@ __device__ void multiply(float (&d)[4], const uint32_t (&a)[4], const uint32_t (
 template <Kind kKind>
 __global__ void __launch_bounds__(256) rates(float* out, long long* clocks) {
   float d[4][8][4] = {};
-  uint32_t a[4][4], b[8][2];
+  uint32_t a[4][4], b[8][4];
   for (int i = 0; i < 4; ++i) {
     for (int j = 0; j < 4; ++j) a[i][j] = threadIdx.x * i + j;
   }
-  for (int j = 0; j < 8; ++j) b[j][0] = threadIdx.x + j, b[j][1] = j;
+  for (int j = 0; j < 8; ++j) b[j][0] = threadIdx.x + j, b[j][1] = j, b[j][2] = j + 1, b[j][3] = j + 2;
   __syncthreads();
   const long long begin = clock64();
 #pragma unroll 1
@@ -73,6 +79,7 @@ int main() {
     measure<kTf32x8>(warps);
     measure<kTf32x4>(warps);
     measure<kBf16x16>(warps);
+    measure<kBf16x32Sparse>(warps);
   }
   const cudaError_t status = cudaGetLastError();
   if (status != cudaSuccess) std::printf("%s\n", cudaGetErrorString(status));

@@ -24,6 +24,30 @@ int64_t address_phases(int64_t size, int64_t stride, int64_t bytes) {
 }
 int64_t row_phases(const Side& side) { return address_phases(side.h, side.stride.h); }
 
+const char* boxes_why_not(const ConvProblem& problem) {
+  const int64_t bytes = element_size(problem.dtype);
+  auto readable = [&](const Side& side) {
+    return copies(side.n, side.stride.n, bytes) && copies(side.h, side.stride.h, bytes) &&
+           copies(side.w, side.stride.w, bytes);
+  };
+  if (problem.n < 1 || !readable(source_side(problem)) || !readable(target_side(problem))) {
+    return "is read and stored by the copy engine: needs images, and strides that it takes";
+  }
+  return nullptr;
+}
+
+TensorMapSpec pixels_map(const Side& side, int64_t channels, const uint32_t (&box)[4], uint32_t column_step,
+                         int32_t pixel_bytes) {
+  const int64_t element_bytes = pixel_bytes / box[0];
+  auto dimension = [](int64_t v) { return static_cast<uint64_t>(v); };
+  return {{dimension(channels), dimension(side.w), dimension(side.h), dimension(side.n), 1},
+          {stride_bytes(side.w, side.stride.w, element_bytes), stride_bytes(side.h, side.stride.h, element_bytes),
+           stride_bytes(side.n, side.stride.n, element_bytes), 16},
+          {box[0], box[1], box[2], box[3], 1},
+          {1, column_step, 1, 1, 1},
+          pixel_bytes > 16 ? pixel_bytes : 0};
+}
+
 bool filters_copyable(const ConvProblem& problem) {
   const Strides& strides = problem.w_strides;
   const int64_t values = problem.c_per_group() * problem.r * problem.s;

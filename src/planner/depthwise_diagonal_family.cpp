@@ -231,27 +231,7 @@ const char* diagonal_boxes_why_not(const DepthwiseDiagonalConfig& config, const 
                                    const DeviceSpec& device) {
   if (!config.boxed()) return nullptr;
   if (device.arch != 90) return "needs compute capability 9.0";
-  const int64_t bytes = element_size(problem.dtype);
-  auto readable = [&](const Side& side) {
-    return copies(side.n, side.stride.n, bytes) && copies(side.h, side.stride.h, bytes) &&
-           copies(side.w, side.stride.w, bytes);
-  };
-  if (problem.n < 1 || !readable(source_side(problem)) || !readable(target_side(problem))) {
-    return "is read and stored by the copy engine: needs images, and strides that it takes";
-  }
-  return nullptr;
-}
-
-TensorMapSpec diagonal_map(const Side& side, int64_t channels, const uint32_t (&box)[4], uint32_t column_step,
-                           int32_t pixel_bytes) {
-  const int64_t element_bytes = pixel_bytes / box[0];
-  auto dimension = [](int64_t v) { return static_cast<uint64_t>(v); };
-  return {{dimension(channels), dimension(side.w), dimension(side.h), dimension(side.n), 1},
-          {stride_bytes(side.w, side.stride.w, element_bytes), stride_bytes(side.h, side.stride.h, element_bytes),
-           stride_bytes(side.n, side.stride.n, element_bytes), 16},
-          {box[0], box[1], box[2], box[3], 1},
-          {1, column_step, 1, 1, 1},
-          pixel_bytes > kPieceBytes ? pixel_bytes : 0};
+  return boxes_why_not(problem);
 }
 
 const char* depthwise_diagonal_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
@@ -340,8 +320,8 @@ DiagonalMaps depthwise_diagonal_maps(const Plan& plan, const ConvProblem& proble
   const auto rows = static_cast<uint32_t>(config.box_rows);
   const auto target_columns = static_cast<uint32_t>(kDiagonalColumns * tiling.groups);
   DiagonalMaps maps{
-      diagonal_map(source_side(problem), problem.c, {channels, columns, rows, 1}, step, boxes.pixel_bytes),
-      diagonal_map(target_side(problem), problem.c, {channels, target_columns, 1, 1}, 1, boxes.pixel_bytes)};
+      pixels_map(source_side(problem), problem.c, {channels, columns, rows, 1}, step, boxes.pixel_bytes),
+      pixels_map(target_side(problem), problem.c, {channels, target_columns, 1, 1}, 1, boxes.pixel_bytes)};
   maps.target.exact = true;  // float32 is rounded on its way to operands alone
   return maps;
 }

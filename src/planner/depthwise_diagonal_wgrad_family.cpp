@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "fastconv/core/integers.h"
+#include "fastconv/planner/copies.h"
 #include "fastconv/planner/cost_model.h"
 #include "fastconv/planner/depthwise_diagonal_family.h"
 #include "fastconv/planner/sides.h"
@@ -259,8 +260,8 @@ DiagonalMaps depthwise_diagonal_wgrad_maps(const Plan& plan, const ConvProblem& 
   const auto stride = static_cast<uint32_t>(boxes.stride);
   const uint32_t source_columns = static_cast<uint32_t>(boxes.pitch - 1) * stride + 1;
   const int32_t bytes = DiagonalWgradBoxes::kPixelBytes;
-  return {diagonal_map(source_side(problem), problem.c, {channels, source_columns, rows, images}, stride, bytes),
-          diagonal_map(target_side(problem), problem.c, {channels, columns, targets, images}, 1, bytes)};
+  return {pixels_map(source_side(problem), problem.c, {channels, source_columns, rows, images}, stride, bytes),
+          pixels_map(target_side(problem), problem.c, {channels, columns, targets, images}, 1, bytes)};
 }
 
 }  // namespace fastconv

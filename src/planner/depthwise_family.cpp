@@ -22,6 +22,11 @@ constexpr int32_t kMostStageRows = 8;
 // see cost more. Threads with columns take fewer registers, so that more of them run at once.
 constexpr int64_t kColumnThreadsPerSm = 2048, kChannelThreadsPerSm = 768;
 constexpr int32_t kLeastRun = 8;  // times the filter's rows
+// Where there are not even a quarter so many, runs may be as short as the filter: a thread's time is what counts then.
+constexpr int64_t kFewThreads = 4;
+// Cycles of a thread if others hide nothing of it: of an instruction, and a row that is waited for. Measured with
+// single images.
+constexpr double kLoneCycles = 1.4, kLoneRowCycles = 200;
 // Weight gradient: blocks per multiprocessor that slices fill, and the most rows that one thread adds up, which bounds
 // the rounding errors of its sums.
 constexpr int64_t kBlocksPerSm = 16, kStagedBlocksPerSm = 4;  // the latter run at once
@@ -71,9 +76,11 @@ int32_t choose_run(const DepthwiseConfig& config, const ConvProblem& problem, in
   const int64_t rows = ceil_div(target_side(problem).h, strands);
   const bool columns = config.lanes == Lanes::kColumns && config.kind != DepthwiseKind::kWeights;
   const int64_t wanted = (columns ? kColumnThreadsPerSm : kChannelThreadsPerSm) * device.sm_count;
+  const int64_t threads = problem.n * units * w.tiles * strands;  // of whole runs
   int64_t parts = 1;
-  while (rows / (2 * parts) >= kLeastRun * config.taps && problem.n * units * w.tiles * strands * parts < wanted) {
-    parts *= 2;
+  while (rows / (2 * parts) >= kLeastRun * config.taps && threads * parts < wanted) parts *= 2;
+  if (config.kind != DepthwiseKind::kWeights && !config.staged()) {
+    while (rows / (2 * parts) >= config.taps && kFewThreads * threads * parts < wanted) parts *= 2;
   }
   return static_cast<int32_t>(round_up(std::max<int64_t>(1, ceil_div(rows, parts)), config.shift()));
 }
@@ -296,6 +303,13 @@ Plan depthwise_plan(const KernelEntry& entry, const ConvProblem& problem, const 
   const double threads =
       static_cast<double>(int64_t{h.tiles} * w.tiles * problem.n * ceil_div(channels, config.channels()));
   double cycles = threads * instructions / (128.0 * device.sm_count);
+  // Of weight gradients not measured where columns lie side by side.
+  if (!config.staged() && (problem.pass != Pass::kWgrad || from.stride.c == 1)) {
+    const int64_t strands = strands_of(config, tiling);
+    const double own_tiles =
+        problem.pass == Pass::kWgrad ? double(slice_tiles(strands, tiles, plan.split)) / double(strands) : 1;
+    cycles = std::max(cycles, own_tiles * (kLoneCycles * instructions + kLoneRowCycles * rows));
+  }
   // Images are not cut, however few there are.
   if (config.staged() && plan.grid > 0)
     cycles *= std::max(1., static_cast<double>(device.sm_count) / double(plan.grid));

@@ -137,6 +137,11 @@ std::ostream& operator<<(std::ostream& out, const Plan& plan) {
       out << " runs of " << tiling.run_rows << " rows, warps " << tiling.groups << "x" << tiling.chunks;
     }
   }
+  if (plan.kernel->family == KernelFamily::kDepthwisePairs) {
+    const DepthwisePairsTiling& tiling = plan.depthwise_pairs;
+    out << " " << tiling.runs << " runs of " << tiling.targets << " columns, " << tiling.images << " images, units of "
+        << tiling.unit_rows << " rows, stages " << tiling.stages << ", shares " << tiling.shares;
+  }
   if (plan.kernel->family == KernelFamily::kGrouped) out << " " << plan.grouped;
   if (plan.kernel->family == KernelFamily::kGroupedPlanes) {
     out << " tiles of " << plan.grouped_planes.images << " images, " << plan.grouped_planes.run_rows << " rows";

@@ -7,6 +7,7 @@
 #include "fastconv/planner/depthwise_banded_family.h"
 #include "fastconv/planner/depthwise_diagonal_family.h"
 #include "fastconv/planner/depthwise_family.h"
+#include "fastconv/planner/depthwise_pairs_family.h"
 #include "fastconv/planner/direct_family.h"
 #include "fastconv/planner/embed_family.h"
 #include "fastconv/planner/grouped_family.h"
@@ -148,6 +149,19 @@ std::vector<KernelEntry> build_table() {
   }
 #include "../launch/configs/depthwise_diagonal.def"
 #undef DEPTHWISE_DIAGONAL_KERNEL
+  line = 0;
+  auto add_pairs = [&](const char* name, Pass pass, DepthwisePairsConfig config) {
+    const TileShape tile{kPairsChannels, kRuns * kRunTargets, config.taps * kRunPositions};
+    KernelEntry entry{name, pass, true, tile, depthwise_pairs_why_not, depthwise_pairs_plan};
+    entry.dtypes = kHalf, entry.family = KernelFamily::kDepthwisePairs, entry.line = line;
+    entry.depthwise_pairs = config;
+    table.push_back(entry);
+  };
+#define DEPTHWISE_PAIRS_KERNEL(name, taps, box_rows)                         \
+  add_pairs("depthwise_pairs_fprop_" #name, Pass::kFprop, {taps, box_rows}); \
+  add_pairs("depthwise_pairs_dgrad_" #name, Pass::kDgrad, {taps, box_rows}), ++line;
+#include "../launch/configs/depthwise_pairs.def"
+#undef DEPTHWISE_PAIRS_KERNEL
   line = 0;
   auto add_halo = [&](const char* name, Pass pass, HaloConfig config) {
     if (!config.computes(pass)) return;

@@ -23,6 +23,7 @@
 #include "fastconv/planner/depthwise_banded_family.h"
 #include "fastconv/planner/depthwise_diagonal_family.h"
 #include "fastconv/planner/depthwise_family.h"
+#include "fastconv/planner/depthwise_pairs_family.h"
 #include "fastconv/planner/device_spec.h"
 #include "fastconv/planner/embed_family.h"
 #include "fastconv/planner/grouped_family.h"
@@ -450,6 +451,57 @@ Products depthwise_diagonal_wgrad_products(const ConvProblem& problem, const Ker
         const int32_t h = walk.source_row(config, params, a), output = walk.step - (rows.slots() - 1 - slot);
         if (r >= params.taps_h || output < 0 || output >= walk.outputs || h < 0 || h >= params.source_h) continue;
         add_row(tile, h, walk.row + output, r);
+      }
+    }
+  }
+  return products;
+}
+
+// As the lanes of the depthwise kernels with products of pairs of channels read pixels of a box and multiply them.
+Products depthwise_pairs_products(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device) {
+  const Plan plan = kernel.plan(kernel, problem, device);
+  const DepthwisePairsConfig& config = kernel.depthwise_pairs;
+  const DepthwisePairsParams params = depthwise_pairs_params(plan, problem);
+  const DepthwisePairsTiling& tiling = params.tiling;
+  const bool turned = problem.pass == Pass::kDgrad;
+  const int32_t last_h = params.taps_h - 1, last_w = params.taps_w - 1;
+  const Strides &from = params.source_strides, &tap = params.filter_strides, &to = params.target_strides;
+  Products products;
+  auto add_row = [&](const PairsShare& share, const PairsUnit& unit, int32_t row, int32_t output, int32_t r) {
+    const int32_t h = unit.source_row + row;
+    for (int32_t i = 0; i < tiling.images * tiling.runs * tiling.targets * kRunPositions; ++i) {
+      const int32_t position = run_position(i / 4 % 4, i % 4), target = i / kRunPositions % tiling.targets;
+      const int32_t run = i / kRunPositions / tiling.targets, s = position - target;
+      const int32_t pixel = params.source_pixel(run, config.box_rows) + position;
+      const int32_t image_pixels = config.box_rows * tiling.pitch(), column = pixel % image_pixels;
+      if (column >= tiling.pitch()) throw std::runtime_error("a pixel of another row");
+      const int32_t image = unit.image + pixel / image_pixels, w = share.column - params.padding_w + column;
+      const int32_t to_pixel = params.target_pixel(run) + target;
+      const int32_t to_image = unit.image + to_pixel / tiling.columns();
+      const int32_t to_w = share.column + to_pixel % tiling.columns();
+      if (image != to_image) throw std::runtime_error("a target of another image");
+      if (s < 0 || s > last_w || image >= params.images || to_w >= params.target_w || w < 0 || w >= params.source_w) {
+        continue;
+      }
+      products.emplace_back(image * from.n + h * from.h + w * from.w,
+                            (turned ? last_h - r : r) * tap.h + (turned ? last_w - s : s) * tap.w,
+                            image * to.n + (unit.row + output) * to.h + to_w * to.w);
+    }
+  };
+  for (int32_t block = 0; block < plan.grid; ++block) {
+    const PairsShare share(params, block);
+    if (share.channel != 0) continue;
+    for (int32_t index = share.first_unit; index < params.units; index += tiling.shares) {
+      const PairsUnit unit(config, params, index);
+      for (int32_t i = 0; i < unit.boxes * config.box_rows * config.taps; ++i) {
+        const int32_t slot = i % config.taps, row = i / config.taps, output = unit.output + row + slot;
+        const int32_t r = config.taps - 1 - slot, h = unit.source_row + row;
+        if (r > last_h || output < 0 || output >= unit.outputs || h < 0 || h >= params.source_h) continue;
+        if (row / config.box_rows >= unit.row_boxes) throw std::runtime_error("a row that no box brings");
+        if (output >= unit.output + unit.boxes * config.box_rows) {
+          throw std::runtime_error("a target that no box stores");
+        }
+        add_row(share, unit, row, output, r);
       }
     }
   }
@@ -2524,6 +2576,7 @@ void bind_index_maths(py::module_& m) {
   m.def("stem_wgrad_products", &stem_wgrad_products, "problem"_a, "kernel"_a, "device"_a, "tiling"_a = std::nullopt);
   m.def("depthwise_products", unless_refused(depthwise_products), "problem"_a, "kernel"_a, "device"_a);
   m.def("depthwise_banded_products", unless_refused(depthwise_banded_products), "problem"_a, "kernel"_a, "device"_a);
+  m.def("depthwise_pairs_products", unless_refused(depthwise_pairs_products), "problem"_a, "kernel"_a, "device"_a);
   m.def("depthwise_diagonal_products", unless_refused(depthwise_diagonal_products), "problem"_a, "kernel"_a,
         "device"_a);
   m.def("halo_products", unless_refused(halo_products), "problem"_a, "kernel"_a, "device"_a);

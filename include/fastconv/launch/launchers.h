@@ -25,6 +25,8 @@ template <typename T>
 Launcher depthwise_banded_launcher(int line);
 template <typename T>
 Launcher depthwise_diagonal_launcher(int line);
+template <typename T>
+Launcher depthwise_pairs_launcher(int line);
 template <HaloStaging kStaging, FilterTile kFilter, HaloOperands kOperands, typename T>
 Launcher halo_launcher(int line);
 template <WgradStaging kStaging, HaloOperands kOperands, typename T>

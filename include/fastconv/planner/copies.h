@@ -19,6 +19,12 @@ uint64_t stride_bytes(int64_t size, int64_t stride, int64_t bytes = 2);
 int64_t address_phases(int64_t size, int64_t stride, int64_t bytes = 2);
 int64_t row_phases(const Side& side);
 
+// Pixels whose channels lie side by side: whether it can move both of a pass's images, and one of them, in boxes of
+// channels, columns (every column_step-th), rows and images.
+const char* boxes_why_not(const ConvProblem& problem);
+TensorMapSpec pixels_map(const Side& side, int64_t channels, const uint32_t (&box)[4], uint32_t column_step,
+                         int32_t pixel_bytes);
+
 // Eight filters at once, wherever they begin: one after the other, their values in any order.
 bool filters_copyable(const ConvProblem& problem);
 

@@ -23,12 +23,9 @@ DiagonalMaps depthwise_diagonal_maps(const Plan& plan, const ConvProblem& proble
 
 // Of both: whether the kernel takes groups of so many channels.
 const char* diagonal_groups_why_not(const DepthwiseDiagonalConfig& config, const ConvProblem& problem);
-// Whether the copy engine, if the kernel needs it, can move the tensors; and one of them, with boxes of channels,
-// columns, rows and images.
+// Whether the copy engine, if the kernel needs it, can move the tensors.
 const char* diagonal_boxes_why_not(const DepthwiseDiagonalConfig& config, const ConvProblem& problem,
                                    const DeviceSpec& device);
-TensorMapSpec diagonal_map(const Side& side, int64_t channels, const uint32_t (&box)[4], uint32_t column_step,
-                           int32_t pixel_bytes);
 
 // What both cost models know: chunks that device memory is read by, 64 bytes, and what a kernel of boxes takes to
 // start.

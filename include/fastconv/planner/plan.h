@@ -11,6 +11,7 @@
 #include "fastconv/tile/depthwise_banded.h"
 #include "fastconv/tile/depthwise_config.h"
 #include "fastconv/tile/depthwise_diagonal.h"
+#include "fastconv/tile/depthwise_pairs.h"
 #include "fastconv/tile/embed_config.h"
 #include "fastconv/tile/grouped_config.h"
 #include "fastconv/tile/grouped_planes.h"
@@ -39,6 +40,7 @@ struct Plan {
   DepthwiseAnyTiling depthwise_any{};
   DepthwiseBandedTiling depthwise_banded{};
   DepthwiseDiagonalTiling depthwise_diagonal{};
+  DepthwisePairsTiling depthwise_pairs{};
   GroupedTiling grouped{};               // kernels for narrow groups
   GroupedPlanesTiling grouped_planes{};  // their weight gradient, of rows that lie side by side
   StemTiling stem{};                     // kernels for images of few channels, float32

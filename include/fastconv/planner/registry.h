@@ -12,6 +12,7 @@
 #include "fastconv/tile/depthwise_banded.h"
 #include "fastconv/tile/depthwise_config.h"
 #include "fastconv/tile/depthwise_diagonal.h"
+#include "fastconv/tile/depthwise_pairs.h"
 #include "fastconv/tile/embed_config.h"
 #include "fastconv/tile/grouped_config.h"
 #include "fastconv/tile/grouped_planes.h"
@@ -46,6 +47,7 @@ enum class KernelFamily : int8_t {
   kDepthwiseAny,
   kDepthwiseBanded,
   kDepthwiseDiagonal,
+  kDepthwisePairs,
   kGrouped,
   kGroupedPlanes,
   kStem,
@@ -85,6 +87,7 @@ struct KernelEntry {
   DepthwiseAnyConfig depthwise_any{};
   DepthwiseBandedConfig depthwise_banded{};
   DepthwiseDiagonalConfig depthwise_diagonal{};
+  DepthwisePairsConfig depthwise_pairs{};
   GroupedConfig grouped{};
   GroupedPlanesConfig grouped_planes{};
   StemConfig stem{};

@@ -42,8 +42,9 @@ __device__ __forceinline__ void mma(T type, float (&d)[4], uint32_t a0, uint32_t
 
 // Half of every four elements of a row of a are zero: it has the two others of each four, eight words of them in all,
 // which are words i % 4 of row i / 4 and of row i / 4 + 8, then those four words after that. The others' places are two
-// bits each, in rising order, eight fours of a row in a word; lanes of a row give the same. Its depth is 32 values, of
-// which the four words of b have 2 * (i % 4) and the next, and those 8, 16 and 24 after.
+// bits each, in rising order: of four fours of row i / 4, then of row i / 4 + 8; lanes of a row give the same, so that
+// the next four fours have the same places. Its depth is 32 values, of which the four words of b have 2 * (i % 4) and
+// the next, and those 8, 16 and 24 after.
 #define FASTCONV_MMA_SPARSE(type, values)                                                                         \
   __device__ __forceinline__ void mma_sparse(type, float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[4], \
                                              uint32_t places, const float (&c)[4]) {                              \

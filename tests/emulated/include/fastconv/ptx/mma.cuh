@@ -95,13 +95,15 @@ void mma_sparse(T, float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[4]
     Sums sums(lanes);
     const Right<T, 4> right(lanes);
     for (int row = 0; row < 16; ++row) {
-      const uint32_t places = lanes[row % 8 * 4]->places;
       for (int i = 1; i < 4; ++i) {
-        if (lanes[row % 8 * 4 + i]->places != places) throw std::logic_error("mma_sparse: lanes of a row disagree");
+        if (lanes[row % 8 * 4 + i]->places != lanes[row % 8 * 4]->places) {
+          throw std::logic_error("mma_sparse: lanes of a row disagree");
+        }
       }
+      const uint32_t places = lanes[row % 8 * 4]->places >> row / 8 * 16;
       int last = -1;  // in its four
       for (int k = 0; k < 16; ++k) {
-        const int place = static_cast<int>(places >> 2 * k & 3);
+        const int place = static_cast<int>(places >> 2 * (k % 8) & 3);
         if (k % 2 == 1 && place <= last) throw std::logic_error("mma_sparse: places that do not rise");
         sums.add(row, left_of<T>(lanes, row, k), right.at[k / 2 * 4 + place]);
         last = place;

@@ -1,0 +1,22 @@
+// What the planner and the launcher of the depthwise kernels with products of pairs of channels must agree on.
+#pragma once
+
+#include "fastconv/planner/plan.h"
+#include "fastconv/planner/registry.h"
+#include "fastconv/tile/depthwise_pairs.h"
+#include "fastconv/tile/tensor_map_spec.h"
+
+namespace fastconv {
+
+const char* depthwise_pairs_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
+Plan depthwise_pairs_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
+
+// All but the addresses.
+DepthwisePairsParams depthwise_pairs_params(const Plan& plan, const ConvProblem& problem);
+// What the copy engine reads, and what it stores.
+struct DepthwisePairsMaps {
+  TensorMapSpec source, target;
+};
+DepthwisePairsMaps depthwise_pairs_maps(const Plan& plan, const ConvProblem& problem);
+
+}  // namespace fastconv
