@@ -345,6 +345,29 @@ def test_pairs_of_channels_refuse_what_they_cannot_count() -> None:
             assert (kernel.why_not(asked, GPUS[90]) is not None) == refused, (kernel.name, width)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "layout", "pass_", "sizes", "expected"),
+    [
+        ("float16", "nhwc", "fprop", (96, 56, 7, 1), "depthwise_diagonal_fprop_7"),
+        ("float16", "nhwc", "wgrad", (96, 56, 7, 1), "depthwise_diagonal_wgrad_7_tma"),
+        ("float16", "nhwc", "wgrad", (240, 28, 5, 1), "depthwise_diagonal_wgrad_5_tma"),
+        ("float16", "nchw", "fprop", (240, 28, 5, 1), "depthwise_banded_fprop_5"),
+        ("float16", "nchw", "wgrad", (240, 28, 5, 1), "depthwise_banded_wgrad_7"),
+        ("float32", "nchw", "fprop", (240, 28, 5, 1), "depthwise_fprop_5x5_columns"),
+        ("float32", "nhwc", "fprop", (240, 28, 5, 1), "depthwise_fprop_5x5_nhwc"),
+        ("float32", "nhwc", "wgrad", (96, 112, 3, 2), "depthwise_wgrad_3x3s2_nhwc1"),
+    ],
+)
+def test_single_images_are_left_to_what_takes_them_the_least_time(
+    dtype: str, layout: str, pass_: str, sizes: tuple[int, int, int, int], expected: str
+) -> None:
+    """As measured, where threads are so few that each has its own latencies to wait for."""
+    c, size, taps, step = sizes
+    problem = Problem(1, c, size, size, c, taps, taps, (step, step), (taps // 2,) * 2, groups=c)
+    asked = native_problem(problem, pass_, dtype=dtype, precision="ieee", channels_last=layout == "nhwc")
+    assert native.make_plan(asked, GPUS[90]).kernel == expected
+
+
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
 @pytest.mark.parametrize("taps", [3, 5, 7])
 def test_rows_of_a_single_image_are_shared_out(taps: int, layout: str) -> None:

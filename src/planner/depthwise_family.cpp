@@ -24,9 +24,10 @@ constexpr int64_t kColumnThreadsPerSm = 2048, kChannelThreadsPerSm = 768;
 constexpr int32_t kLeastRun = 8;  // times the filter's rows
 // Where there are not even a quarter so many, runs may be as short as the filter: a thread's time is what counts then.
 constexpr int64_t kFewThreads = 4;
-// Cycles of a thread if others hide nothing of it: of an instruction, and a row that is waited for. Measured with
-// single images.
-constexpr double kLoneCycles = 1.4, kLoneRowCycles = 200;
+// Cycles of a thread if others hide nothing of it: of an instruction, and a row that is waited for, a sector for each
+// element where those of neighbouring lanes do not lie side by side. Measured with single images.
+constexpr double kLoneCycles = 1.4, kLoneRowCycles = 200, kScatteredRowCycles = 2000;
+constexpr double kLoneStaged = 1.7;  // times what a block of staged rows takes among others
 // Weight gradient: blocks per multiprocessor that slices fill, and the most rows that one thread adds up, which bounds
 // the rounding errors of its sums.
 constexpr int64_t kBlocksPerSm = 16, kStagedBlocksPerSm = 4;  // the latter run at once
@@ -303,16 +304,16 @@ Plan depthwise_plan(const KernelEntry& entry, const ConvProblem& problem, const 
   const double threads =
       static_cast<double>(int64_t{h.tiles} * w.tiles * problem.n * ceil_div(channels, config.channels()));
   double cycles = threads * instructions / (128.0 * device.sm_count);
-  // Of weight gradients not measured where columns lie side by side.
-  if (!config.staged() && (problem.pass != Pass::kWgrad || from.stride.c == 1)) {
+  if (!config.staged()) {
     const int64_t strands = strands_of(config, tiling);
     const double own_tiles =
         problem.pass == Pass::kWgrad ? double(slice_tiles(strands, tiles, plan.split)) / double(strands) : 1;
-    cycles = std::max(cycles, own_tiles * (kLoneCycles * instructions + kLoneRowCycles * rows));
+    const double row_cycles = beside ? kLoneRowCycles : kScatteredRowCycles;
+    cycles = std::max(cycles, own_tiles * (kLoneCycles * instructions + row_cycles * rows));
+  } else if (plan.grid > 0 && plan.grid < device.sm_count) {
+    // Images are not cut, however few there are.
+    cycles *= kLoneStaged * static_cast<double>(device.sm_count) / double(plan.grid);
   }
-  // Images are not cut, however few there are.
-  if (config.staged() && plan.grid > 0)
-    cycles *= std::max(1., static_cast<double>(device.sm_count) / double(plan.grid));
   double unseen = config.staged() ? kUnseenStaged : 1;
   if (from.stride.c == 1 && from.stride.w != 1 && element_size(problem.dtype) == 2) {
     if (config.staged()) {
