@@ -152,7 +152,7 @@ def small_problems(draw: st.DrawFn, kernel: str) -> Problem:
         w += w % 2
         if stride == 2 and (w + 2 * padding[1] - s) // 2 % 2 == 0:
             w += 2
-    n, bias = draw(st.integers(1, 3)), draw(st.booleans())
+    n, bias = draw(st.integers(1, 9 if "_pairs_" in kernel else 3)), draw(st.booleans())
     problem = Problem(n, c, h, w, k, r, s, (stride, stride), padding, groups=c // width, bias=bias)
     if staged:  # what is copied is a multiple of 16 bytes
         copied = [problem.output_size] * ("fprop" not in kernel) + [problem.input_size] * ("dgrad" not in kernel)
@@ -192,10 +192,25 @@ def test_emulated_kernels(
     problem, view = data.draw(small_problems(kernel.name)), source_view(kernel)
     dtype, precision = element_type(kernel, dtype)
     o = operands(problem, dtype, "cpu", seed, (view, weight_view, view))
-    result = run(kernel, o, problem, sms, haste, weight_view if kernel.pass_ == "wgrad" else view, precision)
+    # The least that holds two boxes of pairs of channels, or all that there is.
+    smem_kib = data.draw(st.sampled_from([120, 227])) if "_pairs_" in kernel.name else 227
+    written_view = weight_view if kernel.pass_ == "wgrad" else view
+    result = run(kernel, o, problem, sms, haste, written_view, precision, smem_kib)
     assert result is not None, "refused"
     reference.assert_right(result.value, expect_pass(kernel.pass_, o, problem), kernel.name, precision)
     assert result.columns_by_definition == 0
+
+
+@pytest.mark.parametrize("kernel", [k for k in KERNELS if re.search(r"(diagonal|pairs)_dgrad_\d(_tma)?$", str(k.id))])
+def test_a_filter_of_one_row_may_have_any_stride_from_row_to_row(kernel: native.Kernel) -> None:
+    """Also none, as torch has it for a dimension of one: with the last tap first, only columns go backwards."""
+    taps, view = int(kernel.name.split("_")[3][0]), source_view(kernel)
+    problem = Problem(2, 8, 6, 9, 8, 1, taps, padding=(0, taps // 2), groups=8)
+    o = operands(problem, torch.float16, "cpu", 0, (view, "contiguous", view))
+    o = replace(o, weight=o.weight.as_strided(o.weight.shape, (taps, taps, 0, 1)))
+    result = run(kernel, o, problem, view=view)
+    assert result is not None, "refused"
+    reference.assert_right(result.value, expect_pass(kernel.pass_, o, problem), kernel.name, "ieee")
 
 
 @pytest.mark.parametrize("kernel", [k for k in KERNELS if "wgrad" not in str(k.id)])

@@ -53,7 +53,7 @@ bool filters_copyable(const ConvProblem& problem) {
   const int64_t values = problem.c_per_group() * problem.r * problem.s;
   const int64_t last =
       (problem.c_per_group() - 1) * strides.c + (problem.r - 1) * strides.h + (problem.s - 1) * strides.w;
-  return strides.n == values && last < values && problem.w_align >= 16;
+  return strides.n == values && last == values - 1 && problem.w_align >= 16;
 }
 
 bool planes_copyable(const Side& side, int64_t channels, DType dtype) {

@@ -22,8 +22,8 @@ constexpr int32_t kMostStageRows = 8;
 // see cost more. Threads with columns take fewer registers, so that more of them run at once.
 constexpr int64_t kColumnThreadsPerSm = 2048, kChannelThreadsPerSm = 768;
 constexpr int32_t kLeastRun = 8;  // times the filter's rows
-// Where there are not even a quarter so many, runs may be as short as the filter: a thread's time is what counts then.
-constexpr int64_t kFewThreads = 4;
+// Where there are not even so many of them, runs may be as short as the filter: a thread's time is what counts then.
+constexpr double kFewThreads = 0.25;
 // Cycles of a thread if others hide nothing of it: of an instruction, and a row that is waited for, a sector for each
 // element where those of neighbouring lanes do not lie side by side. Measured with single images.
 constexpr double kLoneCycles = 1.4, kLoneRowCycles = 200, kScatteredRowCycles = 2000;
@@ -76,12 +76,12 @@ int32_t choose_run(const DepthwiseConfig& config, const ConvProblem& problem, in
   const int64_t strands = axis_h(config, problem, 1).strands.divisor;
   const int64_t rows = ceil_div(target_side(problem).h, strands);
   const bool columns = config.lanes == Lanes::kColumns && config.kind != DepthwiseKind::kWeights;
-  const int64_t wanted = (columns ? kColumnThreadsPerSm : kChannelThreadsPerSm) * device.sm_count;
-  const int64_t threads = problem.n * units * w.tiles * strands;  // of whole runs
+  const auto wanted = static_cast<double>((columns ? kColumnThreadsPerSm : kChannelThreadsPerSm) * device.sm_count);
+  const double threads = double(problem.n) * double(units) * w.tiles * double(strands);  // of whole runs
   int64_t parts = 1;
-  while (rows / (2 * parts) >= kLeastRun * config.taps && threads * parts < wanted) parts *= 2;
+  while (rows / (2 * parts) >= kLeastRun * config.taps && threads * double(parts) < wanted) parts *= 2;
   if (config.kind != DepthwiseKind::kWeights && !config.staged()) {
-    while (rows / (2 * parts) >= config.taps && kFewThreads * threads * parts < wanted) parts *= 2;
+    while (rows / (2 * parts) >= config.taps && threads * double(parts) < kFewThreads * wanted) parts *= 2;
   }
   return static_cast<int32_t>(round_up(std::max<int64_t>(1, ceil_div(rows, parts)), config.shift()));
 }

@@ -119,9 +119,10 @@ const char* depthwise_pairs_why_not(const KernelEntry& entry, const ConvProblem&
   const int64_t taps = std::max(problem.r, problem.s);
   if (taps > config.taps || taps < config.taps - 1) return "is compiled for another filter";
   const int64_t rows = problem.h + 2 * problem.padding.h;
-  for (const int64_t extent : {problem.n, problem.c, rows, problem.n * rows, problem.w + 2 * problem.padding.w}) {
+  for (const int64_t extent : {problem.n, problem.c, rows, problem.w + 2 * problem.padding.w}) {
     if (extent >= kMaxExtent) return "counts with 32 bits: extents stay below 2^29";
   }
+  if (problem.n * rows >= kMaxExtent) return "counts rows of all images with 32 bits: they stay below 2^29";
   if (problem.c % 8 != 0 || !channel_vectors(source_side(problem), problem, 8) ||
       !channel_vectors(target_side(problem), problem, 8)) {
     return "reads 8 channels at a time: needs channels_last tensors, aligned";

@@ -171,8 +171,9 @@ __global__ void __launch_bounds__(kPairsThreads, 1)
       load_pairs<T>(params, filter + params.first_tap_offset() + own * params.filter_strides.n, pairs);
   // Runs that a block has not are run 0 once more, and stored nowhere.
   auto run = [&](int32_t i) { return i < tiling.runs * tiling.images ? i : 0; };
-  // NOTES: words of one access are not the four registers that a product takes, and ptxas copied them for one product
-  // after the other, three times as often as now that a value is made of each.
+  // NOTES: the two words of an access are not neighbours among the registers of a product, and ptxas copied them for
+  // one product after the other, three times as often as needed. A zero that it cannot know of, by OR, makes each a
+  // value of its own, which it puts where all products of a row want it.
   const auto zero = static_cast<uint32_t>(params.images >> 31);
   uint32_t from[4], to[2];
   bool stores[2];

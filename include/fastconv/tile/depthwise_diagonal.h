@@ -144,11 +144,6 @@ struct DepthwiseDiagonalParams : DepthwiseWindows {
   int32_t units, shares;  // every so manieth run of rows of all images
 
   FASTCONV_HOST_DEVICE int32_t first_of_group(int32_t channel) const { return channel & -group_channels; }
-  // From a filter's begin to the tap that comes first, which may be the last.
-  FASTCONV_HOST_DEVICE int64_t first_tap_offset() const {
-    return (filter_strides.h < 0 ? (1 - taps_h) * filter_strides.h : 0) +
-           (filter_strides.w < 0 ? (1 - taps_w) * filter_strides.w : 0);
-  }
   // The first that a run sees.
   FASTCONV_HOST_DEVICE int32_t first_row(const DepthwiseDiagonalConfig& config, int32_t target_row) const {
     return first_h + (config.transposed() ? target_row / config.stride : target_row * config.stride);

@@ -18,7 +18,8 @@ namespace fastconv {
 
 inline constexpr int32_t kPairsWarps = 8;  // that multiply; of four more one moves rows, for the others' registers
 inline constexpr int32_t kPairsThreads = 32 * (kPairsWarps + 4);
-inline constexpr int kPairsRegisters = 240, kPairsMoverRegisters = 24;
+inline constexpr int32_t kPairsRegisters = 240, kPairsMoverRegisters = 24;
+static_assert(32 * (kPairsWarps * kPairsRegisters + 4 * kPairsMoverRegisters) <= 65536);  // a multiprocessor's
 inline constexpr int32_t kPairsWarpChannels = 4, kPairsChannels = kPairsWarps * kPairsWarpChannels;
 inline constexpr int32_t kPairsPixelBytes = 2 * kPairsChannels;
 inline constexpr int32_t kRuns = 8;  // of a block
@@ -81,10 +82,6 @@ struct DepthwisePairsParams : DepthwiseWindows {
   }
   FASTCONV_HOST_DEVICE int32_t target_pixel(int32_t run) const {
     return run * tiling.targets;  // images follow each other
-  }
-  // From a filter's begin to the tap that comes first, which may be the last.
-  FASTCONV_HOST_DEVICE int64_t first_tap_offset() const {
-    return filter_strides.h < 0 ? (1 - taps_h) * filter_strides.h + (1 - taps_w) * filter_strides.w : 0;
   }
 };
 

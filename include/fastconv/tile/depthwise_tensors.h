@@ -24,6 +24,12 @@ struct DepthwiseWindows : DepthwiseTensors {
   int32_t source_h, source_w, target_h, target_w;
   int32_t padding_h, padding_w;  // as a window sees them that slides over the filter, or of a transposed one
   int32_t taps_h, taps_w;
+
+  // From a filter's begin to the tap that comes first, which may be the last.
+  FASTCONV_HOST_DEVICE int64_t first_tap_offset() const {
+    return (filter_strides.h < 0 ? (1 - taps_h) * filter_strides.h : 0) +
+           (filter_strides.w < 0 ? (1 - taps_w) * filter_strides.w : 0);
+  }
 };
 
 }  // namespace fastconv
