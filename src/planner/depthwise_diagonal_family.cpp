@@ -28,10 +28,9 @@ constexpr double kEmptyBoxCycles = 400;   // that has rows of targets alone
 constexpr double kOwnProductCycles = 10;  // until a warp's next one
 constexpr int64_t kMostPixelBytes = 128;  // of a box, a line of the copy engine's pattern of banks
 
-// Padding as a window sees it that slides over the filter: dgrad of stride 1 does so with the last tap first.
+// A transposed window has the convolution's padding.
 Pair padding_of(const DepthwiseDiagonalConfig& config, const ConvProblem& a) {
-  if (a.pass != Pass::kDgrad || config.transposed()) return a.padding;
-  return {a.r - 1 - a.padding.h, a.s - 1 - a.padding.w};
+  return config.transposed() ? a.padding : sliding_padding(a);
 }
 
 // One dimension of a window.

@@ -24,12 +24,6 @@ constexpr double kMemoryShare = 1.05;  // times what a copy takes
 constexpr double kOwnRate = 1.25;      // a block's, where others leave it device memory
 constexpr double kLeadUs = 2;          // until boxes are there, and while the last are stored
 
-// Padding as a window sees it that slides over the filter: the input gradient's has the last tap first.
-Pair padding_of(const ConvProblem& a) {
-  if (a.pass != Pass::kDgrad) return a.padding;
-  return {a.r - 1 - a.padding.h, a.s - 1 - a.padding.w};
-}
-
 int64_t channel_blocks(const ConvProblem& a) { return ceil_div(a.c, int64_t{kPairsChannels}); }
 int64_t column_blocks(const ConvProblem& a, const DepthwisePairsTiling& tiling) {
   return std::max<int64_t>(1, ceil_div(target_side(a).w, tiling.columns()));
@@ -151,7 +145,7 @@ Plan depthwise_pairs_plan(const KernelEntry& entry, const ConvProblem& problem, 
 DepthwisePairsParams depthwise_pairs_params(const Plan& plan, const ConvProblem& problem) {
   const DepthwisePairsTiling& tiling = plan.depthwise_pairs;
   const Side from = source_side(problem), to = target_side(problem);
-  const Pair padding = padding_of(problem);
+  const Pair padding = sliding_padding(problem);
   DepthwisePairsParams params = shape_of(tiling);
   params.source_strides = from.stride, params.target_strides = to.stride, params.filter_strides = problem.w_strides;
   params.source_h = static_cast<int32_t>(from.h), params.source_w = static_cast<int32_t>(from.w);

@@ -180,13 +180,13 @@ __global__ void __launch_bounds__(kPairsThreads, 1)
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int32_t pixel = params.source_pixel(run(lane / 4), kBoxRows) + run_position(lane, i);
-    from[i] = kept(ring.data + pairs_swizzled(pixel * kPairsPixelBytes + warp * 2 * kPairsWarpChannels));
+    from[i] = kept(ring.data + params.swizzled(pixel * kPairsPixelBytes + warp * 2 * kPairsWarpChannels));
   }
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int32_t column = lane % 4 * 2 + i, pixel = params.target_pixel(column) + lane / 4;
     stores[i] = run(column) == column && lane / 4 < tiling.targets;
-    to[i] = kept(targets + pairs_swizzled(pixel * kPairsPixelBytes + warp * 2 * kPairsWarpChannels));
+    to[i] = kept(targets + params.swizzled(pixel * kPairsPixelBytes + warp * 2 * kPairsWarpChannels));
   }
   ptx::barrier_sync<32 * kPairsWarps>(1);  // all have their operands
 

@@ -23,6 +23,11 @@ inline Side output_side(const ConvProblem& p) { return {p.n, p.k_per_group(), p.
 inline Side source_side(const ConvProblem& p) { return p.pass == Pass::kDgrad ? output_side(p) : input_side(p); }
 inline Side target_side(const ConvProblem& p) { return p.pass == Pass::kDgrad ? input_side(p) : output_side(p); }
 
+// Padding as a window sees it that slides over the source; the input gradient's has the last tap first.
+inline Pair sliding_padding(const ConvProblem& p) {
+  return p.pass == Pass::kDgrad ? Pair{p.r - 1 - p.padding.h, p.s - 1 - p.padding.w} : p.padding;
+}
+
 // Whether 32 bits count extents, and elements of an image or of a group's filters.
 bool images_fit_int32(const ConvProblem& problem);
 

@@ -100,11 +100,6 @@ struct DepthwiseDiagonalConfig {
   constexpr int32_t box_targets() const { return box_stages() * rows().shift(); }
 };
 
-// Where byte `offset` of a stage lies in it, whose pixels have so many bytes: the copy engine's order of banks.
-FASTCONV_HOST_DEVICE constexpr uint32_t diagonal_swizzled(uint32_t offset, int32_t pixel_bytes) {
-  return offset ^ (offset >> 3 & static_cast<uint32_t>(pixel_bytes - kPieceBytes));
-}
-
 // What the copy engine moves for a block, as it lies in shared memory: pixels of the block's channels, of the source in
 // planes, whose rows repeat the engine's pattern of banks.
 struct DiagonalBoxes {
@@ -116,7 +111,7 @@ struct DiagonalBoxes {
 
   FASTCONV_HOST_DEVICE constexpr int32_t row_bytes() const { return plane_pixels * pixel_bytes; }
   FASTCONV_HOST_DEVICE constexpr uint32_t swizzled(uint32_t offset) const {
-    return diagonal_swizzled(offset, pixel_bytes);
+    return swizzled_pixels(offset, pixel_bytes);
   }
 };
 inline constexpr int32_t kDiagonalTargetBoxes = 3;  // being written, and being stored

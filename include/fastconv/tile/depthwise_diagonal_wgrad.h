@@ -66,7 +66,7 @@ struct DiagonalWgradBoxes {
     return column / columns * targets * columns + column % columns;
   }
   FASTCONV_HOST_DEVICE static constexpr uint32_t swizzled(uint32_t offset) {
-    return diagonal_swizzled(offset, kPixelBytes);
+    return swizzled_pixels(offset, kPixelBytes);
   }
 };
 

@@ -44,10 +44,6 @@ struct DepthwisePairsTiling {
   constexpr int32_t pitch() const { return (columns() - targets + kRunPositions + 7) / 8 * 8; }
 };
 
-// Where byte `offset` lies, of pixels as the copy engine brings and stores them: its order of banks.
-FASTCONV_HOST_DEVICE constexpr uint32_t pairs_swizzled(uint32_t offset) {
-  return offset ^ (offset >> 3 & static_cast<uint32_t>(kPairsPixelBytes - 16));
-}
 // The position of a run that word `word` of lane `lane` holds, of the four that a lane of a row has.
 FASTCONV_HOST_DEVICE constexpr int32_t run_position(int32_t lane, int32_t word) { return 4 * (lane % 4) + word; }
 // The position that value `value` of word `word` of a lane's row of the operand meets: two words for each row.
@@ -82,6 +78,10 @@ struct DepthwisePairsParams : DepthwiseWindows {
   }
   FASTCONV_HOST_DEVICE int32_t target_pixel(int32_t run) const {
     return run * tiling.targets;  // images follow each other
+  }
+  // Where a byte of pixels lies, in the source's boxes and the targets'.
+  FASTCONV_HOST_DEVICE static constexpr uint32_t swizzled(uint32_t offset) {
+    return swizzled_pixels(offset, kPairsPixelBytes);
   }
 };
 
