@@ -310,7 +310,7 @@ DepthwiseDiagonalParams depthwise_diagonal_params(const Plan& plan, const ConvPr
   return params;
 }
 
-DiagonalMaps depthwise_diagonal_maps(const Plan& plan, const ConvProblem& problem) {
+PixelMaps depthwise_diagonal_maps(const Plan& plan, const ConvProblem& problem) {
   const DepthwiseDiagonalConfig& config = plan.kernel->depthwise_diagonal;
   const DepthwiseDiagonalTiling& tiling = plan.depthwise_diagonal;
   const DiagonalBoxes boxes = boxes_of(config, problem, tiling);
@@ -318,9 +318,8 @@ DiagonalMaps depthwise_diagonal_maps(const Plan& plan, const ConvProblem& proble
   const auto columns = static_cast<uint32_t>(box_columns(config, problem, tiling));
   const auto rows = static_cast<uint32_t>(config.box_rows);
   const auto target_columns = static_cast<uint32_t>(kDiagonalColumns * tiling.groups);
-  DiagonalMaps maps{
-      pixels_map(source_side(problem), problem.c, {channels, columns, rows, 1}, step, boxes.pixel_bytes),
-      pixels_map(target_side(problem), problem.c, {channels, target_columns, 1, 1}, 1, boxes.pixel_bytes)};
+  PixelMaps maps{pixels_map(source_side(problem), problem.c, {channels, columns, rows, 1}, step, boxes.pixel_bytes),
+                 pixels_map(target_side(problem), problem.c, {channels, target_columns, 1, 1}, 1, boxes.pixel_bytes)};
   maps.target.exact = true;  // float32 is rounded on its way to operands alone
   return maps;
 }

@@ -252,7 +252,7 @@ DiagonalWgradParams depthwise_diagonal_wgrad_params(const Plan& plan, const Conv
   return params;
 }
 
-DiagonalMaps depthwise_diagonal_wgrad_maps(const Plan& plan, const ConvProblem& problem) {
+PixelMaps depthwise_diagonal_wgrad_maps(const Plan& plan, const ConvProblem& problem) {
   const DiagonalWgradBoxes boxes = boxes_of(config_of(*plan.kernel), problem, plan.depthwise_diagonal.run_rows);
   const uint32_t channels = kDiagonalWgradWarps * kChunk;
   const auto rows = static_cast<uint32_t>(boxes.rows), images = static_cast<uint32_t>(boxes.images);

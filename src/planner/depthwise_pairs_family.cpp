@@ -6,7 +6,6 @@
 #include "fastconv/core/integers.h"
 #include "fastconv/planner/copies.h"
 #include "fastconv/planner/cost_model.h"
-#include "fastconv/planner/depthwise_diagonal_family.h"
 #include "fastconv/planner/sides.h"
 
 namespace fastconv {
@@ -47,7 +46,7 @@ DepthwisePairsParams shape_of(const DepthwisePairsTiling& tiling) {
 // Of a box, of the source and of targets.
 int64_t stage_bytes(const DepthwisePairsConfig& config, const DepthwisePairsTiling& tiling) {
   const DepthwisePairsParams params = shape_of(tiling);
-  return params.stage_bytes(config.box_rows) + 16 + config.box_rows * params.target_row_bytes();
+  return params.stage_bytes(config.box_rows()) + 16 + config.box_rows() * params.target_row_bytes();
 }
 constexpr int64_t kAlignment = 1024;
 int64_t smem_bytes(const DepthwisePairsConfig& config, const DepthwisePairsTiling& tiling) {
@@ -58,9 +57,9 @@ double time_us(const DepthwisePairsConfig& config, const ConvProblem& a, const D
                const DeviceSpec& device) {
   const double products = 2 * config.taps * kProductCycles * (tiling.targets == kRunTargets ? kSameBanks : 1);
   const int64_t rows = std::min<int64_t>(source_side(a).h, tiling.unit_rows + config.taps - 1);
-  const double boxes = double(ceil_div(rows, config.box_rows));
-  const double all = double(ceil_div(tiling.unit_rows + config.taps - 1, config.box_rows));
-  const double unit = boxes * 2 * products * config.box_rows + all * kBoxCycles;
+  const double boxes = double(ceil_div(rows, config.box_rows()));
+  const double all = double(ceil_div(tiling.unit_rows + config.taps - 1, config.box_rows()));
+  const double unit = boxes * 2 * products * config.box_rows() + all * kBoxCycles;
   const double rounds = double(ceil_div(blocks_of(a, tiling), int64_t{device.sm_count}));
   const double block = kStartCycles + double(ceil_div(units_of(a, tiling), tiling.shares)) * unit;
   const double compute = rounds * block / kTensorCyclesPerUs;
@@ -162,11 +161,11 @@ DepthwisePairsParams depthwise_pairs_params(const Plan& plan, const ConvProblem&
   return params;
 }
 
-DepthwisePairsMaps depthwise_pairs_maps(const Plan& plan, const ConvProblem& problem) {
+PixelMaps depthwise_pairs_maps(const Plan& plan, const ConvProblem& problem) {
   const DepthwisePairsTiling& tiling = plan.depthwise_pairs;
   auto extent = [](int64_t v) { return static_cast<uint32_t>(v); };
   const uint32_t channels = kPairsChannels, images = extent(tiling.images);
-  const uint32_t rows = extent(plan.kernel->depthwise_pairs.box_rows);
+  const uint32_t rows = extent(plan.kernel->depthwise_pairs.box_rows());
   return {pixels_map(source_side(problem), problem.c, {channels, extent(tiling.pitch()), rows, images}, 1,
                      kPairsPixelBytes),
           pixels_map(target_side(problem), problem.c, {channels, extent(tiling.columns()), 1, images}, 1,

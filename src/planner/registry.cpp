@@ -157,9 +157,9 @@ std::vector<KernelEntry> build_table() {
     entry.depthwise_pairs = config;
     table.push_back(entry);
   };
-#define DEPTHWISE_PAIRS_KERNEL(name, taps, box_rows)                         \
-  add_pairs("depthwise_pairs_fprop_" #name, Pass::kFprop, {taps, box_rows}); \
-  add_pairs("depthwise_pairs_dgrad_" #name, Pass::kDgrad, {taps, box_rows}), ++line;
+#define DEPTHWISE_PAIRS_KERNEL(name, taps)                         \
+  add_pairs("depthwise_pairs_fprop_" #name, Pass::kFprop, {taps}); \
+  add_pairs("depthwise_pairs_dgrad_" #name, Pass::kDgrad, {taps}), ++line;
 #include "../launch/configs/depthwise_pairs.def"
 #undef DEPTHWISE_PAIRS_KERNEL
   line = 0;

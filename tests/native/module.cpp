@@ -472,8 +472,8 @@ Products depthwise_pairs_products(const ConvProblem& problem, const KernelEntry&
     for (int32_t i = 0; i < tiling.images * tiling.runs * tiling.targets * kRunPositions; ++i) {
       const int32_t position = run_position(i / 4 % 4, i % 4), target = i / kRunPositions % tiling.targets;
       const int32_t run = i / kRunPositions / tiling.targets, s = position - target;
-      const int32_t pixel = params.source_pixel(run, config.box_rows) + position;
-      const int32_t image_pixels = config.box_rows * tiling.pitch(), column = pixel % image_pixels;
+      const int32_t pixel = params.source_pixel(run, config.box_rows()) + position;
+      const int32_t image_pixels = config.box_rows() * tiling.pitch(), column = pixel % image_pixels;
       if (column >= tiling.pitch()) throw std::runtime_error("a pixel of another row");
       const int32_t image = unit.image + pixel / image_pixels, w = share.column - params.padding_w + column;
       const int32_t to_pixel = params.target_pixel(run) + target;
@@ -493,12 +493,12 @@ Products depthwise_pairs_products(const ConvProblem& problem, const KernelEntry&
     if (share.channel != 0) continue;
     for (int32_t index = share.first_unit; index < params.units; index += tiling.shares) {
       const PairsUnit unit(config, params, index);
-      for (int32_t i = 0; i < unit.boxes * config.box_rows * config.taps; ++i) {
+      for (int32_t i = 0; i < unit.boxes * config.box_rows() * config.taps; ++i) {
         const int32_t slot = i % config.taps, row = i / config.taps, output = unit.output + row + slot;
         const int32_t r = config.taps - 1 - slot, h = unit.source_row + row;
         if (r > last_h || output < 0 || output >= unit.outputs || h < 0 || h >= params.source_h) continue;
-        if (row / config.box_rows >= unit.row_boxes) throw std::runtime_error("a row that no box brings");
-        if (output >= unit.output + unit.boxes * config.box_rows) {
+        if (row / config.box_rows() >= unit.row_boxes) throw std::runtime_error("a row that no box brings");
+        if (output >= unit.output + unit.boxes * config.box_rows()) {
           throw std::runtime_error("a target that no box stores");
         }
         add_row(share, unit, row, output, r);

@@ -1,6 +1,7 @@
 // Host side of the depthwise kernels with diagonal products: from a plan to a launch.
 #pragma once
 
+#include "fastconv/kernels/depthwise_boxed_launch.cuh"
 #include "fastconv/kernels/depthwise_buffers.h"
 #include "fastconv/kernels/depthwise_diagonal.cuh"
 #include "fastconv/kernels/depthwise_diagonal_sm90.cuh"
@@ -9,7 +10,6 @@
 #include "fastconv/launch/dtype_of.cuh"
 #include "fastconv/launch/launch.cuh"
 #include "fastconv/launch/launchers.h"
-#include "fastconv/launch/tensor_map.h"
 #include "fastconv/planner/depthwise_diagonal_family.h"
 
 namespace fastconv {
@@ -21,13 +21,6 @@ struct DepthwiseDiagonalLine {
   static constexpr DepthwiseDiagonalConfig kConfig{kKind,  kTaps,    kStride,      kAhead,
                                                    kWarps, kBoxRows, kGroupChunks, kElementBytes};
 };
-
-template <typename Kernel, typename Params>
-void launch_boxed(const char* name, Kernel kernel, const LaunchShape& shape, Stream& stream, const Params& params,
-                  const DiagonalMaps& maps, DType dtype) {
-  launch(name, kernel, shape, stream, params, encode_tensor_map(maps.source, dtype, params.source),
-         encode_tensor_map(maps.target, dtype, params.target));
-}
 
 template <typename T, typename Line>
 void launch_depthwise_diagonal(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers,

@@ -32,9 +32,9 @@ class PairsLoads {
   __device__ void next(const Ring& ring) {
     if (index_ >= params_.units) return;
     if (box_ < unit_.row_boxes) {
-      ptx::mbarrier_arrive_expect(ring.full(), params_.box_bytes(kConfig.box_rows));
-      ptx::tma_load(ring.stage(), &map_, channel_, column_, unit_.source_row + box_ * kConfig.box_rows, unit_.image, 0,
-                    ring.full());
+      ptx::mbarrier_arrive_expect(ring.full(), params_.box_bytes(kConfig.box_rows()));
+      ptx::tma_load(ring.stage(), &map_, channel_, column_, unit_.source_row + box_ * kConfig.box_rows(), unit_.image,
+                    0, ring.full());
     } else {
       ptx::mbarrier_arrive(ring.full());
     }
@@ -72,10 +72,10 @@ __device__ __forceinline__ void move_boxes(const DepthwisePairsParams& params, c
   for (int32_t index = share.first_unit; index < params.units; index += params.tiling.shares) {
     const PairsUnit unit(kConfig, params, index);
 #pragma unroll 1
-    for (int32_t output = unit.output + row, box = 0; box < unit.boxes; ++box, output += kConfig.box_rows) {
+    for (int32_t output = unit.output + row, box = 0; box < unit.boxes; ++box, output += kConfig.box_rows()) {
       ptx::mbarrier_wait(ring.empty(), ring.parity);
-      if (row < kConfig.box_rows && output >= 0 && output < unit.outputs) {
-        ptx::tma_store(&target_map, targets + (ring.index * kConfig.box_rows + row) * params.target_row_bytes(),
+      if (row < kConfig.box_rows() && output >= 0 && output < unit.outputs) {
+        ptx::tma_store(&target_map, targets + (ring.index * kConfig.box_rows() + row) * params.target_row_bytes(),
                        share.channel, share.column, unit.row + output, unit.image, 0);
       }
       ptx::bulk_commit();
@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(kPairsThreads, 1)
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   ptx::follow_previous_kernel();
   constexpr DepthwisePairsConfig kConfig = Line::kConfig;
-  constexpr int kTaps = kConfig.taps, kBoxRows = kConfig.box_rows;
+  constexpr int kTaps = kConfig.taps, kBoxRows = kConfig.box_rows();
   extern __shared__ uint8_t smem_raw[];
   const auto lane = static_cast<int32_t>(threadIdx.x % 32);
   const int32_t warp = __shfl_sync(0xffffffffu, static_cast<int32_t>(threadIdx.x / 32), 0);

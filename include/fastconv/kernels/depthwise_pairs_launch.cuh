@@ -1,19 +1,18 @@
 // Host side of the depthwise kernels with products of pairs of channels: from a plan to a launch.
 #pragma once
 
+#include "fastconv/kernels/depthwise_boxed_launch.cuh"
 #include "fastconv/kernels/depthwise_buffers.h"
 #include "fastconv/kernels/depthwise_pairs.cuh"
-#include "fastconv/launch/launch.cuh"
 #include "fastconv/launch/launchers.h"
-#include "fastconv/launch/tensor_map.h"
 #include "fastconv/planner/depthwise_pairs_family.h"
 
 namespace fastconv {
 
 // One line of the .def as a type: nvcc knows no kernels whose template arguments are objects.
-template <int kTaps, int kBoxRows>
+template <int kTaps>
 struct DepthwisePairsLine {
-  static constexpr DepthwisePairsConfig kConfig{kTaps, kBoxRows};
+  static constexpr DepthwisePairsConfig kConfig{kTaps};
 };
 
 template <typename T, typename Line>
@@ -21,16 +20,14 @@ void launch_depthwise_pairs(const Plan& plan, const ConvProblem& problem, const 
   if (plan.grid == 0) return;
   DepthwisePairsParams params = depthwise_pairs_params(plan, problem);
   bind_buffers(params, plan, problem, buffers, true);
-  const DepthwisePairsMaps maps = depthwise_pairs_maps(plan, problem);
-  launch(plan.kernel->name, depthwise_pairs<T, Line>, LaunchShape{plan.grid, plan.block_threads, plan.smem_bytes},
-         stream, params, encode_tensor_map(maps.source, problem.dtype, params.source),
-         encode_tensor_map(maps.target, problem.dtype, params.target));
+  launch_boxed(plan.kernel->name, depthwise_pairs<T, Line>, LaunchShape{plan.grid, plan.block_threads, plan.smem_bytes},
+               stream, params, depthwise_pairs_maps(plan, problem), problem.dtype);
 }
 
 template <typename T>
 Launcher depthwise_pairs_launcher(int line) {
   static constexpr Launcher kLaunchers[] = {
-#define DEPTHWISE_PAIRS_KERNEL(name, taps, box_rows) launch_depthwise_pairs<T, DepthwisePairsLine<taps, box_rows>>,
+#define DEPTHWISE_PAIRS_KERNEL(name, taps) launch_depthwise_pairs<T, DepthwisePairsLine<taps>>,
 #include "../../../src/launch/configs/depthwise_pairs.def"
 #undef DEPTHWISE_PAIRS_KERNEL
   };

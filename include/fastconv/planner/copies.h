@@ -25,6 +25,11 @@ const char* boxes_why_not(const ConvProblem& problem);
 TensorMapSpec pixels_map(const Side& side, int64_t channels, const uint32_t (&box)[4], uint32_t column_step,
                          int32_t pixel_bytes);
 
+// What a kernel of such pixels reads, and what it stores (or, of a weight gradient, reads too).
+struct PixelMaps {
+  TensorMapSpec source, target;
+};
+
 // Eight filters at once, wherever they begin: one after the other, their values in any order.
 bool filters_copyable(const ConvProblem& problem);
 

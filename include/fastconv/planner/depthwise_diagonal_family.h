@@ -1,12 +1,12 @@
 // What the planner and the launcher of the depthwise kernels with diagonal products must agree on.
 #pragma once
 
+#include "fastconv/planner/copies.h"
 #include "fastconv/planner/plan.h"
 #include "fastconv/planner/registry.h"
 #include "fastconv/planner/sides.h"
 #include "fastconv/tile/depthwise_diagonal.h"
 #include "fastconv/tile/depthwise_diagonal_wgrad.h"
-#include "fastconv/tile/tensor_map_spec.h"
 
 namespace fastconv {
 
@@ -15,11 +15,8 @@ Plan depthwise_diagonal_plan(const KernelEntry& entry, const ConvProblem& proble
 
 // All but the addresses.
 DepthwiseDiagonalParams depthwise_diagonal_params(const Plan& plan, const ConvProblem& problem);
-// Where the copy engine brings rows: what it reads, and what it stores.
-struct DiagonalMaps {
-  TensorMapSpec source, target;
-};
-DiagonalMaps depthwise_diagonal_maps(const Plan& plan, const ConvProblem& problem);
+// Where the copy engine brings rows.
+PixelMaps depthwise_diagonal_maps(const Plan& plan, const ConvProblem& problem);
 
 // Of both: whether the kernel takes groups of so many channels.
 const char* diagonal_groups_why_not(const DepthwiseDiagonalConfig& config, const ConvProblem& problem);
@@ -37,6 +34,6 @@ const char* depthwise_diagonal_wgrad_why_not(const KernelEntry& entry, const Con
                                              const DeviceSpec& device);
 Plan depthwise_diagonal_wgrad_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
 DiagonalWgradParams depthwise_diagonal_wgrad_params(const Plan& plan, const ConvProblem& problem);
-DiagonalMaps depthwise_diagonal_wgrad_maps(const Plan& plan, const ConvProblem& problem);
+PixelMaps depthwise_diagonal_wgrad_maps(const Plan& plan, const ConvProblem& problem);
 
 }  // namespace fastconv

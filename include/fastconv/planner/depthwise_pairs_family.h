@@ -1,10 +1,10 @@
 // What the planner and the launcher of the depthwise kernels with products of pairs of channels must agree on.
 #pragma once
 
+#include "fastconv/planner/copies.h"
 #include "fastconv/planner/plan.h"
 #include "fastconv/planner/registry.h"
 #include "fastconv/tile/depthwise_pairs.h"
-#include "fastconv/tile/tensor_map_spec.h"
 
 namespace fastconv {
 
@@ -13,10 +13,6 @@ Plan depthwise_pairs_plan(const KernelEntry& entry, const ConvProblem& problem, 
 
 // All but the addresses.
 DepthwisePairsParams depthwise_pairs_params(const Plan& plan, const ConvProblem& problem);
-// What the copy engine reads, and what it stores.
-struct DepthwisePairsMaps {
-  TensorMapSpec source, target;
-};
-DepthwisePairsMaps depthwise_pairs_maps(const Plan& plan, const ConvProblem& problem);
+PixelMaps depthwise_pairs_maps(const Plan& plan, const ConvProblem& problem);
 
 }  // namespace fastconv

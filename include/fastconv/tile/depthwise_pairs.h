@@ -26,10 +26,10 @@ inline constexpr int32_t kRuns = 8;  // of a block
 inline constexpr int32_t kRunTargets = 8, kRunPositions = 16;
 
 struct DepthwisePairsConfig {
-  int32_t taps;      // the most rows and columns of the filter
-  int32_t box_rows;  // of the source; as many targets are done after each
+  int32_t taps;  // the most rows and columns of the filter
 
-  bool operator==(const DepthwisePairsConfig&) const = default;
+  // Of the source; as many rows of targets are done after each, and sums are in the same registers again.
+  FASTCONV_HOST_DEVICE constexpr int32_t box_rows() const { return taps; }
 };
 
 struct DepthwisePairsTiling {
@@ -116,8 +116,8 @@ struct PairsUnit {
     const int32_t above = source_row < output ? -output : -source_row;
     if (above > 0) source_row += above, output += above;
     const int32_t rows = end - source_row;
-    row_boxes = rows > 0 ? (rows + config.box_rows - 1) / config.box_rows : 0;
-    boxes = (outputs - output + config.box_rows - 1) / config.box_rows;
+    row_boxes = rows > 0 ? (rows + config.box_rows() - 1) / config.box_rows() : 0;
+    boxes = (outputs - output + config.box_rows() - 1) / config.box_rows();
   }
 };
 
