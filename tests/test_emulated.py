@@ -7,6 +7,7 @@ import functools
 import itertools
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -405,6 +406,110 @@ def test_emulated_planes_of_groups(
     if special is None:
         reference.assert_right(result.value, expected, kernel.name, precision)
     assert torch.equal(result.value.isfinite(), expected.value.isfinite())
+
+
+STEM = [pytest.param(kernel, id=kernel.name) for kernel in ALL_KERNELS if kernel.name.startswith("stem_")]
+SCALED_STEM = [it for it in STEM if "_hal" in str(it.id)]
+
+
+def stem_precision(name: str) -> str:
+    return "tf32" if "1_half" in name else "bf16x3" if "2_parts" in name else "ieee"
+
+
+def shrink(t: Tensor, index: int) -> None:
+    """All of a channel, filter, row or column, so that sums have nothing else."""
+    dim = index % 4
+    t.select(dim, index // 4 % t.shape[dim]).mul_(2.0**-60)
+
+
+def put(value: float) -> Callable[[Tensor, int], object]:
+    def change(t: Tensor, index: int) -> None:
+        t[tuple(index % size for size in t.shape)] = value
+
+    return change
+
+
+CHANGES: dict[str, Callable[[Tensor, int], object]] = {
+    "nothing": lambda t, _: None,
+    "zeros": lambda t, _: t.zero_(),
+    "a row of zeros": lambda t, i: t.select(i % 4, 0).zero_(),
+    "all small": lambda t, _: t.mul_(2.0**-100),
+    "all large": lambda t, _: t.mul_(2.0**100),
+    "much smaller ones that meet no others": shrink,
+    "a much larger one": put(2.0**60),
+    "an infinity": put(math.inf),
+    "a NaN": put(math.nan),
+}
+
+
+@st.composite
+def stem_problems(draw: st.DrawFn, kernel: str) -> Problem:
+    """Of enough products for two halves."""
+    c, taps = draw(st.integers(1, 4)), st.sampled_from([3, 3, 4, 5, 7])
+    r, s = draw(taps), draw(taps)
+    if "2_halves" in kernel and c * r * s < 24:
+        c = 3
+    stride, dilation = (draw(st.tuples(*[st.integers(1, most)] * 2)) for most in (3, 2))
+    padding = draw(st.sampled_from([(0, 0), (r // 2, s // 2), (r, s)]))
+    h, w = draw(st.integers(16, 20)), draw(st.integers(16, 20))
+    n, k = draw(st.integers(1, 3)), draw(st.sampled_from([1, 5, 24, 33]))
+    return Problem(n, c, h, w, k, r, s, stride, padding, dilation, bias=draw(st.booleans()))
+
+
+@pytest.mark.parametrize("kernel", STEM)
+@given(
+    seed=st.integers(0, 2**31),
+    sms=st.sampled_from([1, 4, 132]),
+    haste=st.booleans(),
+    views=st.tuples(*[st.sampled_from(LAYOUTS)] * 3),
+    name=st.sampled_from(sorted(CHANGES)),
+    index=st.integers(0, 1000),
+    data=st.data(),
+)
+@settings(max_examples=15)
+def test_emulated_images_of_few_channels(
+    kernel: native.Kernel,
+    seed: int,
+    sms: int,
+    haste: bool,
+    views: tuple[str, str, str],
+    name: str,
+    index: int,
+    data: st.DataObject,
+) -> None:
+    """Numbers of all kinds: whether one scale fits them shows tile by tile."""
+    problem, precision = data.draw(stem_problems(kernel.name)), stem_precision(kernel.name)
+    o = operands(problem, torch.float32, "cpu", seed, views)
+    CHANGES[name](data.draw(st.sampled_from([o.input, o.grad_output if kernel.pass_ == "wgrad" else o.weight])), index)
+    result = run(kernel, o, problem, sms, haste, views[1 if kernel.pass_ == "wgrad" else 2], precision)
+    assert result is not None, "refused"
+    expected = expect_pass(kernel.pass_, o, problem)
+    if not expected.value.isfinite().all() and kernel.pass_ == "fprop":
+        for same in (torch.isnan, torch.isposinf, torch.isneginf):
+            assert torch.equal(same(result.value), same(expected.value)), same.__name__
+    elif expected.value.isfinite().all():
+        reference.assert_right(result.value, expected, kernel.name, precision)
+
+
+@pytest.mark.parametrize("changed", ["input", "weight"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("kernel", [it for it in SCALED_STEM if "fprop" in str(it.id)])
+def test_tiles_that_one_scale_does_not_fit_have_the_parts_of_others(
+    kernel: native.Kernel, layout: str, changed: str
+) -> None:
+    """Bit for bit; and those that it fits do not."""
+    precision = stem_precision(kernel.name)
+    others = kernel.name.replace("2_halves", "3_parts").replace("1_half", "2_parts")
+    (partner,) = (it for it in ALL_KERNELS if it.name == others)
+    problem = Problem(4, 3, 16, 16, 40, 3, 3, padding=(1, 1))
+    for factor, same in [(1.0, False), (2.0**-4, False), (2.0**-40, True)]:
+        o = operands(problem, torch.float32, "cpu", views=(layout,) * 3)
+        values = getattr(o, changed)
+        values.as_strided((values.numel(),), (1,))[::2] *= factor
+        mine, theirs = (run(it, o, problem, 3, False, layout, precision) for it in (kernel, partner))
+        assert mine is not None and theirs is not None
+        assert torch.equal(mine.value, theirs.value) == same, factor
+        reference.assert_right(mine.value, expect_pass("fprop", o, problem), kernel.name, precision)
 
 
 EMBED = [pytest.param(kernel, id=kernel.name) for kernel in ALL_KERNELS if kernel.name.startswith("embed_")]

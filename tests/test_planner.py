@@ -492,7 +492,7 @@ def test_float32_images_of_few_channels_have_kernels_of_their_own(images: int, p
         stem = PUBLIC["rn50_stem"].with_(n=images)
         problem = native_problem(stem, pass_, dtype="float32", precision=precision, channels_last=channels_last)
         kernel = native.make_plan(problem, GPUS[arch]).kernel
-        kinds = {"ieee": "3_parts|2_parts_scaled", "bf16x3": "2_parts", "tf32": "2_parts|scaled"}[precision]
+        kinds = {"ieee": "3_parts|2_halves", "bf16x3": "2_parts", "tf32": "2_parts|1_half"}[precision]
         quads = "|quads_fprop_tf32_n(chw|hwc)" if precision == "tf32" and pass_ == "fprop" else ""
         found = re.fullmatch(rf"stem_{pass_}_({kinds})_(32|64){quads}", kernel)
         assert (found is not None) == (arch >= 80), (arch, precision, kernel)
@@ -536,8 +536,8 @@ def test_sums_of_few_products_are_not_of_two_parts(channels_last: bool) -> None:
         ("rn50_l2_3x3", "wgrad", "tf32", "nhwc", "sm90_wgrad_64x3_1x3_scaled_f32 .*"),
         ("vgg_first", "dgrad", "fp16", "nchw", "halo_dgrad_512x16x3_c32_transposed .*"),
         ("vgg_first", "wgrad", "tf32", "nchw", "stem_wgrad_2_parts_64 .* 3x112 pixels"),
-        ("mobilenet", "wgrad", "ieee", "nhwc", "stem_wgrad_3_parts_32 .* 6x56 pixels"),
-        ("latent", "fprop", "ieee", "nchw", "stem_fprop_3_parts_64 "),
+        ("mobilenet", "wgrad", "ieee", "nhwc", "stem_wgrad_2_halves_32 .* 8x56 pixels"),
+        ("latent", "fprop", "ieee", "nchw", "stem_fprop_2_halves_64 .* 22x32 pixels"),
         ("stage3_3x3s2_g32", "wgrad", "fp16", "nhwc", "depthwise_diagonal_wgrad_3s2_groups_of_16_tma "),
         ("stage4_3x3_g32", "dgrad", "fp16", "nhwc", "halo_dgrad_512x64_c32_tma_krsc "),
     ],
@@ -1136,7 +1136,7 @@ def test_a_block_of_few_channels_has_several_tiles(name: str) -> None:
     """The same."""
     problem, pass_ = CASES["many_images_of_rgb"], KERNELS[name].pass_
     for channels_last in (False, True):
-        precision = "ieee" if "2_parts_scaled" in name else "tf32"
+        precision = "ieee" if "2_halves" in name else "tf32"
         asked = native_problem(problem, pass_, dtype="float32", precision=precision, channels_last=channels_last)
         plan = native.make_plan(asked, GPUS[90], name)
         assert "stages 2" in repr(plan)

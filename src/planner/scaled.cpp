@@ -39,7 +39,6 @@ bool is_scaled(const KernelEntry& entry) {
   switch (entry.family) {
     case KernelFamily::kHalo: return is_scaled(entry.halo.operands);
     case KernelFamily::kWgrad: return is_scaled(entry.wgrad.operands);
-    case KernelFamily::kStem: return entry.stem.operand == Operand::kFp16;
     default: return false;
   }
 }
@@ -57,18 +56,18 @@ ReadTensors read_tensors(const ConvProblem& p) {
 }
 
 int operand_parts(const KernelEntry& entry) {
-  switch (entry.family) {
-    case KernelFamily::kHalo: return 1 + promotes(entry.halo.operands);
-    case KernelFamily::kWgrad: return 1 + promotes(entry.wgrad.operands);
-    default: return entry.stem.parts;
-  }
+  return 1 + promotes(entry.family == KernelFamily::kHalo ? entry.halo.operands : entry.wgrad.operands);
 }
 
-const char* scaled_why_not(const KernelEntry& entry, const ConvProblem& problem) {
-  const int parts = operand_parts(entry);
+const char* scaled_parts_why_not(int parts, const ConvProblem& problem) {
   if (parts == 1 && problem.precision != Precision::kTf32) return "rounds as TF32 does";
   if (parts == 2 && problem.precision != Precision::kIeee) return "is for ieee alone";
   if (parts == 2 && has_few_products(problem)) return "is less exact than sums of so few products";
+  return nullptr;
+}
+
+const char* scaled_why_not(const KernelEntry& entry, const ConvProblem& problem) {
+  if (const char* reason = scaled_parts_why_not(operand_parts(entry), problem)) return reason;
   const auto [first, second] = read_tensors(problem);
   return first.dense && second.dense ? nullptr : "measures tensors without gaps, of whole aligned units of 16 bytes";
 }

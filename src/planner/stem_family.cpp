@@ -19,13 +19,18 @@ constexpr int64_t kMostChannels = 4;
 // Clocks, estimated from counted instructions; a multiprocessor's four parts go on at the same time.
 constexpr double kWarpsAtOnce = 4;
 constexpr double kCopyClocks = 25. / 128;  // of a multiprocessor, a copy
+constexpr double kLookClocks = 50. / 128;  // and what has been copied is looked at
 constexpr double kPackClocks = 40;         // of a multiprocessor, a step of a tile of filters
 constexpr double kLoadLatency = 1500, kTileClocks = 500;
-constexpr double kAlone = 1.5;  // times as long if nothing hides a warp's latencies
+constexpr double kRangeClocks = 1000;  // of a tile's barriers while it is looked at
+constexpr double kAlone = 1.5;         // times as long if nothing hides a warp's latencies
+
+double copy_clocks(const StemConfig& config) { return kCopyClocks + config.is_scaled() * kLookClocks; }
 
 // Of a warp, for a step: what it gathers and splits, and the products by its set of filters.
 double step_clocks(const StemConfig& config, double gathers) {
-  const double full = config.parts == 3 ? 640 : config.parts == 2 ? 330 : 180;  // forward, with 64 filters
+  // Forward, with 64 filters.
+  const double full = config.is_scaled() ? (config.parts == 2 ? 300 : 150) : (config.parts == 3 ? 640 : 330);
   return full * (gathers + config.filters / 80.);
 }
 // What was measured is so many times that. Tilings of one kernel compare better without it, kernels with it.
@@ -82,6 +87,8 @@ StemBox make_box(const Side& side, int64_t channels, int64_t height, int64_t wid
   }
   box.words = static_cast<int32_t>(round_up(box.words, 4));
   box.by_inner = FastDivmod(inner_units), box.by_middle = FastDivmod(middle);
+  const StemCopy next(box, kStemThreads);
+  box.next_inner = next.inner, box.next_middle = next.middle, box.next_outer = next.outer;
   return box;
 }
 
@@ -104,23 +111,30 @@ void set_walk(const ConvProblem& problem, const StemTiling& tiling, StemWalk& wa
   walk.by_taps_w = FastDivmod(problem.s);
 }
 
+// After so many boxes of a stage, room for what is measured of them.
+void set_range(const StemConfig& config, int boxes, StemWalk& walk) {
+  walk.range_at = walk.stage_bytes;
+  walk.stage_bytes += config.is_scaled() * boxes * kStemRangeBytes;
+}
+
 int64_t sets_of(const StemConfig& config, const ConvProblem& problem) { return ceil_div(problem.k, config.filters); }
 
-int64_t smem_of(const StemParams& params) { return params.table_at + 4 * kStemStep * params.steps; }
+int64_t smem_of(const StemParams& params) { return params.filter_table_at + 4 * kStemStep * params.steps; }
 int64_t smem_of(const StemConfig& config, const StemWgradParams& params) {
   const int64_t pixels = round_up(params.tile_p * params.tile_q, kStemStep);
   return std::max<int64_t>(params.y_table_at + 4 * pixels, int64_t{16} * kStemThreads * config.quads());
 }
 
 // A block's time for its tiles, and the time that memory takes for all of them.
-double walk_us(const ConvProblem& problem, const DeviceSpec& device, const StemWalk& params, double blocks,
-               double prologue_clocks, double tile_clocks) {
+double walk_us(const StemConfig& config, const ConvProblem& problem, const DeviceSpec& device, const StemWalk& params,
+               double blocks, double prologue_clocks, double tile_clocks) {
   constexpr double kL2Rate = 1.6;  // times device memory's
-  const double copies = params.x.units * kCopyClocks;
+  const double copies = params.x.units * copy_clocks(config);
   const double tiles = std::ceil(params.tiles / static_cast<double>(params.walkers));
   // That is waited for.
   const double loads = params.stages == 1 ? tiles : 1;
-  const double clocks = prologue_clocks + loads * kLoadLatency + tiles * (tile_clocks + copies + kTileClocks);
+  const double clocks = prologue_clocks + loads * kLoadLatency +
+                        tiles * (tile_clocks + copies + kTileClocks + config.is_scaled() * kRangeClocks);
   const double staged = blocks / params.walkers * params.tiles * 4. * params.x.words;
   const double bytes = std::max(compulsory_bytes(problem), staged / kL2Rate);
   const double compute = clocks / kTensorCyclesPerUs + loads * params.stage_bytes / kBytesPerUsPerSm;
@@ -139,7 +153,7 @@ double cost_us(const StemConfig& config, const ConvProblem& problem, const Devic
   const double sets = params.by_sets.divisor, blocks = double(params.walkers) * params.by_set_blocks.divisor;
   const auto pixels = static_cast<double>(ceil_div(params.tile_p * params.tile_q, config.unit_pixels()));
   const double unit = params.steps * unseen * step_clocks(config, 0.2) + kStoreClocks * config.filters / 64;
-  return walk_us(problem, device, params, blocks, sets * params.steps * config.set_tiles() * kPackClocks,
+  return walk_us(config, problem, device, params, blocks, sets * params.steps * config.set_tiles() * kPackClocks,
                  units_clocks(pixels * sets, unit));
 }
 
@@ -154,8 +168,8 @@ double cost_us(const StemConfig& config, const ConvProblem& problem, const Devic
   const double end = 2. * 16 * kStemThreads * config.quads() / 128;
   const double rate = kPartialRate * kBytesPerUsPerSm * device.sm_count;
   const double reduce = params.walkers > 1 ? kReduceUs + 2. * static_cast<double>(workspace) / rate : 0;
-  return reduce +
-         walk_us(problem, device, params, blocks, end, units_clocks(turns, step) + params.y.units * kCopyClocks);
+  return reduce + walk_us(config, problem, device, params, blocks, end,
+                          units_clocks(turns, step) + params.y.units * copy_clocks(config));
 }
 
 // f(tiling), `sets` and `walkers` apart.
@@ -167,7 +181,7 @@ void for_tilings(const ConvProblem& problem, const ConvMap& map, const DeviceSpe
     const int64_t columns = source_extent(map.w, tile_q) * problem.c;
     for (int64_t tile_p = 1; tile_p <= map.h.rows && tile_p <= 64; tile_p += 1 + tile_p / 8) {
       if (source_extent(map.h, tile_p) > device.smem_optin_bytes / (4 * columns)) break;
-      for (const int32_t stages : {2, 1}) {
+      for (const int32_t stages : {1, 2}) {
         f(StemTiling{static_cast<int32_t>(tile_p), static_cast<int32_t>(tile_q), 1, stages, 1});
       }
     }
@@ -255,8 +269,8 @@ const char* why_not(const KernelEntry& entry, const ConvProblem& problem, const 
   if (problem.groups != 1 || problem.c < 1 || problem.c > kMostChannels || problem.k < 1) {
     return "is for images of 1 to 4 channels, in one group";
   }
-  if (is_scaled(entry)) {
-    if (const char* reason = scaled_why_not(entry, problem)) return reason;
+  if (entry.stem.is_scaled()) {
+    if (const char* reason = scaled_parts_why_not(entry.stem.parts, problem)) return reason;
   } else if (problem.precision == Precision::kIeee && entry.stem.parts < kMaxSplitParts) {
     return "has fewer parts of a value than all of its bits take";
   }
@@ -283,8 +297,11 @@ StemParams stem_params(const StemConfig& config, const ConvProblem& problem, con
   params.by_steps = FastDivmod(params.steps);
   params.by_sets = FastDivmod(tiling.sets);
   params.by_set_blocks = FastDivmod(ceil_div(sets_of(config, problem), tiling.sets));
+  set_range(config, 1, params);
   params.filter_at = tiling.stages * params.stage_bytes;
-  params.table_at = params.filter_at + tiling.sets * params.steps * config.step_bytes();
+  params.filter_range_at = params.filter_at + tiling.sets * params.steps * config.step_bytes(config.most_parts());
+  params.table_at = params.filter_range_at + config.is_scaled() * kStemRangeBytes;
+  params.filter_table_at = params.table_at + 4 * kStemStep * params.steps;
   return params;
 }
 
@@ -303,6 +320,7 @@ StemWgradParams stem_wgrad_params(const StemConfig& config, const ConvProblem& p
   params.by_job_threads = FastDivmod(params.units * 32);
   params.y_at = params.stage_bytes;
   params.stage_bytes += 4 * params.y.words;
+  set_range(config, 2, params);
   params.table_at = params.stages * params.stage_bytes;
   params.y_table_at = params.table_at + 4 * static_cast<int32_t>(round_up(params.tile_p * params.tile_q, kStemStep));
   return params;
@@ -313,7 +331,7 @@ const char* stem_why_not(const KernelEntry& entry, const ConvProblem& problem, c
   return cheapest(entry, problem, device).kernel == nullptr ? kNoTile : nullptr;
 }
 Plan stem_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
-  return measured(cheapest(entry, problem, device), problem, device);
+  return cheapest(entry, problem, device);
 }
 
 const char* stem_wgrad_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
@@ -321,7 +339,7 @@ const char* stem_wgrad_why_not(const KernelEntry& entry, const ConvProblem& prob
   return cheapest_wgrad(entry, problem, device).kernel == nullptr ? kNoTile : nullptr;
 }
 Plan stem_wgrad_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
-  return measured(cheapest_wgrad(entry, problem, device), problem, device);
+  return cheapest_wgrad(entry, problem, device);
 }
 
 }  // namespace fastconv

@@ -811,16 +811,23 @@ std::vector<int64_t> stem_words(const StemBox& box, int32_t image, int32_t first
                                 int32_t first_column) {
   std::vector<int64_t> words(static_cast<size_t>(box.words), kNotStaged);
   const int32_t first = first_column * box.folded - box.lead(first_column);
+  std::vector<StemCopy> threads;
   for (int32_t unit = 0; unit < box.units; ++unit) {
-    const StemCopy copy(box, unit);
-    const int32_t row = first_row + copy.row, column = first + copy.column, channel = first_channel + copy.channel;
+    if (unit < kStemThreads) {
+      threads.emplace_back(box, unit);
+    } else {
+      threads[unit % kStemThreads].next(box);
+    }
+    const StemCopy& copy = threads[unit % kStemThreads];
+    const int32_t row = first_row + copy.row(box), column = first + copy.column(box);
+    const int32_t channel = first_channel + copy.channel(box), place = copy.place(box);
     const bool exists =
         row >= 0 && row < box.extent_h && column >= 0 && column < box.extent_w && channel < box.channels;
     const int64_t from = image * box.stride.n + channel * box.stride.c + row * box.stride.h +
                          column * (box.folded > 1 ? 1 : box.stride.w);
-    if ((exists && from % box.vector != 0) || copy.place % box.vector != 0) throw py::index_error("not aligned");
+    if ((exists && from % box.vector != 0) || place % box.vector != 0) throw py::index_error("not aligned");
     for (int32_t i = 0; i < box.vector; ++i) {
-      int64_t& to = words.at(static_cast<size_t>(copy.place + i));
+      int64_t& to = words.at(static_cast<size_t>(place + i));
       if (to != kNotStaged) throw py::index_error("staged twice");
       to = exists ? from + i : kOutside;
     }

@@ -3,8 +3,8 @@
 #pragma once
 
 #include "fastconv/ptx/dependent_launch.cuh"
+#include "fastconv/tile/kept.cuh"
 #include "fastconv/tile/mainloop_stem.cuh"
-#include "fastconv/tile/operand_scale.cuh"
 #include "fastconv/tile/stage_stem.cuh"
 
 namespace fastconv {
@@ -14,50 +14,132 @@ struct StemBuffers {
   const float* w;
   const float* bias;
   float* y;
-  RangeGate gate;
 };
 
-// A block's filters, in parts, as products read them.
-template <int kParts, int kFilters, Operand kOperand>
-__device__ __forceinline__ void pack_stem_filter(const StemParams& params, const float* w, float scale,
-                                                 int32_t first_set, uint32_t smem) {
-  constexpr int kTiles = StemConfig{kParts, kFilters, kOperand}.set_tiles();
-  const auto thread = static_cast<int32_t>(threadIdx.x), lane = thread % 32;
-  const int32_t all = static_cast<int32_t>(params.by_sets.divisor) * params.steps * kTiles;
-#pragma unroll 2
-  for (int32_t i = thread / 32; i < all; i += kStemWarps) {
-    int32_t set, step;
-    params.by_steps.divmod(i / kTiles, set, step);
-    const int32_t filter = (first_set + set) * kFilters + i % kTiles * 8 + lane / 4;
-    StemValues<1> values;
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const int32_t depth = stem_depth(step, lane, j);
-      const bool exists = filter < params.filters && depth < params.depth;
-      values.at(j, 0) = exists ? w[filter * params.filter.n + StemTap(params, depth).filter] : 0.f;
-    }
-    StemFragment<kParts, 1, kOperand> fragment;
-    fragment.split(values, scale);
-#pragma unroll
-    for (int part = 0; part < kParts; ++part) {
-      ptx::store_shared8(smem + (i * kParts + part) * 256 + lane * 8,
-                         make_uint2(fragment.part[part][0], fragment.part[part][1]));
-    }
+// Offsets of taps, as lanes read them: from a pixel in the stage, bytes, and in the filter, elements.
+__device__ __forceinline__ void write_stem_tables(const StemParams& params, uint32_t smem) {
+#pragma unroll 1
+  for (auto i = static_cast<int32_t>(threadIdx.x); i < params.steps * kStemStep; i += kStemThreads) {
+    const int32_t depth = stem_depth(i / kStemStep, i / 4, i % 4);
+    const StemTap tap(params, min(depth, params.depth - 1));
+    ptx::store_shared4(smem + params.table_at + i * 4, depth < params.depth ? tap.place * 4 : 0);
+    ptx::store_shared4(smem + params.filter_table_at + i * 4, tap.filter);
   }
 }
 
+// A block's filters on their way to shared memory. A piece is a step of eight filters; a warp has every kStemWarps-th,
+// in rounds of some.
+template <int kFilters>
+struct StemFilter {
+  static constexpr int kTiles = kFilters / 8, kHeld = 4;
+  using Values = StemValues<1>[kHeld];
+  const StemParams& params;
+  const float* w;
+  int32_t first_set;
+  uint32_t smem;
+
+  __device__ __forceinline__ int32_t tiles() const { return static_cast<int32_t>(params.by_sets.divisor) * kTiles; }
+  __device__ __forceinline__ int32_t rounds() const {
+    return (tiles() * params.steps + kHeld * kStemWarps - 1) / (kHeld * kStemWarps);
+  }
+  __device__ __forceinline__ StemRange range() const { return {smem + params.filter_range_at}; }
+
+  // f(which of the round, tile, step): of a warp's pieces.
+  template <typename F>
+  __device__ __forceinline__ void for_pieces(int32_t round, F&& f) const {
+    int32_t tile, step, tiles_on, steps_on;
+    params.by_steps.divmod(round * kHeld * kStemWarps + static_cast<int32_t>(threadIdx.x / 32), tile, step);
+    params.by_steps.divmod(kStemWarps, tiles_on, steps_on);
+#pragma unroll
+    for (int held = 0; held < kHeld; ++held) {
+      if (tile < tiles()) f(held, tile, step);
+      tile += tiles_on, step += steps_on;
+      if (step >= params.steps) step -= params.steps, ++tile;
+    }
+  }
+
+  // Filters and taps that do not exist become zeros once others have been read in their place: all reads are under way
+  // together.
+  __device__ __forceinline__ void load(int32_t round, Values& values) const {
+#pragma unroll
+    for (StemValues<1>& each : values) each = {};
+    const auto lane = static_cast<int32_t>(threadIdx.x % 32);
+    const int32_t first = first_set * kFilters + lane / 4;
+    for_pieces(round, [&](int held, int32_t tile, int32_t step) {
+      const uint4 taps = ptx::load_shared16(smem + params.filter_table_at + step * 64 + lane % 4 * 16);
+      // Kept, so that a tap takes one addition, not two.
+      const float* source = kept_global(w + min(first + tile * 8, params.filters - 1) * params.filter.n);
+      float (&value)[4] = values[held].value;
+      value[0] = source[taps.x], value[1] = source[taps.y], value[2] = source[taps.z], value[3] = source[taps.w];
+    });
+    for_pieces(round, [&](int held, int32_t tile, int32_t step) {
+      if (first + tile * 8 >= params.filters) values[held] = {};
+      if (step == params.steps - 1) values[held].cut(params.depth - step * kStemStep);
+    });
+  }
+  template <int kParts, Operand kOperand>
+  __device__ __forceinline__ void store(int32_t round, const Values& values, float scale) const {
+    const uint32_t to = smem + params.filter_at + threadIdx.x % 32 * 8;
+    for_pieces(round, [&](int held, int32_t tile, int32_t step) {
+      StemFragment<kParts, 1, kOperand> fragment;
+      fragment.split(values[held], scale);
+      const int32_t set = static_cast<uint32_t>(tile) / kTiles;
+      const int32_t place = ((set * params.steps + step) * kTiles + (tile & (kTiles - 1))) * kParts;
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+        ptx::store_shared8(to + (place + part) * 256, make_uint2(fragment.part[part][0], fragment.part[part][1]));
+      }
+    });
+  }
+
+  template <int kParts, Operand kOperand>
+  __device__ __forceinline__ void pack() const {
+#pragma unroll 1
+    for (int32_t round = 0; round < rounds(); ++round) {
+      Values values;
+      load(round, values);
+      store<kParts, kOperand>(round, values, 1);
+    }
+  }
+  // The same, scaled, which may not fit. The last round's values need not be loaded twice.
+  template <int kParts>
+  __device__ __forceinline__ void pack_scaled() const {
+    Values values;
+    float largest = 0;
+#pragma unroll 1
+    for (int32_t round = 0; round < rounds(); ++round) {
+      load(round, values);
+#pragma unroll
+      for (const StemValues<1>& each : values) add_largest(each.value, largest);
+    }
+    range().write_most(largest);
+    __syncthreads();
+    const uint32_t most = range().most(), least = StemShift::least(most, kParts);
+    const float scale = StemScale(0, most).second;
+    uint32_t small = 0;
+#pragma unroll 1
+    for (int32_t round = rounds() - 1; round >= 0; --round) {
+      if (round < rounds() - 1) load(round, values);
+#pragma unroll
+      for (const StemValues<1>& each : values) add_small(each.value, least, small);
+      store<kParts, Operand::kFp16>(round, values, scale);
+    }
+    range().write_small(small);
+  }
+};
+
 // Sums of a unit, [block of pixels][tile of filters].
-template <int kParts, int kFilters, Operand kOperand>
+template <int kFilters>
 struct StemUnit {
-  static constexpr StemConfig kConfig{kParts, kFilters, kOperand};
+  static constexpr StemConfig kConfig{1, kFilters, Operand::kBf16};
   static constexpr int kBlocks = kConfig.pixel_blocks(), kTiles = kConfig.set_tiles();
   static constexpr int kTogether = 2;  // tiles, so that products that follow each other do not wait
   float sum[kBlocks][kTiles][4];
 
   // `filter`, `table`: a lane's. kFinite: see add_stem_products().
-  template <bool kFinite>
+  template <bool kFinite, int kParts, Operand kOperand>
   __device__ __forceinline__ void multiply(const uint32_t (&rows)[kBlocks][2], uint32_t filter, uint32_t table,
-                                           int32_t depth, float scale) {
+                                           int32_t depth, const StemScale& scale) {
 #pragma unroll
     for (auto& tiles : sum) {
 #pragma unroll
@@ -75,7 +157,7 @@ struct StemUnit {
       }
       StemFragment<kParts, 2, kOperand> pixels[kBlocks];
 #pragma unroll
-      for (int m = 0; m < kBlocks; ++m) pixels[m].split(values[m], scale);
+      for (int m = 0; m < kBlocks; ++m) pixels[m].split(values[m], scale.first);
 #pragma unroll
       for (int t = 0; t < kTiles; t += kTogether) {
         StemFragment<kParts, 1, kOperand> filters[kTogether];
@@ -89,9 +171,10 @@ struct StemUnit {
         }
         // So that filters are not loaded far ahead: there is no register left for them.
         __syncwarp();
-        multiply_stem<kFinite>(pixels, filters, [&](int m, int i) -> float (&)[4] { return sum[m][t + i]; });
+        multiply_stem<kFinite>(
+            pixels, filters, [&](int m, int i) -> float (&)[4] { return sum[m][t + i]; }, scale.back);
       }
-      filter += kConfig.step_bytes(), table += 64;
+      filter += kConfig.step_bytes(kParts), table += 64;
     }
   }
 
@@ -131,56 +214,104 @@ struct StemUnit {
   __device__ __forceinline__ void store(const StemParams& params, const StemTile& tile, float* y, int32_t pixel,
                                         int32_t filters) const {
     const int lane = ptx::lane();
-    int32_t offset[kBlocks][2];
+    // Offsets within an image fit 32 bits.
+    const auto next = static_cast<int32_t>(kPairs ? 1 : params.target.c);
+    float* to[kBlocks][2];
+    int32_t left[kBlocks][2];  // filters of a lane's pixel
 #pragma unroll
     for (int m = 0; m < kBlocks; ++m) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        offset[m][half] = tile.target_of(params, params.target, pixel + m * 16 + half * 8 + lane / 4);
+        const int32_t at = tile.target_of(params, params.target, pixel + m * 16 + half * 8 + lane / 4);
+        to[m][half] = y + at + lane % 4 * 2 * next;
+        left[m][half] = at >= 0 ? filters - lane % 4 * 2 : 0;
       }
     }
-    // Offsets within an image fit 32 bits.
-    const auto step = static_cast<int32_t>(params.target.c);
-    const int32_t lane_filter = lane % 4 * 2;
-    filters -= lane_filter, y += lane_filter * params.target.c;
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
-      const bool one = t * 8 < filters, two = t * 8 + 1 < filters;
 #pragma unroll
       for (int m = 0; m < kBlocks; ++m) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          const int32_t at = offset[m][half] + t * 8 * step;
-          const bool exists = offset[m][half] >= 0;
-          const float (&s)[4] = sum[m][t];
+          const float first = sum[m][t][2 * half], second = sum[m][t][2 * half + 1];
+          float*& at = to[m][half];
           if constexpr (kPairs) {
-            if (one && exists) *reinterpret_cast<float2*>(y + at) = make_float2(s[2 * half], s[2 * half + 1]);
+            if (t * 8 < left[m][half]) *reinterpret_cast<float2*>(at) = make_float2(first, second);
           } else {
-            if (one && exists) y[at] = s[2 * half];
-            if (two && exists) y[at + step] = s[2 * half + 1];
+            if (t * 8 < left[m][half]) *at = first;
+            if (t * 8 + 1 < left[m][half]) at[next] = second;
           }
+          at += 8 * next;
         }
       }
     }
   }
 };
 
+// A warp's units of a tile that has been staged, with the block's filters in parts.
+template <int kParts, int kFilters, Operand kOperand>
+__device__ __forceinline__ void multiply_stem_tile(const StemParams& params, const StemBuffers& buffers,
+                                                   const StemTile& tile, uint32_t stage, int32_t first_set,
+                                                   uint32_t smem, const StemScale& scale) {
+  using Unit = StemUnit<kFilters>;
+  constexpr StemConfig kConfig = Unit::kConfig;
+  const auto thread = static_cast<int32_t>(threadIdx.x), lane = thread % 32;
+  const auto sets = static_cast<int32_t>(params.by_sets.divisor);
+  const uint32_t first_pixel = stage + params.x.lead(tile.source_w) * 4;
+  float* y = buffers.y + (tile.image * params.target.n + tile.p * params.target.h + tile.q * params.target.w);
+  const int32_t units = (tile.pixels(params) + kConfig.unit_pixels() - 1) / kConfig.unit_pixels() * sets;
+#pragma unroll 1
+  for (int32_t index = thread / 32; index < units; index += kStemWarps) {
+    int32_t pixel, set;
+    params.by_sets.divmod(index, pixel, set);
+    pixel *= kConfig.unit_pixels();
+    uint32_t rows[Unit::kBlocks][2];
+#pragma unroll
+    for (int m = 0; m < Unit::kBlocks; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        rows[m][half] = first_pixel + StemTile::source_of(params, pixel + m * 16 + half * 8 + lane / 4) * 4;
+      }
+    }
+    const uint32_t lane_filter = smem + params.filter_at + set * params.steps * kConfig.step_bytes(kParts) + lane * 8;
+    const uint32_t lane_table = smem + params.table_at + lane % 4 * 16;
+    Unit unit;
+    unit.template multiply<false, kParts, kOperand>(rows, lane_filter, lane_table, params.depth, scale);
+    // Overflow is seldom, so that each step need not look for it.
+    if (kParts == 3 && !unit.is_finite()) {
+      unit.template multiply<true, kParts, kOperand>(rows, lane_filter, lane_table, params.depth, scale);
+    }
+    const int32_t filter = (first_set + set) * kFilters;
+    if (buffers.bias != nullptr) unit.add_bias(buffers.bias, filter, params.filters);
+    float* to = y + filter * params.target.c;
+    if (params.pairs) {
+      unit.template store<true>(params, tile, to, pixel, params.filters - filter);
+    } else {
+      unit.template store<false>(params, tile, to, pixel, params.filters - filter);
+    }
+  }
+}
+
 template <int kParts, int kFilters, Operand kOperand>
 __global__ void __launch_bounds__(kStemThreads, 1)
     stem_fprop(const __grid_constant__ StemParams params, const StemBuffers buffers) {
 #if __CUDA_ARCH__ >= 800
   ptx::follow_previous_kernel();
-  using Unit = StemUnit<kParts, kFilters, kOperand>;
-  constexpr bool kScaled = kOperand == Operand::kFp16;
-  if (is_closed(buffers.gate)) return;
-  constexpr StemConfig kConfig = Unit::kConfig;
+  constexpr StemConfig kConfig{kParts, kFilters, kOperand};
+  constexpr bool kScaled = kConfig.is_scaled();
+  constexpr int kMostParts = kConfig.most_parts();
   extern __shared__ uint4 stem_smem[];
-  const uint32_t smem = ptx::smem_address(stem_smem), table = smem + params.table_at;
-  const auto thread = static_cast<int32_t>(threadIdx.x), lane = thread % 32;
-  const auto sets = static_cast<int32_t>(params.by_sets.divisor);
+  const uint32_t smem = ptx::smem_address(stem_smem);
   int32_t walker, first_set;
   params.by_set_blocks.divmod(static_cast<int32_t>(blockIdx.x), walker, first_set);
-  first_set *= sets;
+  first_set *= static_cast<int32_t>(params.by_sets.divisor);
+  const StemFilter<kFilters> filter{params, buffers.w, first_set, smem};
+  [[maybe_unused]] StemBoxRange<kParts> pixels{params.x};
+  [[maybe_unused]] bool scaled = true;  // until numbers do not fit
+  if constexpr (kScaled) {
+    clear_stages(params, smem);
+    __syncthreads();
+  }
 
   walk_stem_tiles(
       params, walker, smem,
@@ -188,54 +319,38 @@ __global__ void __launch_bounds__(kStemThreads, 1)
         copy_stem_box(params.x, buffers.x, tile.image, 0, tile.source_h, tile.source_w, stage);
       },
       [&] {
-        pack_stem_filter<kParts, kFilters, kOperand>(params, buffers.w, kScaled ? buffers.gate.range->scale[1] : 1,
-                                                     first_set, smem + params.filter_at);
-#pragma unroll 1
-        for (int32_t i = thread; i < params.steps * kStemStep; i += kStemThreads) {
-          const int32_t depth = stem_depth(i / kStemStep, i / 4, i % 4);
-          ptx::store_shared4(table + i * 4, depth < params.depth ? StemTap(params, depth).place * 4 : 0);
+        write_stem_tables(params, smem);
+        __syncthreads();
+        if constexpr (kScaled) {
+          filter.template pack_scaled<kParts>();
+        } else {
+          filter.template pack<kParts, kOperand>();
         }
       },
       [&](const StemTile& tile, uint32_t stage) {
-        const uint32_t first_pixel = stage + params.x.lead(tile.source_w) * 4;
-        float* y = buffers.y + (tile.image * params.target.n + tile.p * params.target.h + tile.q * params.target.w);
-        const int32_t pixels = tile.pixels(params);
-        const int32_t units = (pixels + kConfig.unit_pixels() - 1) / kConfig.unit_pixels() * sets;
-#pragma unroll 1
-        for (int32_t index = thread / 32; index < units; index += kStemWarps) {
-          int32_t pixel, set;
-          params.by_sets.divmod(index, pixel, set);
-          pixel *= kConfig.unit_pixels();
-          uint32_t rows[Unit::kBlocks][2];
-#pragma unroll
-          for (int m = 0; m < Unit::kBlocks; ++m) {
-#pragma unroll
-            for (int half = 0; half < 2; ++half) {
-              rows[m][half] = first_pixel + StemTile::source_of(params, pixel + m * 16 + half * 8 + lane / 4) * 4;
+        if constexpr (kScaled) {
+          if (scaled) {
+            const StemRange range{stage + params.range_at}, filter_range = filter.range();
+            pixels.look(stage, range);
+            __syncthreads();
+            if (pixels.needs_second_look(range)) {
+              pixels.look_again(stage, range);
+              __syncthreads();
+              pixels.finish(range);
             }
-          }
-          const uint32_t lane_filter = smem + params.filter_at + set * params.steps * kConfig.step_bytes() + lane * 8;
-          const uint32_t lane_table = table + lane % 4 * 16;
-          Unit unit;
-          const float scale = kScaled ? buffers.gate.range->scale[0] : 1;
-          unit.template multiply<false>(rows, lane_filter, lane_table, params.depth, scale);
-          // Overflow is seldom, so that each step need not look for it.
-          if (kParts == 3 && !unit.is_finite()) {
-            unit.template multiply<true>(rows, lane_filter, lane_table, params.depth, scale);
-          }
-          if constexpr (kScaled) {
-#pragma unroll
-            for (auto& tiles : unit.sum) unscale(tiles, *buffers.gate.range);
-          }
-          const int32_t filter = (first_set + set) * kFilters;
-          if (buffers.bias != nullptr) unit.add_bias(buffers.bias, filter, params.filters);
-          float* to = y + filter * params.target.c;
-          if (params.pairs) {
-            unit.template store<true>(params, tile, to, pixel, params.filters - filter);
-          } else {
-            unit.template store<false>(params, tile, to, pixel, params.filters - filter);
+            const StemScale scale(pixels.most, filter_range.most());
+            scaled = scale.fits && pixels.fits &&
+                     filter_range.small() <= most_small(filter.tiles() * params.steps * 8 * kStemStep);
+            if (scaled) {
+              return multiply_stem_tile<kParts, kFilters, kOperand>(params, buffers, tile, stage, first_set, smem,
+                                                                    scale);
+            }
+            filter.template pack<kMostParts, Operand::kBf16>();
+            __syncthreads();
           }
         }
+        multiply_stem_tile<kMostParts, kFilters, Operand::kBf16>(params, buffers, tile, stage, first_set, smem,
+                                                                 StemScale());
       });
 #endif
 }

@@ -13,7 +13,7 @@ template <int kParts, int kFilters, Operand kOperand>
 void launch_stem_wgrad(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, Stream& stream) {
   const StemWgradParams params = stem_wgrad_params(plan.kernel->stem, problem, plan.stem);
   const StemWgradBuffers tensors{static_cast<const float*>(buffers.x), static_cast<const float*>(buffers.y),
-                                 static_cast<float*>(buffers.w), static_cast<float4*>(buffers.workspace), buffers.gate};
+                                 static_cast<float*>(buffers.w), static_cast<float4*>(buffers.workspace)};
   launch(plan.kernel->name, stem_wgrad<kParts, kFilters, kOperand>,
          LaunchShape{plan.grid, plan.block_threads, plan.smem_bytes}, stream, params, tensors);
   if (params.walkers == 1) return;
@@ -29,7 +29,7 @@ void launch_stem(const Plan& plan, const ConvProblem& problem, const ConvBuffers
     return launch_stem_wgrad<kParts, kFilters, kOperand>(plan, problem, buffers, stream);
   if (plan.grid == 0) return;
   const StemBuffers tensors{static_cast<const float*>(buffers.x), static_cast<const float*>(buffers.w),
-                            static_cast<const float*>(buffers.bias), static_cast<float*>(buffers.y), buffers.gate};
+                            static_cast<const float*>(buffers.bias), static_cast<float*>(buffers.y)};
   launch(plan.kernel->name, stem_fprop<kParts, kFilters, kOperand>,
          LaunchShape{plan.grid, plan.block_threads, plan.smem_bytes}, stream,
          stem_params(plan.kernel->stem, problem, plan.stem), tensors);

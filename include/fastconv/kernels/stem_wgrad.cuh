@@ -5,7 +5,6 @@
 #include "fastconv/ptx/dependent_launch.cuh"
 #include "fastconv/tile/add_partials.cuh"
 #include "fastconv/tile/mainloop_stem.cuh"
-#include "fastconv/tile/operand_scale.cuh"
 #include "fastconv/tile/stage_stem.cuh"
 
 namespace fastconv {
@@ -15,7 +14,6 @@ struct StemWgradBuffers {
   const float* y;
   float* w;
   float4* partial;  // [walker][job][quad], if there are several walkers
-  RangeGate gate;
 };
 
 // Quad number `index` of a job: [quad of a lane][unit][lane].
@@ -31,17 +29,68 @@ __device__ __forceinline__ void store_stem_quad(const StemConfig& config, const 
   }
 }
 
+// A warp's unit of a job: offsets of a lane's taps and filters, and sums.
+template <int kFilters>
+struct StemWgradUnit {
+  static constexpr StemConfig kConfig{1, kFilters, Operand::kBf16};
+  static constexpr int kBlocks = kConfig.filter_blocks(), kTiles = kConfig.tap_tiles();
+  uint32_t taps[kTiles], filters[kBlocks][2];
+  float sum[kBlocks][kTiles][4] = {};
+
+  // What does not exist meets others and is not used.
+  __device__ __forceinline__ StemWgradUnit(const StemWgradParams& params, int32_t first_tap) {
+    const int lane = ptx::lane();
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+      taps[t] = StemTap(params, min(first_tap + t * 8 + lane / 4, params.depth - 1)).place * 4;
+    }
+#pragma unroll
+    for (int m = 0; m < kBlocks; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        filters[m][half] = (m * 16 + half * 8 + lane / 4) * params.y.channel_words * 4;
+      }
+    }
+  }
+
+  // Adds the products of a slice's steps of a tile: x and y are the first pixel's, tables a lane's of the slice.
+  template <int kParts, Operand kOperand>
+  __device__ __forceinline__ void multiply(uint32_t x, uint32_t y, uint32_t x_table, uint32_t y_table, int32_t pixels,
+                                           int32_t slices, const StemScale& scale) {
+#pragma unroll 1
+    for (int32_t left = pixels; left > 0; left -= slices * kStemStep) {
+      const uint4 x_offsets = ptx::load_shared16(x_table), y_offsets = ptx::load_shared16(y_table);
+      x_table += slices * 64, y_table += slices * 64;
+      StemFragment<kParts, 1, kOperand> input[kTiles];
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) {
+        StemValues<1> values;
+        values.load({x + taps[t]}, x_offsets);
+        if (left < kStemStep) values.cut(left);
+        input[t].split(values, scale.first);
+      }
+#pragma unroll
+      for (int m = 0; m < kBlocks; ++m) {
+        StemValues<2> values;
+        values.load({y + filters[m][0], y + filters[m][1]}, y_offsets);
+        if (left < kStemStep) values.cut(left);
+        StemFragment<kParts, 2, kOperand> gradients[1];
+        gradients[0].split(values, scale.second);
+        multiply_stem<kOperand == Operand::kBf16>(
+            gradients, input, [&](int, int t) -> float (&)[4] { return sum[m][t]; }, scale.back);
+      }
+    }
+  }
+};
+
 template <int kParts, int kFilters, Operand kOperand>
 __global__ void __launch_bounds__(kStemThreads, 1)
     stem_wgrad(const __grid_constant__ StemWgradParams params, const StemWgradBuffers buffers) {
 #if __CUDA_ARCH__ >= 800
   ptx::follow_previous_kernel();
   constexpr StemConfig kConfig{kParts, kFilters, kOperand};
-  constexpr int kBlocks = kConfig.filter_blocks(), kTiles = kConfig.tap_tiles();
-  constexpr bool kScaled = kOperand == Operand::kFp16;
-  if (is_closed(buffers.gate)) return;
-  const float x_scale = kScaled ? buffers.gate.range->scale[0] : 1;
-  const float y_scale = kScaled ? buffers.gate.range->scale[1] : 1;
+  constexpr bool kScaled = kConfig.is_scaled();
+  constexpr int kMostParts = kConfig.most_parts();
   extern __shared__ uint4 stem_smem[];
   const uint32_t smem = ptx::smem_address(stem_smem);
   const auto thread = static_cast<int32_t>(threadIdx.x), lane = thread % 32;
@@ -49,22 +98,12 @@ __global__ void __launch_bounds__(kStemThreads, 1)
   int32_t unit, slice;
   params.by_slices.divmod(thread / 32, unit, slice);
 
-  // Offsets of a lane's taps and filters. Those that do not exist meet others and are not used.
-  uint32_t taps[kTiles], filters[kBlocks][2];
-#pragma unroll
-  for (int t = 0; t < kTiles; ++t) {
-    const int32_t tap = job.first_tap + unit * kConfig.unit_taps() + t * 8 + lane / 4;
-    taps[t] = StemTap(params, min(tap, params.depth - 1)).place * 4;
+  if constexpr (kScaled) {
+    clear_stages(params, smem);
+    __syncthreads();
   }
-#pragma unroll
-  for (int m = 0; m < kBlocks; ++m) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      filters[m][half] = (m * 16 + half * 8 + lane / 4) * params.y.channel_words * 4;
-    }
-  }
-
-  float sum[kBlocks][kTiles][4] = {};
+  [[maybe_unused]] StemBoxRange<kParts> x{params.x}, y{params.y};
+  StemWgradUnit<kFilters> sums(params, job.first_tap + unit * kConfig.unit_taps());
   walk_stem_tiles(
       params, job.walker, smem,
       [&](const StemTile& tile, uint32_t stage) {
@@ -83,45 +122,39 @@ __global__ void __launch_bounds__(kStemThreads, 1)
         }
       },
       [&](const StemTile& tile, uint32_t stage) {
-        if (unit >= params.units) return;
-        const uint32_t x = stage + params.x.lead(tile.source_w) * 4;
-        const uint32_t y = stage + params.y_at + params.y.lead(tile.q) * 4;
-        const int32_t pixels = tile.pixels(params);
-        uint32_t table = lane % 4 * 16 + slice * 64;
-#pragma unroll 1
-        for (int32_t left = pixels - slice * kStemStep; left > 0; left -= params.slices * kStemStep) {
-          const uint4 x_offsets = ptx::load_shared16(smem + params.table_at + table);
-          const uint4 y_offsets = ptx::load_shared16(smem + params.y_table_at + table);
-          table += params.slices * 64;
-          StemFragment<kParts, 1, kOperand> input[kTiles];
-#pragma unroll
-          for (int t = 0; t < kTiles; ++t) {
-            StemValues<1> values;
-            values.load({x + taps[t]}, x_offsets);
-            if (left < kStemStep) values.cut(left);
-            input[t].split(values, x_scale);
-          }
-#pragma unroll
-          for (int m = 0; m < kBlocks; ++m) {
-            StemValues<2> values;
-            values.load({y + filters[m][0], y + filters[m][1]}, y_offsets);
-            if (left < kStemStep) values.cut(left);
-            StemFragment<kParts, 2, kOperand> gradients[1];
-            gradients[0].split(values, y_scale);
-            multiply_stem<!kScaled>(gradients, input, [&](int, int t) -> float (&)[4] { return sum[m][t]; });
-          }
+        StemScale scale;
+        if constexpr (kScaled) {
+          const StemRange x_range{stage + params.range_at}, y_range{x_range.smem + kStemRangeBytes};
+          x.look(stage, x_range), y.look(stage + params.y_at, y_range);
+          __syncthreads();
+          const bool x_again = x.needs_second_look(x_range), y_again = y.needs_second_look(y_range);
+          if (x_again) x.look_again(stage, x_range);
+          if (y_again) y.look_again(stage + params.y_at, y_range);
+          if (x_again || y_again) __syncthreads();
+          if (x_again) x.finish(x_range);
+          if (y_again) y.finish(y_range);
+          scale = StemScale(x.most, y.most);
+          scale.fits = scale.fits && x.fits && y.fits;
         }
+        if (unit >= params.units) return;
+        auto multiply = [&]<int kOf, Operand kAs>(const StemScale& scale) {
+          const uint32_t table = smem + lane % 4 * 16 + slice * 64;
+          sums.template multiply<kOf, kAs>(stage + params.x.lead(tile.source_w) * 4,
+                                           stage + params.y_at + params.y.lead(tile.q) * 4, table + params.table_at,
+                                           table + params.y_table_at, tile.pixels(params) - slice * kStemStep,
+                                           params.slices, scale);
+        };
+        if constexpr (kScaled) {
+          if (scale.fits) return multiply.template operator()<kParts, kOperand>(scale);
+        }
+        multiply.template operator()<kMostParts, Operand::kBf16>(StemScale());
       });
 
-  if constexpr (kScaled) {
-#pragma unroll
-    for (auto& tiles : sum) unscale(tiles, *buffers.gate.range);
-  }
   // The slices' sums are added in order.
   __syncthreads();
 #pragma unroll
   for (int q = 0; q < kConfig.quads(); ++q) {
-    const float (&s)[4] = sum[q / kTiles][q % kTiles];
+    const float (&s)[4] = sums.sum[q / sums.kTiles][q % sums.kTiles];
     const uint32_t to = smem + (q * kStemThreads + thread) * 16;
     ptx::store_shared_floats(to, s[0], s[1]);
     ptx::store_shared_floats(to + 8, s[2], s[3]);
@@ -151,7 +184,6 @@ template <int kParts, int kFilters, Operand kOperand>
 __global__ void __launch_bounds__(kReduceThreads)
     reduce_stem_wgrad(const __grid_constant__ StemWgradParams params, StemWgradBuffers buffers, int32_t strands) {
   ptx::follow_previous_kernel();
-  if (is_closed(buffers.gate)) return;
   constexpr StemConfig kConfig{kParts, kFilters, kOperand};
   const int64_t quads = int64_t{params.by_jobs.divisor} * params.job_quads;
   add_partials(buffers.partial, quads, params.walkers, strands, [&](int64_t at, const float4& sum) {

@@ -17,7 +17,9 @@ bool is_scaled(const KernelEntry& entry);
 int operand_parts(const KernelEntry& entry);
 // Sums of so few that two parts would be less exact than multiply-adds.
 bool has_few_products(const ConvProblem& problem);
-// Null if the problem's tensors can be measured for a scaled kernel, and its precision is that of the kernel's parts.
+// Null if the problem's precision is that of so many fp16 parts.
+const char* scaled_parts_why_not(int parts, const ConvProblem& problem);
+// Null if also the problem's tensors can be measured for a scaled kernel.
 const char* scaled_why_not(const KernelEntry& entry, const ConvProblem& problem);
 // With the time of what is measured first and of the other kernel's launch, if the plan's kernel scales.
 Plan measured(Plan plan, const ConvProblem& problem, const DeviceSpec& device);

@@ -2,6 +2,8 @@
 // "barrier").
 #pragma once
 
+#include <cstdint>
+
 namespace fastconv::ptx {
 
 // Registers per thread, of all warps of a warpgroup together. NOTES: they come from a pool: what some give back must
@@ -46,6 +48,26 @@ __device__ __forceinline__ float shuffle(float value, int lane) {
   float other;
   asm volatile("shfl.sync.idx.b32 %0, %1, %2, 0x1f, 0xffffffff;" : "=f"(other) : "f"(value), "r"(lane));
   return other;
+}
+
+// NaN if either is; from sm_80 on.
+__device__ __forceinline__ float max_or_nan(float a, float b) {
+  asm("max.NaN.f32 %0, %0, %1;" : "+f"(a) : "f"(b));
+  return a;
+}
+
+// Of all lanes of a whole warp, from sm_80 on.
+__device__ __forceinline__ uint32_t reduce_max(uint32_t value) {
+  asm volatile("redux.sync.max.u32 %0, %0, 0xffffffff;" : "+r"(value));
+  return value;
+}
+__device__ __forceinline__ uint32_t reduce_min(uint32_t value) {
+  asm volatile("redux.sync.min.u32 %0, %0, 0xffffffff;" : "+r"(value));
+  return value;
+}
+__device__ __forceinline__ uint32_t reduce_add(uint32_t value) {
+  asm volatile("redux.sync.add.u32 %0, %0, 0xffffffff;" : "+r"(value));
+  return value;
 }
 
 }  // namespace fastconv::ptx

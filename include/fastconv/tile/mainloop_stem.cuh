@@ -8,9 +8,8 @@
 #include "fastconv/ptx/mma.cuh"
 #include "fastconv/ptx/shared_memory.cuh"
 #include "fastconv/ptx/warpgroup.cuh"
-#include "fastconv/tile/operand_range.h"
 #include "fastconv/tile/split.h"
-#include "fastconv/tile/stem_walk.cuh"
+#include "fastconv/tile/stem_range.cuh"
 
 namespace fastconv {
 
@@ -47,11 +46,17 @@ template <int kParts, int kRows, Operand kOperand>
 struct StemFragment {
   uint32_t part[kParts][2 * kRows];
 
-  // `scale`: of fp16.
+  // `scale`: of fp16, whose second part is not scaled: sums need not shrink.
   __device__ __forceinline__ void split(const StemValues<kRows>& values, float scale) {
     auto parts = parts_of<kOperand>(values.value, scale);
+    if constexpr (kOperand == Operand::kFp16) {
 #pragma unroll
-    for (int i = 0; i < kParts; ++i) parts.take(i, kParts, part[i]);
+      for (int i = 0; i < kParts - 1; ++i) parts.next(1, part[i]);
+      parts.last(part[kParts - 1]);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kParts; ++i) parts.take(i, kParts, part[i]);
+    }
   }
 };
 
@@ -63,7 +68,8 @@ __device__ __forceinline__ void add_stem_products(const StemFragment<kParts, 2, 
                                                   float (&sum)[kLeft][kRight][4]) {
   if constexpr (kIndex < split_products(kParts)) {
     constexpr SplitProduct kProduct(kParts, kIndex);
-    constexpr float kShrink = kIndex > 0 && kProduct.is_first() ? 1 / split_scale(kParts, kOperand) : 1;
+    constexpr bool kShrinks = kIndex > 0 && kProduct.is_first() && kOperand != Operand::kFp16;
+    constexpr float kShrink = kShrinks ? 1 / split_scale(kParts, kOperand) : 1;
     // What is not finite remains so while smaller products are added; the largest must not meet it.
     constexpr bool kLargest = kIndex + 1 == split_products(kParts);
 #pragma unroll
@@ -87,11 +93,12 @@ __device__ __forceinline__ void add_stem_products(const StemFragment<kParts, 2, 
   }
 }
 
-// The products of one step, added to sum(left, right). Tensor cores truncate what they add to, so that they add up no
-// more than a step; the rest is done by ordinary additions.
+// The products of one step, those of fp16 times `back`, added to sum(left, right). Tensor cores truncate what they add
+// to, so that they add up no more than a step; the rest is done by ordinary additions.
 template <bool kFinite, int kParts, int kLeft, int kRight, Operand kOperand, typename Sum>
 __device__ __forceinline__ void multiply_stem(const StemFragment<kParts, 2, kOperand> (&left)[kLeft],
-                                              const StemFragment<kParts, 1, kOperand> (&right)[kRight], Sum&& sum) {
+                                              const StemFragment<kParts, 1, kOperand> (&right)[kRight], Sum&& sum,
+                                              float back = 1) {
   float step[kLeft][kRight][4] = {};
   add_stem_products<kFinite, 0>(left, right, step);
 #pragma unroll
@@ -99,7 +106,14 @@ __device__ __forceinline__ void multiply_stem(const StemFragment<kParts, 2, kOpe
 #pragma unroll
     for (int j = 0; j < kRight; ++j) {
       float (&s)[4] = sum(i, j);
-      s[0] += step[i][j][0], s[1] += step[i][j][1], s[2] += step[i][j][2], s[3] += step[i][j][3];
+#pragma unroll
+      for (int v = 0; v < 4; ++v) {
+        if constexpr (kOperand == Operand::kFp16) {
+          s[v] = __fmaf_rn(step[i][j][v], back, s[v]);
+        } else {
+          s[v] += step[i][j][v];
+        }
+      }
     }
   }
 }

@@ -17,16 +17,16 @@ __device__ __forceinline__ void copy_stem_box(const StemBox& box, const float* t
   const auto stride_c = static_cast<int32_t>(box.stride.c), stride_h = static_cast<int32_t>(box.stride.h);
   const int32_t stride_w = box.folded > 1 ? 1 : static_cast<int32_t>(box.stride.w);
   const int32_t first = first_column * box.folded - box.lead(first_column);
+  StemCopy copy(box, static_cast<int32_t>(threadIdx.x));
 #pragma unroll 2
-  for (int32_t unit = static_cast<int32_t>(threadIdx.x); unit < box.units; unit += kStemThreads) {
-    const StemCopy copy(box, unit);
-    const int32_t row = first_row + copy.row, column = first + copy.column;
+  for (auto unit = static_cast<int32_t>(threadIdx.x); unit < box.units; unit += kStemThreads, copy.next(box)) {
+    const int32_t row = first_row + copy.row(box), column = first + copy.column(box), channel = copy.channel(box);
     const bool exists = static_cast<uint32_t>(row) < static_cast<uint32_t>(box.extent_h) &&
                         static_cast<uint32_t>(column) < static_cast<uint32_t>(box.extent_w) &&
-                        first_channel + copy.channel < box.channels;
+                        first_channel + channel < box.channels;
     // Offsets within an image fit 32 bits.
-    const int32_t from = exists ? copy.channel * stride_c + row * stride_h + column * stride_w : 0;
-    ptx::async_copy<4 * kVector>(smem + 4 * copy.place, exists ? source + from : tensor, exists);
+    const int32_t from = exists ? channel * stride_c + row * stride_h + column * stride_w : 0;
+    ptx::async_copy<4 * kVector>(smem + 4 * copy.place(box), exists ? source + from : tensor, exists);
   }
 }
 

@@ -10,19 +10,24 @@ namespace fastconv {
 
 inline constexpr int kStemThreads = 384;
 inline constexpr int kStemWarps = kStemThreads / 32;
-inline constexpr int kStemStep = 16;  // of the depth, which a product has
+inline constexpr int kStemStep = 16;                     // of the depth, which a product has
+inline constexpr int kStemRangeBytes = 12 * kStemWarps;  // see stem_range.cuh
 
 struct StemConfig {
   int32_t parts;    // of a float32 value, 16 bits each: see split.h
   int32_t filters;  // that a warp multiplies by at once: a set
-  Operand operand;  // kBf16, or kFp16 for scaled values
+  Operand operand;  // kBf16, or kFp16 for scaled values; those of a tile that one scale does not fit, see
+                    // stem_range.cuh, have one part more, in bf16
+
+  FASTCONV_HOST_DEVICE constexpr bool is_scaled() const { return operand == Operand::kFp16; }
+  FASTCONV_HOST_DEVICE constexpr int32_t most_parts() const { return parts + is_scaled(); }
 
   // Forward: pixels that a warp multiplies at once, a unit, in blocks of 16.
   FASTCONV_HOST_DEVICE static constexpr int32_t pixel_blocks() { return 2; }
   FASTCONV_HOST_DEVICE static constexpr int32_t unit_pixels() { return 16 * pixel_blocks(); }
   FASTCONV_HOST_DEVICE constexpr int32_t set_tiles() const { return filters / 8; }
-  // Bytes of a step of a set's filter in shared memory.
-  FASTCONV_HOST_DEVICE constexpr int32_t step_bytes() const { return set_tiles() * parts * 256; }
+  // Bytes of a step of a set's filter in shared memory, in so many parts.
+  FASTCONV_HOST_DEVICE constexpr int32_t step_bytes(int32_t of_parts) const { return set_tiles() * of_parts * 256; }
 
   // Weight gradient: a unit is a set of filters, in blocks of 16, and some taps; a lane has so many quads of its sums.
   FASTCONV_HOST_DEVICE constexpr int32_t filter_blocks() const { return filters / 16; }

@@ -26,7 +26,8 @@ struct StemBox {
   bool channels_inner;                             // neighbouring threads copy channels, not columns; so do vectors
   int32_t vector;                                  // words copied at once
   int32_t units;                                   // copies
-  FastDivmod by_inner, by_middle;
+  FastDivmod by_inner, by_middle;                  // of a copy's index: inner fastest, outer slowest
+  int32_t next_inner, next_middle, next_outer;     // from one of a thread's copies to its next
 
   // Vectors of columns begin at whole ones of the image, so many columns before the first that is wanted.
   FASTCONV_HOST_DEVICE int32_t lead(int32_t column) const {
@@ -38,24 +39,34 @@ struct StemBox {
   }
 };
 
-// One copy: its first word, from the first one staged.
+// One copy of a thread, which has every kStemThreads-th.
 struct StemCopy {
-  int32_t channel, row, column;
-  int32_t place;
+  int32_t inner, middle, outer;
 
   FASTCONV_HOST_DEVICE StemCopy(const StemBox& box, int32_t unit) {
-    int32_t middle, inner;
     box.by_inner.divmod(unit, middle, inner);
-    inner *= box.vector;
-    if (box.channels_inner) {
-      channel = inner;
-      box.by_middle.divmod(middle, row, column);
-      place = box.place(row, column) + channel;
-    } else {
-      column = inner;
-      box.by_middle.divmod(middle, channel, row);
-      place = channel * box.channel_words + row * box.row_words + column;
-    }
+    box.by_middle.divmod(middle, outer, middle);
+  }
+  FASTCONV_HOST_DEVICE void next(const StemBox& box) {
+    const auto inners = static_cast<int32_t>(box.by_inner.divisor);
+    const auto middles = static_cast<int32_t>(box.by_middle.divisor);
+    inner += box.next_inner, middle += box.next_middle, outer += box.next_outer;
+    if (inner >= inners) inner -= inners, ++middle;
+    if (middle >= middles) middle -= middles, ++outer;
+  }
+
+  // Its first word's.
+  FASTCONV_HOST_DEVICE int32_t channel(const StemBox& box) const {
+    return box.channels_inner ? inner * box.vector : outer;
+  }
+  FASTCONV_HOST_DEVICE int32_t row(const StemBox& box) const { return box.channels_inner ? outer : middle; }
+  FASTCONV_HOST_DEVICE int32_t column(const StemBox& box) const {
+    return box.channels_inner ? middle : inner * box.vector;
+  }
+  // Words from the first one staged.
+  FASTCONV_HOST_DEVICE int32_t place(const StemBox& box) const {
+    return box.channels_inner ? outer * box.row_words + middle * box.column_words + inner * box.vector
+                              : outer * box.channel_words + middle * box.row_words + inner * box.vector;
   }
 };
 
@@ -68,6 +79,7 @@ struct StemWalk {
   int32_t tile_p, tile_q;
   int32_t tiles, walkers;  // every walkers-th tile is a block's
   int32_t stages, stage_bytes;
+  int32_t range_at;  // from a stage on: ranges of its boxes, if they are scaled
   FastDivmod by_tiles_w, by_tiles_h, by_tile_q;
   // Of the taps: channels come first or last, as they lie in memory.
   bool channels_last;
@@ -132,8 +144,9 @@ struct StemParams : StemWalk {
   bool pairs;  // of filters lie side by side, and are stored together
   int32_t steps;
   FastDivmod by_set_blocks, by_sets, by_steps;
-  // Shared memory begins with the stages: the filter, [set][step][tile of 8][part][lane]; offsets of the taps.
-  int32_t filter_at, table_at;
+  // Shared memory begins with the stages: the filter, [set][step][tile of 8][part][lane], and its range; offsets of the
+  // taps, of the pixels and of the filter.
+  int32_t filter_at, filter_range_at, table_at, filter_table_at;
 };
 
 // Weight gradient. A block has a job, some taps of a set of filters, and a unit of it for each warp; the steps of a

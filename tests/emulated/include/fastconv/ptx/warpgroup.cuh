@@ -24,4 +24,20 @@ void barrier_arrive(int barrier) {
 inline int lane() { return static_cast<int>(threadIdx.x % 32); }
 inline float shuffle(float value, int lane) { return __shfl_sync(~0u, value, lane); }
 
+inline float max_or_nan(float a, float b) { return a != a || a > b ? a : b; }
+template <typename F>
+uint32_t reduce(uint32_t value, F&& f) {
+  for (int lanes = 1; lanes < 32; lanes *= 2) value = f(value, __shfl_xor_sync(~0u, value, lanes));
+  return value;
+}
+inline uint32_t reduce_max(uint32_t value) {
+  return reduce(value, [](uint32_t a, uint32_t b) { return a > b ? a : b; });
+}
+inline uint32_t reduce_min(uint32_t value) {
+  return reduce(value, [](uint32_t a, uint32_t b) { return a < b ? a : b; });
+}
+inline uint32_t reduce_add(uint32_t value) {
+  return reduce(value, [](uint32_t a, uint32_t b) { return a + b; });
+}
+
 }  // namespace fastconv::ptx

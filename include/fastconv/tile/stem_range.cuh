@@ -1,0 +1,143 @@
+// Images of few channels: a tile that is staged, and a block's filters, scaled to fp16 by their largest number, if one
+// power of two fits them all. A block looks at what it has at hand, which takes no pass of its own over the tensors;
+// where numbers do not fit it multiplies bf16 parts.
+#pragma once
+
+#include <cstdint>
+
+#include "fastconv/ptx/shared_memory.cuh"
+#include "fastconv/ptx/warpgroup.cuh"
+#include "fastconv/tile/stem_walk.cuh"
+
+namespace fastconv {
+
+// The largest number becomes 2^14 or more, and no number more than fp16 holds. Two parts, the second of which has the
+// same scale, then hold numbers down to 2^-16 of the largest with 23 bits, and one part holds those down to 2^-26 as
+// TF32 does. Numbers fit if only so few are smaller: a row, a column or a channel of a tile is more than one in so
+// many. Small ones are held to the same absolute error as others.
+FASTCONV_HOST_DEVICE constexpr uint32_t least_exponent(int32_t parts) { return parts == 1 ? 26 : 16; }
+FASTCONV_HOST_DEVICE constexpr uint32_t most_small(int32_t numbers) { return 3 + numbers / 1024; }
+
+// Magnitudes in order, but for zeros, which come last.
+__device__ __forceinline__ uint32_t magnitude_order(float value) { return 2 * __float_as_uint(value) - 1; }
+
+// Of a lane's numbers: the largest magnitude, NaN if there is one; then how many fours have small ones.
+__device__ __forceinline__ void add_largest(const float (&v)[4], float& most) {
+  const float first = ptx::max_or_nan(fabsf(v[0]), fabsf(v[1])), second = ptx::max_or_nan(fabsf(v[2]), fabsf(v[3]));
+  most = ptx::max_or_nan(most, ptx::max_or_nan(first, second));
+}
+__device__ __forceinline__ void add_small(const float (&v)[4], uint32_t least, uint32_t& small) {
+  const uint32_t first = min(magnitude_order(v[0]), magnitude_order(v[1]));
+  small += min(first, min(magnitude_order(v[2]), magnitude_order(v[3]))) < least;
+}
+
+// All that is staged of a box, f(four): what lies between rows and channels is zeros, see clear_stages().
+template <typename F>
+__device__ __forceinline__ void for_staged(const StemBox& box, uint32_t smem, F&& f) {
+#pragma unroll 4
+  for (auto i = static_cast<int32_t>(threadIdx.x) * 4; i < box.words; i += kStemThreads * 4) {
+    const uint4 four = ptx::load_shared16(smem + i * 4);
+    f({__uint_as_float(four.x), __uint_as_float(four.y), __uint_as_float(four.z), __uint_as_float(four.w)});
+  }
+}
+
+__device__ __forceinline__ void clear_stages(const StemWalk& params, uint32_t smem) {
+#pragma unroll 4
+  for (auto i = static_cast<int32_t>(threadIdx.x) * 16; i < params.stages * params.stage_bytes;
+       i += kStemThreads * 16) {
+    ptx::store_shared16(smem + i, make_uint4(0, 0, 0, 0));
+  }
+}
+
+// What the block's warps have found of some numbers, in kStemRangeBytes: each the largest magnitude's bits and how many
+// fours are small, once by a guess. A barrier lies between writing and reading.
+struct StemRange {
+  enum Found { kMost, kSmallByGuess, kSmall };
+  uint32_t smem;
+
+  __device__ __forceinline__ void write(Found what, uint32_t warp) const {
+    if (threadIdx.x % 32 == 0) ptx::store_shared4(smem + (what * kStemWarps + threadIdx.x / 32) * 4, warp);
+  }
+  __device__ __forceinline__ uint32_t read(Found what) const {
+    const uint32_t warp = threadIdx.x % 32;
+    return warp < kStemWarps ? ptx::load_shared4(smem + (what * kStemWarps + warp) * 4) : 0;
+  }
+  __device__ __forceinline__ void write_most(float lane) const { write(kMost, ptx::reduce_max(__float_as_uint(lane))); }
+  __device__ __forceinline__ void write_small(uint32_t lane, Found what = kSmall) const {
+    write(what, ptx::reduce_add(lane));
+  }
+  __device__ __forceinline__ uint32_t most() const { return ptx::reduce_max(read(kMost)); }
+  __device__ __forceinline__ uint32_t small(Found what = kSmall) const { return ptx::reduce_add(read(what)); }
+};
+
+// log2 of what brings the largest of some numbers to fp16's largest exponent but one, and whether it is a number.
+struct StemShift {
+  int32_t exponent;
+  bool fits;
+
+  __device__ __forceinline__ explicit StemShift(uint32_t most) {
+    constexpr int32_t kBias = 127, kInfinite = 255, kLargest = 14;
+    const auto biased = static_cast<int32_t>(most >> 23);
+    exponent = most == 0 ? 0 : kLargest - (biased - kBias);
+    fits = biased < kInfinite && exponent < kBias;
+  }
+  __device__ __forceinline__ static float power(int32_t exponent) {
+    return __uint_as_float(static_cast<uint32_t>(exponent + 127) << 23);
+  }
+  // Numbers of a smaller order are small; none beside an infinity or NaN, which do not fit anyway.
+  __device__ __forceinline__ static uint32_t least(uint32_t most, int32_t parts) {
+    const uint32_t down = least_exponent(parts) << 24, order = 2 * most;
+    return order < down ? 0 : order - down;
+  }
+};
+
+// The range of one box of each tile. What is small shows once the largest number is known; the largest so far is a good
+// guess, so that most tiles are looked at once.
+template <int kParts>
+struct StemBoxRange {
+  const StemBox& box;
+  uint32_t most = 0, guess = 0;
+  bool fits = true;
+
+  // All threads call these one after the other, with a barrier after each; the second one if any box needs it.
+  __device__ __forceinline__ void look(uint32_t staged, const StemRange& range) {
+    const uint32_t least = StemShift::least(guess, kParts);
+    float largest = 0;
+    uint32_t small = 0;
+    for_staged(box, staged, [&](const float (&four)[4]) {
+      add_largest(four, largest);
+      add_small(four, least, small);
+    });
+    range.write_most(largest);
+    range.write_small(small, StemRange::kSmallByGuess);
+  }
+  __device__ __forceinline__ bool needs_second_look(const StemRange& range) {
+    most = range.most();
+    fits = most <= guess && range.small(StemRange::kSmallByGuess) <= most_small(box.words);
+    guess = max(guess, most);
+    return !fits;
+  }
+  __device__ __forceinline__ void look_again(uint32_t staged, const StemRange& range) const {
+    const uint32_t least = StemShift::least(most, kParts);
+    uint32_t small = 0;
+    for_staged(box, staged, [&](const float (&four)[4]) { add_small(four, least, small); });
+    range.write_small(small);
+  }
+  __device__ __forceinline__ void finish(const StemRange& range) { fits = range.small() <= most_small(box.words); }
+};
+
+// What the two factors are multiplied by, and the sums of their products.
+struct StemScale {
+  float first = 1, second = 1, back = 1;
+  bool fits = true;
+
+  StemScale() = default;
+  __device__ __forceinline__ StemScale(uint32_t first_most, uint32_t second_most) {
+    const StemShift a(first_most), b(second_most);
+    const int32_t exponent = -(a.exponent + b.exponent);
+    fits = a.fits && b.fits && exponent >= -126 && exponent <= 127;
+    first = StemShift::power(a.exponent), second = StemShift::power(b.exponent), back = StemShift::power(exponent);
+  }
+};
+
+}  // namespace fastconv
