@@ -447,9 +447,11 @@ def stem_problems(draw: st.DrawFn, kernel: str) -> Problem:
     """Of enough products for two halves."""
     c, taps = draw(st.integers(1, 4)), st.sampled_from([3, 3, 4, 5, 7])
     r, s = draw(taps), draw(taps)
-    if "2_halves" in kernel and c * r * s < 24:
-        c = 3
+    if "2_halves" in kernel and c * r * s < (64 if c == 1 else 24):
+        c, r, s = 3, max(r, 3), max(s, 3)
     stride, dilation = (draw(st.tuples(*[st.integers(1, most)] * 2)) for most in (3, 2))
+    if "wgrad" in kernel:  # whose sums are of pixels
+        stride, dilation = (1, 1), (1, 1)
     padding = draw(st.sampled_from([(0, 0), (r // 2, s // 2), (r, s)]))
     h, w = draw(st.integers(16, 20)), draw(st.integers(16, 20))
     n, k = draw(st.integers(1, 3)), draw(st.sampled_from([1, 5, 24, 33]))
@@ -489,6 +491,33 @@ def test_emulated_images_of_few_channels(
             assert torch.equal(same(result.value), same(expected.value)), same.__name__
     elif expected.value.isfinite().all():
         reference.assert_right(result.value, expected, kernel.name, precision)
+
+
+@pytest.mark.parametrize("exponent", [-20, -30, -40, -60])
+@pytest.mark.parametrize(
+    ("pass_", "problem", "sms", "changed"),
+    [
+        ("fprop", Problem(4, 1, 28, 28, 32, 3, 3, padding=(1, 1)), 132, lambda o: o.weight[3]),
+        ("fprop", Problem(2, 3, 8, 8, 160, 3, 3, padding=(1, 1)), 2, lambda o: o.weight[7]),
+        ("fprop", Problem(2, 3, 8, 8, 32, 5, 5, padding=(4, 4)), 132, lambda o: o.input[:, :, :, 0]),
+        ("fprop", Problem(1, 3, 32, 32, 32, 3, 3, padding=(1, 1)), 132, lambda o: o.input[0, :, 30:, 20:]),
+        ("wgrad", Problem(8, 3, 8, 8, 64, 3, 3, stride=(2, 2), padding=(1, 1)), 132, lambda o: o.grad_output[:, 5]),
+        ("wgrad", Problem(8, 3, 8, 8, 32, 3, 3, padding=(1, 1)), 132, lambda o: o.input[:, 1]),
+    ],
+)
+def test_small_numbers_that_meet_no_large_ones_are_as_exact(
+    pass_: str, problem: Problem, sms: int, changed: Callable[[Operands], Tensor], exponent: int
+) -> None:
+    """Filters, channels and columns of few numbers, in blocks and tiles that have many others."""
+    ran = 0
+    for kernel in (it for it in ALL_KERNELS if it.name.startswith(f"stem_{pass_}_") and "hal" in it.name):
+        o, precision = operands(problem, torch.float32, "cpu"), stem_precision(kernel.name)
+        changed(o).mul_(2.0**exponent)
+        result = run(kernel, o, problem, sms, precision=precision)
+        if result is not None:  # two halves are not for sums of few products
+            reference.assert_right(result.value, expect_pass(pass_, o, problem), kernel.name, precision)
+            ran += 1
+    assert ran
 
 
 @pytest.mark.parametrize("changed", ["input", "weight"])

@@ -498,6 +498,27 @@ def test_float32_images_of_few_channels_have_kernels_of_their_own(images: int, p
         assert (found is not None) == (arch >= 80), (arch, precision, kernel)
 
 
+@pytest.mark.parametrize(
+    ("problem", "pass_", "precision", "channels_last"),
+    [
+        (Problem(256, 3, 8, 8, 2048, 9, 9, stride=(2, 2), padding=(4, 4)), "fprop", "tf32", True),
+        (Problem(256, 4, 16, 16, 2048, 3, 3, padding=(1, 1)), "wgrad", "ieee", False),
+    ],
+)
+def test_partners_of_scaled_kernels_look_at_the_gate(
+    problem: Problem, pass_: str, precision: str, channels_last: bool
+) -> None:
+    """Kernels for images of few channels do not: both would write the result."""
+    asked = native_problem(problem, pass_, dtype="float32", precision=precision, channels_last=channels_last)
+    found = 0
+    for name, kernel in KERNELS.items():
+        if "_scaled" in name and kernel.pass_ == pass_ and kernel.why_not(asked, GPUS[90]) is None:
+            other = re.search(r"other numbers \[(\S+) tile", str(native.make_plan(asked, GPUS[90], name)))
+            assert other is not None and not other[1].startswith("stem_"), name
+            found += 1
+    assert found
+
+
 @pytest.mark.parametrize("channels_last", [False, True])
 def test_sums_of_few_products_are_not_of_two_parts(channels_last: bool) -> None:
     """Which lack a bit of float32's 24; roundings of longer sums hide that."""

@@ -84,8 +84,7 @@ Plan measured(Plan plan, const ConvProblem& problem, const DeviceSpec& device) {
 std::optional<Plan> plan_for_others(const ConvProblem& problem, const DeviceSpec& device) {
   std::optional<Plan> best;
   for (const KernelEntry& entry : kernel_table()) {
-    const bool gated = entry.family == KernelFamily::kHalo || entry.family == KernelFamily::kWgrad ||
-                       entry.family == KernelFamily::kStem;
+    const bool gated = entry.family == KernelFamily::kHalo || entry.family == KernelFamily::kWgrad;
     if (entry.pass != problem.pass || !gated || is_scaled(entry)) continue;
     if (entry.why_not(entry, problem, device) != nullptr) continue;
     Plan plan = entry.plan(entry, problem, device);

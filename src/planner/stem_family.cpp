@@ -15,6 +15,7 @@ namespace fastconv {
 namespace {
 
 constexpr int64_t kMostChannels = 4;
+constexpr int64_t kLeastGreyProducts = 64;
 
 // Clocks, estimated from counted instructions; a multiprocessor's four parts go on at the same time.
 constexpr double kWarpsAtOnce = 4;
@@ -30,7 +31,7 @@ double copy_clocks(const StemConfig& config) { return kCopyClocks + config.is_sc
 // Of a warp, for a step: what it gathers and splits, and the products by its set of filters.
 double step_clocks(const StemConfig& config, double gathers) {
   // Forward, with 64 filters.
-  const double full = config.is_scaled() ? (config.parts == 2 ? 300 : 150) : (config.parts == 3 ? 640 : 330);
+  const double full = config.is_scaled() ? (config.parts == 2 ? 340 : 150) : (config.parts == 3 ? 640 : 330);
   return full * (gathers + config.filters / 80.);
 }
 // What was measured is so many times that. Tilings of one kernel compare better without it, kernels with it.
@@ -271,6 +272,10 @@ const char* why_not(const KernelEntry& entry, const ConvProblem& problem, const 
   }
   if (entry.stem.is_scaled()) {
     if (const char* reason = scaled_parts_why_not(entry.stem.parts, problem)) return reason;
+    // Digits, masks: where most products are zero, sums have too few roundings to hide the bit that two parts lack.
+    if (problem.c == 1 && entry.stem.parts == 2 && products_of_a_sum(problem) < kLeastGreyProducts) {
+      return "is less exact than sums of few products of images of one channel, which are often mostly zeros";
+    }
   } else if (problem.precision == Precision::kIeee && entry.stem.parts < kMaxSplitParts) {
     return "has fewer parts of a value than all of its bits take";
   }

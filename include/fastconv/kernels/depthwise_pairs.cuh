@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(kPairsThreads, 1)
   if (warp >= kPairsWarps) {
     ptx::release_registers<kPairsMoverRegisters>();
     if (warp == kPairsWarps) move_boxes<kConfig>(params, source_map, target_map, share, ring, targets);
-    __syncthreads();
+    ptx::barrier_arrive<kPairsThreads>(2);
     return;
   }
 
@@ -253,7 +253,7 @@ __global__ void __launch_bounds__(kPairsThreads, 1)
       ring.next();
     }
   }
-  __syncthreads();  // all targets are stored
+  ptx::barrier_sync<kPairsThreads>(2);  // all targets are stored
   if (!__any_sync(0xffffffffu, not_finite != 0)) return;
   // By definition: a zero beside the taps, or a row of padding, has met an infinity or NaN.
   for (int32_t index = share.first_unit; index < params.units; index += tiling.shares) {

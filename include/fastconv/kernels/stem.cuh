@@ -114,8 +114,8 @@ struct StemFilter {
     }
     range().write_most(largest);
     __syncthreads();
-    const uint32_t most = range().most(), least = StemShift::least(most, kParts);
-    const float scale = StemScale(0, most).second;
+    const uint32_t most = range().most(), least = StemShift::least(most);
+    const float scale = StemShift::power(StemShift(most).exponent);
     uint32_t small = 0;
 #pragma unroll 1
     for (int32_t round = rounds() - 1; round >= 0; --round) {
@@ -306,7 +306,8 @@ __global__ void __launch_bounds__(kStemThreads, 1)
   params.by_set_blocks.divmod(static_cast<int32_t>(blockIdx.x), walker, first_set);
   first_set *= static_cast<int32_t>(params.by_sets.divisor);
   const StemFilter<kFilters> filter{params, buffers.w, first_set, smem};
-  [[maybe_unused]] StemBoxRange<kParts> pixels{params.x};
+  // A small number in one of a block's tiles is not rare, and would send it to the slower products for good.
+  [[maybe_unused]] StemBoxRange pixels{params.x, 1};
   [[maybe_unused]] bool scaled = true;  // until numbers do not fit
   if constexpr (kScaled) {
     clear_stages(params, smem);
@@ -339,8 +340,7 @@ __global__ void __launch_bounds__(kStemThreads, 1)
               pixels.finish(range);
             }
             const StemScale scale(pixels.most, filter_range.most());
-            scaled = scale.fits && pixels.fits &&
-                     filter_range.small() <= most_small(filter.tiles() * params.steps * 8 * kStemStep);
+            scaled = scale.fits && pixels.fits && filter_range.small() == 0;
             if (scaled) {
               return multiply_stem_tile<kParts, kFilters, kOperand>(params, buffers, tile, stage, first_set, smem,
                                                                     scale);

@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(kStemThreads, 1)
     clear_stages(params, smem);
     __syncthreads();
   }
-  [[maybe_unused]] StemBoxRange<kParts> x{params.x}, y{params.y};
+  [[maybe_unused]] StemBoxRange x{params.x, 0}, y{params.y, 0};
   StemWgradUnit<kFilters> sums(params, job.first_tap + unit * kConfig.unit_taps());
   walk_stem_tiles(
       params, job.walker, smem,

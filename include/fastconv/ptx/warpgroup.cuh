@@ -61,10 +61,6 @@ __device__ __forceinline__ uint32_t reduce_max(uint32_t value) {
   asm volatile("redux.sync.max.u32 %0, %0, 0xffffffff;" : "+r"(value));
   return value;
 }
-__device__ __forceinline__ uint32_t reduce_min(uint32_t value) {
-  asm volatile("redux.sync.min.u32 %0, %0, 0xffffffff;" : "+r"(value));
-  return value;
-}
 __device__ __forceinline__ uint32_t reduce_add(uint32_t value) {
   asm volatile("redux.sync.add.u32 %0, %0, 0xffffffff;" : "+r"(value));
   return value;

@@ -46,17 +46,11 @@ template <int kParts, int kRows, Operand kOperand>
 struct StemFragment {
   uint32_t part[kParts][2 * kRows];
 
-  // `scale`: of fp16, whose second part is not scaled: sums need not shrink.
+  // `scale`: of fp16.
   __device__ __forceinline__ void split(const StemValues<kRows>& values, float scale) {
     auto parts = parts_of<kOperand>(values.value, scale);
-    if constexpr (kOperand == Operand::kFp16) {
 #pragma unroll
-      for (int i = 0; i < kParts - 1; ++i) parts.next(1, part[i]);
-      parts.last(part[kParts - 1]);
-    } else {
-#pragma unroll
-      for (int i = 0; i < kParts; ++i) parts.take(i, kParts, part[i]);
-    }
+    for (int i = 0; i < kParts; ++i) parts.take(i, kParts, part[i]);
   }
 };
 
@@ -68,8 +62,7 @@ __device__ __forceinline__ void add_stem_products(const StemFragment<kParts, 2, 
                                                   float (&sum)[kLeft][kRight][4]) {
   if constexpr (kIndex < split_products(kParts)) {
     constexpr SplitProduct kProduct(kParts, kIndex);
-    constexpr bool kShrinks = kIndex > 0 && kProduct.is_first() && kOperand != Operand::kFp16;
-    constexpr float kShrink = kShrinks ? 1 / split_scale(kParts, kOperand) : 1;
+    constexpr float kShrink = kIndex > 0 && kProduct.is_first() ? 1 / split_scale(kParts, kOperand) : 1;
     // What is not finite remains so while smaller products are added; the largest must not meet it.
     constexpr bool kLargest = kIndex + 1 == split_products(kParts);
 #pragma unroll

@@ -11,12 +11,10 @@
 
 namespace fastconv {
 
-// The largest number becomes 2^14 or more, and no number more than fp16 holds. Two parts, the second of which has the
-// same scale, then hold numbers down to 2^-16 of the largest with 23 bits, and one part holds those down to 2^-26 as
-// TF32 does. Numbers fit if only so few are smaller: a row, a column or a channel of a tile is more than one in so
-// many. Small ones are held to the same absolute error as others.
-FASTCONV_HOST_DEVICE constexpr uint32_t least_exponent(int32_t parts) { return parts == 1 ? 26 : 16; }
-FASTCONV_HOST_DEVICE constexpr uint32_t most_small(int32_t numbers) { return 3 + numbers / 1024; }
+// The largest number becomes 2^14 or more, and no number more than fp16 holds. One part then holds numbers down to
+// 2^-27 of the largest as TF32 does, two hold them with 23 bits (split.h); smaller ones to the same absolute error, so
+// that numbers do not fit that have smaller ones among them.
+inline constexpr uint32_t kLeastExponent = 27;
 
 // Magnitudes in order, but for zeros, which come last.
 __device__ __forceinline__ uint32_t magnitude_order(float value) { return 2 * __float_as_uint(value) - 1; }
@@ -84,24 +82,25 @@ struct StemShift {
   __device__ __forceinline__ static float power(int32_t exponent) {
     return __uint_as_float(static_cast<uint32_t>(exponent + 127) << 23);
   }
-  // Numbers of a smaller order are small; none beside an infinity or NaN, which do not fit anyway.
-  __device__ __forceinline__ static uint32_t least(uint32_t most, int32_t parts) {
-    const uint32_t down = least_exponent(parts) << 24, order = 2 * most;
+  // Numbers of a smaller order are small.
+  __device__ __forceinline__ static uint32_t least(uint32_t most) {
+    const uint32_t down = kLeastExponent << 24, order = 2 * most;
     return order < down ? 0 : order - down;
   }
 };
 
 // The range of one box of each tile. What is small shows once the largest number is known; the largest so far is a good
 // guess, so that most tiles are looked at once.
-template <int kParts>
 struct StemBoxRange {
+  static constexpr uint32_t kInfinity = 0x7f800000;
   const StemBox& box;
+  uint32_t most_small;  // fours that may have small numbers
   uint32_t most = 0, guess = 0;
   bool fits = true;
 
   // All threads call these one after the other, with a barrier after each; the second one if any box needs it.
   __device__ __forceinline__ void look(uint32_t staged, const StemRange& range) {
-    const uint32_t least = StemShift::least(guess, kParts);
+    const uint32_t least = StemShift::least(guess);
     float largest = 0;
     uint32_t small = 0;
     for_staged(box, staged, [&](const float (&four)[4]) {
@@ -113,17 +112,17 @@ struct StemBoxRange {
   }
   __device__ __forceinline__ bool needs_second_look(const StemRange& range) {
     most = range.most();
-    fits = most <= guess && range.small(StemRange::kSmallByGuess) <= most_small(box.words);
-    guess = max(guess, most);
+    fits = most <= guess && range.small(StemRange::kSmallByGuess) <= most_small;
+    if (most < kInfinity) guess = max(guess, most);
     return !fits;
   }
   __device__ __forceinline__ void look_again(uint32_t staged, const StemRange& range) const {
-    const uint32_t least = StemShift::least(most, kParts);
+    const uint32_t least = StemShift::least(most);
     uint32_t small = 0;
     for_staged(box, staged, [&](const float (&four)[4]) { add_small(four, least, small); });
     range.write_small(small);
   }
-  __device__ __forceinline__ void finish(const StemRange& range) { fits = range.small() <= most_small(box.words); }
+  __device__ __forceinline__ void finish(const StemRange& range) { fits = range.small() <= most_small; }
 };
 
 // What the two factors are multiplied by, and the sums of their products.

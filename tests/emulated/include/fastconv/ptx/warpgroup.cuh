@@ -33,9 +33,6 @@ uint32_t reduce(uint32_t value, F&& f) {
 inline uint32_t reduce_max(uint32_t value) {
   return reduce(value, [](uint32_t a, uint32_t b) { return a > b ? a : b; });
 }
-inline uint32_t reduce_min(uint32_t value) {
-  return reduce(value, [](uint32_t a, uint32_t b) { return a < b ? a : b; });
-}
 inline uint32_t reduce_add(uint32_t value) {
   return reduce(value, [](uint32_t a, uint32_t b) { return a + b; });
 }
