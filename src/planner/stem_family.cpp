@@ -304,7 +304,8 @@ StemParams stem_params(const StemConfig& config, const ConvProblem& problem, con
   params.by_set_blocks = FastDivmod(ceil_div(sets_of(config, problem), tiling.sets));
   set_range(config, 1, params);
   params.filter_at = tiling.stages * params.stage_bytes;
-  params.filter_range_at = params.filter_at + tiling.sets * params.steps * config.step_bytes(config.most_parts());
+  params.filter_range_at =
+      params.filter_at + tiling.sets * params.steps * StemConfig::step_bytes(config.set_tiles(), config.most_parts());
   params.table_at = params.filter_range_at + config.is_scaled() * kStemRangeBytes;
   params.filter_table_at = params.table_at + 4 * kStemStep * params.steps;
   return params;

@@ -131,8 +131,7 @@ struct StemFilter {
 // Sums of a unit, [block of pixels][tile of filters].
 template <int kFilters>
 struct StemUnit {
-  static constexpr StemConfig kConfig{1, kFilters, Operand::kBf16};
-  static constexpr int kBlocks = kConfig.pixel_blocks(), kTiles = kConfig.set_tiles();
+  static constexpr int kBlocks = StemConfig::pixel_blocks(), kTiles = kFilters / 8;
   static constexpr int kTogether = 2;  // tiles, so that products that follow each other do not wait
   float sum[kBlocks][kTiles][4];
 
@@ -174,7 +173,7 @@ struct StemUnit {
         multiply_stem<kFinite>(
             pixels, filters, [&](int m, int i) -> float (&)[4] { return sum[m][t + i]; }, scale.back);
       }
-      filter += kConfig.step_bytes(kParts), table += 64;
+      filter += StemConfig::step_bytes(kTiles, kParts), table += 64;
     }
   }
 
@@ -254,17 +253,17 @@ __device__ __forceinline__ void multiply_stem_tile(const StemParams& params, con
                                                    const StemTile& tile, uint32_t stage, int32_t first_set,
                                                    uint32_t smem, const StemScale& scale) {
   using Unit = StemUnit<kFilters>;
-  constexpr StemConfig kConfig = Unit::kConfig;
+  constexpr int kPixels = StemConfig::unit_pixels();
   const auto thread = static_cast<int32_t>(threadIdx.x), lane = thread % 32;
   const auto sets = static_cast<int32_t>(params.by_sets.divisor);
   const uint32_t first_pixel = stage + params.x.lead(tile.source_w) * 4;
   float* y = buffers.y + (tile.image * params.target.n + tile.p * params.target.h + tile.q * params.target.w);
-  const int32_t units = (tile.pixels(params) + kConfig.unit_pixels() - 1) / kConfig.unit_pixels() * sets;
+  const int32_t units = (tile.pixels(params) + kPixels - 1) / kPixels * sets;
 #pragma unroll 1
   for (int32_t index = thread / 32; index < units; index += kStemWarps) {
     int32_t pixel, set;
     params.by_sets.divmod(index, pixel, set);
-    pixel *= kConfig.unit_pixels();
+    pixel *= kPixels;
     uint32_t rows[Unit::kBlocks][2];
 #pragma unroll
     for (int m = 0; m < Unit::kBlocks; ++m) {
@@ -273,7 +272,8 @@ __device__ __forceinline__ void multiply_stem_tile(const StemParams& params, con
         rows[m][half] = first_pixel + StemTile::source_of(params, pixel + m * 16 + half * 8 + lane / 4) * 4;
       }
     }
-    const uint32_t lane_filter = smem + params.filter_at + set * params.steps * kConfig.step_bytes(kParts) + lane * 8;
+    const uint32_t lane_filter =
+        smem + params.filter_at + set * params.steps * StemConfig::step_bytes(Unit::kTiles, kParts) + lane * 8;
     const uint32_t lane_table = smem + params.table_at + lane % 4 * 16;
     Unit unit;
     unit.template multiply<false, kParts, kOperand>(rows, lane_filter, lane_table, params.depth, scale);

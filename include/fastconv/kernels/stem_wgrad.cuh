@@ -32,8 +32,7 @@ __device__ __forceinline__ void store_stem_quad(const StemConfig& config, const 
 // A warp's unit of a job: offsets of a lane's taps and filters, and sums.
 template <int kFilters>
 struct StemWgradUnit {
-  static constexpr StemConfig kConfig{1, kFilters, Operand::kBf16};
-  static constexpr int kBlocks = kConfig.filter_blocks(), kTiles = kConfig.tap_tiles();
+  static constexpr int kBlocks = kFilters / 16, kTiles = StemConfig::tap_tiles();
   uint32_t taps[kTiles], filters[kBlocks][2];
   float sum[kBlocks][kTiles][4] = {};
 

@@ -26,8 +26,8 @@ struct StemConfig {
   FASTCONV_HOST_DEVICE static constexpr int32_t pixel_blocks() { return 2; }
   FASTCONV_HOST_DEVICE static constexpr int32_t unit_pixels() { return 16 * pixel_blocks(); }
   FASTCONV_HOST_DEVICE constexpr int32_t set_tiles() const { return filters / 8; }
-  // Bytes of a step of a set's filter in shared memory, in so many parts.
-  FASTCONV_HOST_DEVICE constexpr int32_t step_bytes(int32_t of_parts) const { return set_tiles() * of_parts * 256; }
+  // Bytes of a step of a set's filter in shared memory, of so many tiles of eight filters and parts.
+  FASTCONV_HOST_DEVICE static constexpr int32_t step_bytes(int32_t tiles, int32_t parts) { return tiles * parts * 256; }
 
   // Weight gradient: a unit is a set of filters, in blocks of 16, and some taps; a lane has so many quads of its sums.
   FASTCONV_HOST_DEVICE constexpr int32_t filter_blocks() const { return filters / 16; }
