@@ -6,6 +6,7 @@
 #include "fastconv/tile/kept.cuh"
 #include "fastconv/tile/mainloop_stem.cuh"
 #include "fastconv/tile/stage_stem.cuh"
+#include "fastconv/tile/stem_range.cuh"
 
 namespace fastconv {
 
@@ -114,8 +115,8 @@ struct StemFilter {
     }
     range().write_most(largest);
     __syncthreads();
-    const uint32_t most = range().most(), least = StemShift::least(most);
-    const float scale = StemShift::power(StemShift(most).exponent);
+    const uint32_t most = range().most(), least = least_order(most);
+    const float scale = power_of_two(Fp16Shift(most).exponent);
     uint32_t small = 0;
 #pragma unroll 1
     for (int32_t round = rounds() - 1; round >= 0; --round) {

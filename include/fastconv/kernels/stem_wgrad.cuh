@@ -6,6 +6,7 @@
 #include "fastconv/tile/add_partials.cuh"
 #include "fastconv/tile/mainloop_stem.cuh"
 #include "fastconv/tile/stage_stem.cuh"
+#include "fastconv/tile/stem_range.cuh"
 
 namespace fastconv {
 

@@ -9,7 +9,7 @@
 #include "fastconv/ptx/shared_memory.cuh"
 #include "fastconv/ptx/warpgroup.cuh"
 #include "fastconv/tile/split.h"
-#include "fastconv/tile/stem_range.cuh"
+#include "fastconv/tile/stem_walk.cuh"
 
 namespace fastconv {
 

@@ -57,26 +57,39 @@ struct OperandRange {
 // 2^21 apart and more, errors were up to 1.9 times those of cuDNN in strict float32.
 FASTCONV_HOST_DEVICE constexpr int32_t widest_range(int32_t parts) { return parts == 1 ? 26 : 16; }
 
+FASTCONV_HOST_DEVICE float power_of_two(int32_t exponent) {
+  return __builtin_bit_cast(float, static_cast<uint32_t>(exponent + 127) << 23);
+}
+
+// By what power of two numbers become fp16, from the bits of the largest magnitude, and whether that is a float32
+// number. Those of the largest exponent become 2^14 and more; rounding brings none of them to fp16's infinity.
+struct Fp16Shift {
+  int32_t exponent;
+  bool fits;
+
+  FASTCONV_HOST_DEVICE explicit Fp16Shift(uint32_t largest) {
+    constexpr int32_t kBias = 127, kInfinite = 255, kLargest = 14;
+    const auto biased = static_cast<int32_t>(largest >> 23);
+    exponent = largest == 0 ? 0 : kLargest - (biased - kBias);
+    fits = biased < kInfinite && exponent < kBias;
+  }
+};
+
 FASTCONV_HOST_DEVICE OperandRange operand_range(const TensorRange& first, const TensorRange& second, int32_t widest) {
-  constexpr int32_t kBias = 127, kInfinite = 255, kLargest = 14;
   OperandRange range{};
-  range.fits = 1;
-  int32_t shift[2];  // exponents
+  const Fp16Shift shift[2] = {Fp16Shift(first.most), Fp16Shift(second.most)};
+  range.fits = shift[0].fits && shift[1].fits;
   for (int i = 0; i < 2; ++i) {
     const TensorRange& tensor = i == 0 ? first : second;
     const auto most = static_cast<int32_t>(tensor.most >> 23), least = static_cast<int32_t>(tensor.least >> 23);
-    // Numbers of the largest exponent become 2^14 and more. Rounding brings none of them to fp16's infinity.
-    const bool zeros = tensor.most == 0;
-    shift[i] = zeros ? 0 : kLargest - (most - kBias);
-    if (!zeros && (most >= kInfinite || shift[i] >= kBias || least == 0 || least + widest < most)) range.fits = 0;
+    if (tensor.most != 0 && (least == 0 || least + widest < most)) range.fits = 0;
     if (tensor.small > 1 + tensor.numbers / kOneIn) range.fits = 0;
   }
-  auto power = [](int32_t exponent) {
-    return __builtin_bit_cast(float, static_cast<uint32_t>(exponent + kBias) << 23);
-  };
   if (range.fits == 0) return range;
-  const int32_t back = -(shift[0] + shift[1]), half = back / 2;
-  for (int i = 0; i < 2; ++i) range.scale[i] = power(shift[i]), range.unscale[i] = power(i == 0 ? half : back - half);
+  const int32_t back = -(shift[0].exponent + shift[1].exponent), half = back / 2;
+  for (int i = 0; i < 2; ++i) {
+    range.scale[i] = power_of_two(shift[i].exponent), range.unscale[i] = power_of_two(i == 0 ? half : back - half);
+  }
   return range;
 }
 

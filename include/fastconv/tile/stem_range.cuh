@@ -7,6 +7,7 @@
 
 #include "fastconv/ptx/shared_memory.cuh"
 #include "fastconv/ptx/warpgroup.cuh"
+#include "fastconv/tile/operand_range.h"
 #include "fastconv/tile/stem_walk.cuh"
 
 namespace fastconv {
@@ -27,6 +28,12 @@ __device__ __forceinline__ void add_largest(const float (&v)[4], float& most) {
 __device__ __forceinline__ void add_small(const float (&v)[4], uint32_t least, uint32_t& small) {
   const uint32_t first = min(magnitude_order(v[0]), magnitude_order(v[1]));
   small += min(first, min(magnitude_order(v[2]), magnitude_order(v[3]))) < least;
+}
+
+// Beside a number of such bits, those of a smaller order are small.
+__device__ __forceinline__ uint32_t least_order(uint32_t most) {
+  const uint32_t down = kLeastExponent << 24, order = 2 * most;
+  return order < down ? 0 : order - down;
 }
 
 // All that is staged of a box, f(four): what lies between rows and channels is zeros, see clear_stages().
@@ -68,27 +75,6 @@ struct StemRange {
   __device__ __forceinline__ uint32_t small(Found what = kSmall) const { return ptx::reduce_add(read(what)); }
 };
 
-// log2 of what brings the largest of some numbers to fp16's largest exponent but one, and whether it is a number.
-struct StemShift {
-  int32_t exponent;
-  bool fits;
-
-  __device__ __forceinline__ explicit StemShift(uint32_t most) {
-    constexpr int32_t kBias = 127, kInfinite = 255, kLargest = 14;
-    const auto biased = static_cast<int32_t>(most >> 23);
-    exponent = most == 0 ? 0 : kLargest - (biased - kBias);
-    fits = biased < kInfinite && exponent < kBias;
-  }
-  __device__ __forceinline__ static float power(int32_t exponent) {
-    return __uint_as_float(static_cast<uint32_t>(exponent + 127) << 23);
-  }
-  // Numbers of a smaller order are small.
-  __device__ __forceinline__ static uint32_t least(uint32_t most) {
-    const uint32_t down = kLeastExponent << 24, order = 2 * most;
-    return order < down ? 0 : order - down;
-  }
-};
-
 // The range of one box of each tile. What is small shows once the largest number is known; the largest so far is a good
 // guess, so that most tiles are looked at once.
 struct StemBoxRange {
@@ -100,7 +86,7 @@ struct StemBoxRange {
 
   // All threads call these one after the other, with a barrier after each; the second one if any box needs it.
   __device__ __forceinline__ void look(uint32_t staged, const StemRange& range) {
-    const uint32_t least = StemShift::least(guess);
+    const uint32_t least = least_order(guess);
     float largest = 0;
     uint32_t small = 0;
     for_staged(box, staged, [&](const float (&four)[4]) {
@@ -117,7 +103,7 @@ struct StemBoxRange {
     return !fits;
   }
   __device__ __forceinline__ void look_again(uint32_t staged, const StemRange& range) const {
-    const uint32_t least = StemShift::least(most);
+    const uint32_t least = least_order(most);
     uint32_t small = 0;
     for_staged(box, staged, [&](const float (&four)[4]) { add_small(four, least, small); });
     range.write_small(small);
@@ -132,10 +118,10 @@ struct StemScale {
 
   StemScale() = default;
   __device__ __forceinline__ StemScale(uint32_t first_most, uint32_t second_most) {
-    const StemShift a(first_most), b(second_most);
+    const Fp16Shift a(first_most), b(second_most);
     const int32_t exponent = -(a.exponent + b.exponent);
     fits = a.fits && b.fits && exponent >= -126 && exponent <= 127;
-    first = StemShift::power(a.exponent), second = StemShift::power(b.exponent), back = StemShift::power(exponent);
+    first = power_of_two(a.exponent), second = power_of_two(b.exponent), back = power_of_two(exponent);
   }
 };
 
