@@ -352,7 +352,7 @@ def patch_embeddings(draw: st.DrawFn) -> tuple[Problem, str]:
 
 def takes_pixels(kernel: str) -> bool:
     """Depthwise kernels whose products have pixels as they lie, channels side by side, for an operand."""
-    return "_diagonal_" in kernel or "_pairs_" in kernel
+    return any(family in kernel for family in ("_diagonal_", "_pairs_", "_cross_"))
 
 
 def group_widths(kernel: str) -> list[int]:

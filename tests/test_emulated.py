@@ -38,7 +38,7 @@ from shapes import (
 )
 
 ALL_KERNELS = [kernel for kernel in native.kernel_table() if kernel.is_cuda]
-FAMILIES = ("depthwise_banded_", "depthwise_diagonal_", "depthwise_pairs_")
+FAMILIES = ("depthwise_banded_", "depthwise_cross_", "depthwise_diagonal_", "depthwise_pairs_")
 KERNELS = [pytest.param(kernel, id=kernel.name) for kernel in ALL_KERNELS if kernel.name.startswith(FAMILIES)]
 HALF = [torch.float16, torch.bfloat16]
 MODES = [*((dtype, "ieee") for dtype in (*HALF, torch.float64)), *((torch.float32, mode) for mode in PRECISIONS)]
@@ -153,7 +153,8 @@ def small_problems(draw: st.DrawFn, kernel: str) -> Problem:
         w += w % 2
         if stride == 2 and (w + 2 * padding[1] - s) // 2 % 2 == 0:
             w += 2
-    n, bias = draw(st.integers(1, 9 if "_pairs_" in kernel else 3)), draw(st.booleans())
+    several = "_pairs_" in kernel or "_cross_" in kernel
+    n, bias = draw(st.integers(1, 9 if several else 3)), draw(st.booleans())
     problem = Problem(n, c, h, w, k, r, s, (stride, stride), padding, groups=c // width, bias=bias)
     if staged:  # what is copied is a multiple of 16 bytes
         copied = [problem.output_size] * ("fprop" not in kernel) + [problem.input_size] * ("dgrad" not in kernel)
@@ -245,7 +246,7 @@ def test_emulated_kernels_and_values_that_are_not_finite(
     assert (error[finite] <= bound[finite]).all()
 
 
-@pytest.mark.parametrize("kernel", [k for k in KERNELS if re.search(r"diagonal_wgrad_\d", str(k.id))])
+@pytest.mark.parametrize("kernel", [k for k in KERNELS if re.search(r"(cross|diagonal)_wgrad_\d", str(k.id))])
 @given(data=st.data(), seed=st.integers(0, 2**31), special=st.sampled_from([math.inf, math.nan]))
 @settings(max_examples=20)
 def test_values_that_are_not_finite_reach_taps_that_meet_them(

@@ -322,6 +322,8 @@ def test_depthwise_threads_form_every_product_once(
         dtype = "float32" if precision == "tf32" else "float16"
     elif kernel.name.startswith("depthwise_pairs_"):
         form, dtype, channels_last = native.depthwise_pairs_products, "float16", True
+    elif kernel.name.startswith("depthwise_cross_"):
+        form, dtype, channels_last = native.depthwise_cross_products, "float16", True
     elif kernel.name.endswith("_tma"):
         dtype, channels_last = data.draw(st.sampled_from(["float32", "float16"])), "nhwc" in kernel.name
     problem = native.ConvProblem(
@@ -334,7 +336,9 @@ def test_depthwise_threads_form_every_product_once(
 
 # Banded kernels give it bytes, which need not be of a tensor.
 BOXED_KERNELS = [
-    k for k in DEPTHWISE_KERNELS if "_pairs_" in k.name or (k.name.endswith("_tma") and "_banded_" not in k.name)
+    k
+    for k in DEPTHWISE_KERNELS
+    if re.search("_pairs_|_cross_", k.name) or (k.name.endswith("_tma") and "_banded_" not in k.name)
 ]
 
 

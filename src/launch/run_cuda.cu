@@ -130,6 +130,7 @@ Launcher half_launcher(const KernelEntry& kernel) {
     case KernelFamily::kDepthwiseBanded: return depthwise_banded_launcher<T>(kernel.line);
     case KernelFamily::kDepthwiseDiagonal: return depthwise_diagonal_launcher<T>(kernel.line);
     case KernelFamily::kDepthwisePairs: return depthwise_pairs_launcher<T>(kernel.line);
+    case KernelFamily::kDepthwiseCross: return depthwise_cross_launcher<T>(kernel.line);
     case KernelFamily::kHalo: return half_halo_launcher<T>(kernel);
     case KernelFamily::kWgrad: return half_wgrad_launcher<T>(kernel);
     case KernelFamily::kGrouped: return grouped_launcher<T>(kernel.line);

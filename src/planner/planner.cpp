@@ -142,6 +142,11 @@ std::ostream& operator<<(std::ostream& out, const Plan& plan) {
     out << " " << tiling.runs << " runs of " << tiling.targets << " columns, " << tiling.images << " images, units of "
         << tiling.unit_rows << " rows, stages " << tiling.stages << ", shares " << tiling.shares;
   }
+  if (plan.kernel->family == KernelFamily::kDepthwiseCross) {
+    const DepthwiseCrossTiling& tiling = plan.depthwise_cross;
+    out << " " << tiling.columns << " columns, " << tiling.images << " images, stages " << tiling.stages
+        << ", slices of " << tiling.slice_boxes << " boxes";
+  }
   if (plan.kernel->family == KernelFamily::kGrouped) out << " " << plan.grouped;
   if (plan.kernel->family == KernelFamily::kGroupedPlanes) {
     out << " tiles of " << plan.grouped_planes.images << " images, " << plan.grouped_planes.run_rows << " rows";

@@ -5,6 +5,7 @@
 #include "fastconv/planner/cpu_family.h"
 #include "fastconv/planner/depthwise_any_family.h"
 #include "fastconv/planner/depthwise_banded_family.h"
+#include "fastconv/planner/depthwise_cross_family.h"
 #include "fastconv/planner/depthwise_diagonal_family.h"
 #include "fastconv/planner/depthwise_family.h"
 #include "fastconv/planner/depthwise_pairs_family.h"
@@ -162,6 +163,17 @@ std::vector<KernelEntry> build_table() {
   add_pairs("depthwise_pairs_dgrad_" #name, Pass::kDgrad, {taps}), ++line;
 #include "../launch/configs/depthwise_pairs.def"
 #undef DEPTHWISE_PAIRS_KERNEL
+  line = 0;
+  auto add_cross = [&](const char* name, DepthwiseCrossConfig config) {
+    const TileShape tile{2 * kCrossRows, kCrossRows, 2 * kCrossColumns};
+    KernelEntry entry{name, Pass::kWgrad, true, tile, depthwise_cross_why_not, depthwise_cross_plan};
+    entry.dtypes = kHalf, entry.family = KernelFamily::kDepthwiseCross, entry.line = line++;
+    entry.depthwise_cross = config;
+    table.push_back(entry);
+  };
+#define DEPTHWISE_CROSS_KERNEL(name, taps) add_cross("depthwise_cross_wgrad_" #name, {taps});
+#include "../launch/configs/depthwise_cross.def"
+#undef DEPTHWISE_CROSS_KERNEL
   line = 0;
   auto add_halo = [&](const char* name, Pass pass, HaloConfig config) {
     if (!config.computes(pass)) return;

@@ -21,6 +21,7 @@
 #include "fastconv/core/validate.h"
 #include "fastconv/planner/depthwise_any_family.h"
 #include "fastconv/planner/depthwise_banded_family.h"
+#include "fastconv/planner/depthwise_cross_family.h"
 #include "fastconv/planner/depthwise_diagonal_family.h"
 #include "fastconv/planner/depthwise_family.h"
 #include "fastconv/planner/depthwise_pairs_family.h"
@@ -503,6 +504,41 @@ Products depthwise_pairs_products(const ConvProblem& problem, const KernelEntry&
         }
         add_row(share, unit, row, output, r);
       }
+    }
+  }
+  return products;
+}
+
+// As the lanes of the depthwise weight gradient by products of rows read them, of two boxes of x and one of dy.
+Products depthwise_cross_products(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device) {
+  const Plan plan = kernel.plan(kernel, problem, device);
+  const DepthwiseCrossConfig& config = kernel.depthwise_cross;
+  const DepthwiseCrossParams params = depthwise_cross_params(plan, problem);
+  const DepthwiseCrossTiling& tiling = params.tiling;
+  const Strides &from = params.source_strides, &to = params.target_strides, &tap = params.filter_strides;
+  Products products;
+  auto add_box = [&](const CrossRun& run, int32_t box) {
+    for (int32_t i = 0; i < tiling.images * 2 * kCrossRows * kCrossRows * tiling.columns * config.taps; ++i) {
+      const int32_t shift = i % config.taps, column = i / config.taps % tiling.columns;
+      const int32_t row = i / config.taps / tiling.columns % kCrossRows;
+      const int32_t x_row = i / config.taps / tiling.columns / kCrossRows % (2 * kCrossRows), r = x_row - row;
+      const int32_t image = run.image + i / config.taps / tiling.columns / kCrossRows / (2 * kCrossRows);
+      if (column >= tiling.source_pitch() || column + shift >= tiling.target_pitch()) {
+        throw std::runtime_error("a pixel that is not staged");
+      }
+      const int32_t s = cross_tap(config, shift), w = run.column + column, p = run.row + box * kCrossRows + row;
+      const int32_t h = run.source_row + box * kCrossRows + x_row;
+      const int32_t q = params.target_column(config, run.column) + column + shift;
+      if (r < 0 || r >= params.taps_h || s < 0 || s >= params.taps_w || image >= params.images) continue;
+      if (h < 0 || h >= params.source_h || w >= params.source_w || p >= params.target_h) continue;
+      if (q < 0 || q >= params.target_w) continue;
+      products.emplace_back(image * from.n + h * from.h + w * from.w, r * tap.h + s * tap.w,
+                            image * to.n + p * to.h + q * to.w);
+    }
+  };
+  for (int32_t slice = 0; slice < plan.split; ++slice) {
+    for (CrossRun run(params, slice); run.exists(); run = run.next(params, slice)) {
+      for (int32_t box = 0; box < run.boxes; ++box) add_box(run, box);
     }
   }
   return products;
@@ -2583,6 +2619,7 @@ void bind_index_maths(py::module_& m) {
   m.def("stem_wgrad_products", &stem_wgrad_products, "problem"_a, "kernel"_a, "device"_a, "tiling"_a = std::nullopt);
   m.def("depthwise_products", unless_refused(depthwise_products), "problem"_a, "kernel"_a, "device"_a);
   m.def("depthwise_banded_products", unless_refused(depthwise_banded_products), "problem"_a, "kernel"_a, "device"_a);
+  m.def("depthwise_cross_products", unless_refused(depthwise_cross_products), "problem"_a, "kernel"_a, "device"_a);
   m.def("depthwise_pairs_products", unless_refused(depthwise_pairs_products), "problem"_a, "kernel"_a, "device"_a);
   m.def("depthwise_diagonal_products", unless_refused(depthwise_diagonal_products), "problem"_a, "kernel"_a,
         "device"_a);

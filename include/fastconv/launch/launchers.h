@@ -24,6 +24,8 @@ Launcher depthwise_any_launcher(int line);
 template <typename T>
 Launcher depthwise_banded_launcher(int line);
 template <typename T>
+Launcher depthwise_cross_launcher(int line);
+template <typename T>
 Launcher depthwise_diagonal_launcher(int line);
 template <typename T>
 Launcher depthwise_pairs_launcher(int line);

@@ -12,6 +12,7 @@ inline constexpr double kCyclesPerUs = 1600;         // an H200's clock under lo
 inline constexpr double kTensorCyclesPerUs = 1755;   // its clock as the tensor-core families count
 inline constexpr double kBytesPerUsPerSm = 25e3;     // 3.3 TB/s over 132, reached by mixed reads and writes
 inline constexpr double kLaunchUs = 4;               // a kernel's start and drain on an idle stream
+inline constexpr double kBoxedLaunchUs = 2.5;        // the same where the copy engine brings boxes of pixels
 inline constexpr int32_t kReservedSmemBytes = 1024;  // of a multiprocessor, a block, besides what it asks for
 inline constexpr double kStepLatencyCycles = 700;    // a step cannot be shorter than its loads from device memory
 inline constexpr double kTileCycles = 3000;          // first loads, tables and epilogue of a tile

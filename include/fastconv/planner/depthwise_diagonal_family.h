@@ -24,10 +24,8 @@ const char* diagonal_groups_why_not(const DepthwiseDiagonalConfig& config, const
 const char* diagonal_boxes_why_not(const DepthwiseDiagonalConfig& config, const ConvProblem& problem,
                                    const DeviceSpec& device);
 
-// What both cost models know: chunks that device memory is read by, 64 bytes, and what a kernel of boxes takes to
-// start.
+// What both cost models know: chunks that device memory is read by, 64 bytes.
 inline constexpr int64_t kChunksReadTogether = 4;
-inline constexpr double kBoxedLaunchUs = 2.5;
 
 // The weight gradient.
 const char* depthwise_diagonal_wgrad_why_not(const KernelEntry& entry, const ConvProblem& problem,

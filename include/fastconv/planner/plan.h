@@ -10,6 +10,7 @@
 #include "fastconv/tile/depthwise_any.h"
 #include "fastconv/tile/depthwise_banded.h"
 #include "fastconv/tile/depthwise_config.h"
+#include "fastconv/tile/depthwise_cross.h"
 #include "fastconv/tile/depthwise_diagonal.h"
 #include "fastconv/tile/depthwise_pairs.h"
 #include "fastconv/tile/embed_config.h"
@@ -41,6 +42,7 @@ struct Plan {
   DepthwiseBandedTiling depthwise_banded{};
   DepthwiseDiagonalTiling depthwise_diagonal{};
   DepthwisePairsTiling depthwise_pairs{};
+  DepthwiseCrossTiling depthwise_cross{};
   GroupedTiling grouped{};               // kernels for narrow groups
   GroupedPlanesTiling grouped_planes{};  // their weight gradient, of rows that lie side by side
   StemTiling stem{};                     // kernels for images of few channels, float32

@@ -11,6 +11,7 @@
 #include "fastconv/tile/depthwise_any.h"
 #include "fastconv/tile/depthwise_banded.h"
 #include "fastconv/tile/depthwise_config.h"
+#include "fastconv/tile/depthwise_cross.h"
 #include "fastconv/tile/depthwise_diagonal.h"
 #include "fastconv/tile/depthwise_pairs.h"
 #include "fastconv/tile/embed_config.h"
@@ -48,6 +49,7 @@ enum class KernelFamily : int8_t {
   kDepthwiseBanded,
   kDepthwiseDiagonal,
   kDepthwisePairs,
+  kDepthwiseCross,
   kGrouped,
   kGroupedPlanes,
   kStem,
@@ -88,6 +90,7 @@ struct KernelEntry {
   DepthwiseBandedConfig depthwise_banded{};
   DepthwiseDiagonalConfig depthwise_diagonal{};
   DepthwisePairsConfig depthwise_pairs{};
+  DepthwiseCrossConfig depthwise_cross{};
   GroupedConfig grouped{};
   GroupedPlanesConfig grouped_planes{};
   StemConfig stem{};

@@ -1,0 +1,39 @@
+// Host side of the depthwise weight gradient by products of rows: from a plan to launches.
+#pragma once
+
+#include "fastconv/kernels/depthwise_boxed_launch.cuh"
+#include "fastconv/kernels/depthwise_buffers.h"
+#include "fastconv/kernels/depthwise_cross.cuh"
+#include "fastconv/kernels/depthwise_reduce_launch.cuh"
+#include "fastconv/launch/launchers.h"
+#include "fastconv/planner/depthwise_cross_family.h"
+
+namespace fastconv {
+
+// One line of the .def as a type: nvcc knows no kernels whose template arguments are objects.
+template <int kTaps>
+struct DepthwiseCrossLine {
+  static constexpr DepthwiseCrossConfig kConfig{kTaps};
+};
+
+template <typename T, typename Line>
+void launch_depthwise_cross(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, Stream& stream) {
+  if (plan.grid == 0) return;
+  DepthwiseCrossParams params = depthwise_cross_params(plan, problem);
+  bind_buffers(params, plan, problem, buffers, true);
+  launch_boxed(plan.kernel->name, depthwise_cross<T, Line>, LaunchShape{plan.grid, plan.block_threads, plan.smem_bytes},
+               stream, params, depthwise_cross_maps(plan, problem), problem.dtype);
+  if (plan.split > 1) launch_depthwise_reduce<T>(plan, problem, buffers, stream, true);
+}
+
+template <typename T>
+Launcher depthwise_cross_launcher(int line) {
+  static constexpr Launcher kLaunchers[] = {
+#define DEPTHWISE_CROSS_KERNEL(name, taps) launch_depthwise_cross<T, DepthwiseCrossLine<taps>>,
+#include "../../../src/launch/configs/depthwise_cross.def"
+#undef DEPTHWISE_CROSS_KERNEL
+  };
+  return kLaunchers[line];
+}
+
+}  // namespace fastconv

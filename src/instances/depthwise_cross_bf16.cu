@@ -1,0 +1,3 @@
+#include "fastconv/kernels/depthwise_cross_launch.cuh"
+
+template fastconv::Launcher fastconv::depthwise_cross_launcher<__nv_bfloat16>(int);
