@@ -4,6 +4,7 @@
 
 #include "fastconv/core/integers.h"
 #include "fastconv/planner/cost_model.h"
+#include "fastconv/planner/depthwise_pairs_family.h"
 #include "fastconv/planner/sides.h"
 
 namespace fastconv {
@@ -30,7 +31,7 @@ int64_t boxes_of(const ConvProblem& a, const DepthwiseCrossTiling& tiling) {
   return ceil_div(a.n, tiling.images) * column_tiles(a) * row_boxes(a);
 }
 int64_t slices_of(const ConvProblem& a, const DepthwiseCrossTiling& tiling) {
-  return std::max<int64_t>(1, ceil_div(boxes_of(a, tiling), tiling.slice_boxes));
+  return ceil_div(boxes_of(a, tiling), int64_t{tiling.slice_boxes});
 }
 // Of the sums of a slice.
 int64_t slice_bytes(const ConvProblem& a) { return 4 * a.k * a.r * a.s; }
@@ -41,7 +42,7 @@ int64_t smem_bytes(const DepthwiseCrossConfig& config, const DepthwiseCrossTilin
 
 double time_us(const DepthwiseCrossConfig& config, const ConvProblem& a, const DepthwiseCrossTiling& tiling,
                const DeviceSpec& device) {
-  const int64_t slices = slices_of(a, tiling), boxes = std::min<int64_t>(tiling.slice_boxes, boxes_of(a, tiling));
+  const int64_t slices = slices_of(a, tiling), boxes = tiling.slice_boxes;
   const double rounds = double(ceil_div(channel_blocks(a) * slices, int64_t{device.sm_count}));
   const double products = double(config.taps) * kCrossChunk * double(tiling.images * tiling.columns) / kCrossColumns;
   const double runs = double(ceil_div(boxes, row_boxes(a)));  // each with a box of x before
@@ -68,7 +69,7 @@ Choice fastest(const DepthwiseCrossConfig& config, const ConvProblem& a, const D
     // As many blocks as multiprocessors, or so many fewer that all have as much to do.
     const int64_t boxes = boxes_of(a, tiling);
     const int64_t slices = std::clamp<int64_t>(device.sm_count / channel_blocks(a), 1, most_slices);
-    const int64_t most_boxes = std::max<int64_t>(1, kMostSteps / (images * columns / kCrossColumns));
+    const int64_t most_boxes = kMostSteps / (images * columns / kCrossColumns);
     tiling.slice_boxes = static_cast<int32_t>(std::min(ceil_div(boxes, slices), most_boxes));
     if (slices_of(a, tiling) > most_slices) continue;
     const double us = time_us(config, a, tiling, device);
@@ -81,29 +82,12 @@ Choice fastest(const DepthwiseCrossConfig& config, const ConvProblem& a, const D
 
 const char* depthwise_cross_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
   const DepthwiseCrossConfig& config = entry.depthwise_cross;
-  if (device.arch != 90) return "needs compute capability 9.0";
-  if (!(entry.dtypes & dtype_bit(problem.dtype))) return "is not compiled for this dtype";
-  if (problem.c_per_group() != 1 || problem.k_per_group() != 1) return "is for groups of one channel and one filter";
-  if (problem.dilation != kUnitStep || problem.stride != kUnitStep) return "takes neither stride nor dilation";
-  const int64_t taps = std::max(problem.r, problem.s);
-  if (taps > config.taps || taps < config.taps - 1) return "is compiled for another filter";
-  const int64_t rows = problem.h + 2 * problem.padding.h;
-  for (const int64_t extent : {problem.n, problem.c, rows, problem.w + 2 * problem.padding.w}) {
-    if (extent >= kMaxExtent) return "counts with 32 bits: extents stay below 2^29";
+  if (const char* why_not = wide_pixels_why_not(entry, config.taps, problem, device)) return why_not;
+  if (double(problem.n) * double(row_boxes(problem)) * double(column_tiles(problem)) >= kMaxExtent) {
+    return "counts boxes of all images with 32 bits: they stay below 2^29";
   }
-  if (double(problem.n) * double(rows) * double(column_tiles(problem)) >= kMaxExtent) {
-    return "counts with 32 bits: fewer than 2^29 rows";
-  }
-  if (problem.c % kCrossChunk != 0 || !channel_vectors(source_side(problem), problem, kCrossChunk) ||
-      !channel_vectors(target_side(problem), problem, kCrossChunk)) {
-    return "reads 8 channels at a time: needs channels_last tensors, aligned";
-  }
-  if (const char* why_not = boxes_why_not(problem)) return why_not;
-  const Choice choice = fastest(config, problem, device);
-  if (choice.us == 0) return "needs more shared memory, or would sum up too many pixels at once";
-  if (double(channel_blocks(problem)) * double(slices_of(problem, choice.tiling)) > INT32_MAX) {
-    return "would need more blocks than a grid has";
-  }
+  if (fastest(config, problem, device).us == 0)
+    return "needs more shared memory, or would sum up too many pixels at once";
   return nullptr;
 }
 

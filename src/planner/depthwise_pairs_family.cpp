@@ -103,14 +103,14 @@ Choice fastest(const DepthwisePairsConfig& config, const ConvProblem& a, const D
 
 }  // namespace
 
-const char* depthwise_pairs_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
-  const DepthwisePairsConfig& config = entry.depthwise_pairs;
+const char* wide_pixels_why_not(const KernelEntry& entry, int32_t taps, const ConvProblem& problem,
+                                const DeviceSpec& device) {
   if (device.arch != 90) return "needs compute capability 9.0";
   if (!(entry.dtypes & dtype_bit(problem.dtype))) return "is not compiled for this dtype";
   if (problem.c_per_group() != 1 || problem.k_per_group() != 1) return "is for groups of one channel and one filter";
   if (problem.dilation != kUnitStep || problem.stride != kUnitStep) return "takes neither stride nor dilation";
-  const int64_t taps = std::max(problem.r, problem.s);
-  if (taps > config.taps || taps < config.taps - 1) return "is compiled for another filter";
+  const int64_t most = std::max(problem.r, problem.s);
+  if (most > taps || most < taps - 1) return "is compiled for another filter";
   const int64_t rows = problem.h + 2 * problem.padding.h;
   for (const int64_t extent : {problem.n, problem.c, rows, problem.w + 2 * problem.padding.w}) {
     if (extent >= kMaxExtent) return "counts with 32 bits: extents stay below 2^29";
@@ -120,7 +120,12 @@ const char* depthwise_pairs_why_not(const KernelEntry& entry, const ConvProblem&
       !channel_vectors(target_side(problem), problem, 8)) {
     return "reads 8 channels at a time: needs channels_last tensors, aligned";
   }
-  if (const char* why_not = boxes_why_not(problem)) return why_not;
+  return boxes_why_not(problem);
+}
+
+const char* depthwise_pairs_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
+  const DepthwisePairsConfig& config = entry.depthwise_pairs;
+  if (const char* why_not = wide_pixels_why_not(entry, config.taps, problem, device)) return why_not;
   if (!filters_copyable(problem)) return "copies filters: they lie without gaps, aligned";
   const Choice choice = fastest(config, problem, device);
   if (choice.us == 0) return "needs more shared memory";

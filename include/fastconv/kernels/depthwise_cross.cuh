@@ -191,18 +191,23 @@ template <typename T>
 __device__ float cross_tap_by_definition(const DepthwiseCrossParams& params, int32_t slice, int32_t channel, int32_t r,
                                          int32_t s) {
   const Strides &from = params.source_strides, &to = params.target_strides;
+  const auto* x = static_cast<const T*>(params.source) + channel * from.c;
+  const auto* dy = static_cast<const T*>(params.target) + channel * to.c;
+  // Of dy: from those of x, which lie so much further on.
+  const int32_t rows_on = r - params.padding_h, columns_on = s - params.padding_w;
   float sum = 0;
   for (CrossRun run(params, slice); run.exists(); run = run.next(params, slice)) {
-    const int32_t rows = run.boxes * kCrossRows, columns = params.tiling.columns;
-    for (int32_t i = 0; i < params.tiling.images * rows * columns; ++i) {
-      const int32_t image = run.image + i / columns / rows, p = run.row + i / columns % rows;
-      const int32_t w = run.column + i % columns;
-      const int32_t h = p - params.padding_h + r, q = w + params.padding_w - s;
-      if (image >= params.images || p >= params.target_h || q < 0 || q >= params.target_w) continue;
-      if (h < 0 || h >= params.source_h || w >= params.source_w) continue;
-      const auto* x = static_cast<const T*>(params.source) + image * from.n + channel * from.c;
-      const auto* dy = static_cast<const T*>(params.target) + image * to.n + channel * to.c;
-      sum += widen(x[h * from.h + w * from.w]) * widen(dy[p * to.h + q * to.w]);
+    const int32_t first_p = max(run.row, -rows_on), first_w = max(run.column, columns_on);
+    const int32_t last_p = min(run.row + run.boxes * kCrossRows, min(params.target_h, params.source_h - rows_on));
+    const int32_t last_w = min(run.column + params.tiling.columns, min(params.source_w, params.target_w + columns_on));
+    const int32_t last_image = min(run.image + params.tiling.images, params.images);
+    for (int32_t image = run.image; image < last_image; ++image) {
+      for (int32_t p = first_p; p < last_p; ++p) {
+        for (int32_t w = first_w; w < last_w; ++w) {
+          sum += widen(x[image * from.n + (p + rows_on) * from.h + w * from.w]) *
+                 widen(dy[image * to.n + p * to.h + (w - columns_on) * to.w]);
+        }
+      }
     }
   }
   return sum;
@@ -216,6 +221,7 @@ __global__ void __launch_bounds__(kCrossThreads, 1)
   ptx::follow_previous_kernel();
   constexpr DepthwiseCrossConfig kConfig = Line::kConfig;
   constexpr int kTaps = kConfig.taps, kShifts = kConfig.shifts();
+  static_assert(kTaps <= kCrossRows + 1);  // rows of x that 8 rows of dy meet
   extern __shared__ uint8_t smem_raw[];
   const auto thread = static_cast<int32_t>(threadIdx.x);
   const int32_t warp = __shfl_sync(0xffffffffu, thread / 32, 0);

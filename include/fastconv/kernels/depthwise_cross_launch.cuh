@@ -18,7 +18,6 @@ struct DepthwiseCrossLine {
 
 template <typename T, typename Line>
 void launch_depthwise_cross(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, Stream& stream) {
-  if (plan.grid == 0) return;
   DepthwiseCrossParams params = depthwise_cross_params(plan, problem);
   bind_buffers(params, plan, problem, buffers, true);
   launch_boxed(plan.kernel->name, depthwise_cross<T, Line>, LaunchShape{plan.grid, plan.block_threads, plan.smem_bytes},

@@ -44,7 +44,7 @@ struct DepthwiseCrossTiling {
 
   // Pixels of a staged row. An odd number of fours lets the pixels that eight lanes read lie in different banks.
   FASTCONV_HOST_DEVICE constexpr int32_t source_pitch() const { return columns + 4; }
-  // With those that the other columns of taps meet: up to 11.
+  // With those that the other columns of taps meet, up to 12 of them.
   FASTCONV_HOST_DEVICE constexpr int32_t target_pitch() const { return columns + 12; }
   // Of a box: whole patterns of banks of the copy engine, 1,024 bytes at most.
   FASTCONV_HOST_DEVICE constexpr int32_t source_bytes() const {
@@ -83,9 +83,8 @@ FASTCONV_HOST_DEVICE constexpr int32_t cross_tap(const DepthwiseCrossConfig& con
   return config.taps - 1 - shift;
 }
 
-// A slice's boxes of dy, in runs of rows that follow each other. A run is as many stages and one more: each brings a
-// box of x, of rows from source_row on, 8 by 8; but for the first also one of dy, which meets this box of x and the one
-// before.
+// Of a slice's boxes of dy, those of rows that follow each other. A run of n boxes of dy has n + 1 boxes of x, of rows
+// from source_row on, 8 by 8; each but for the first comes with the box of dy that meets it and the one before.
 struct CrossRun {
   int32_t box, boxes;          // the first and how many, of dy
   int32_t image, column, row;  // the first, of x and, row, of dy
