@@ -740,7 +740,7 @@ def test_rows_copied_by_several_warps(name: str, problem: Problem, warps: int, h
 
 @pytest.mark.parametrize("pass_", PASSES)
 @given(
-    problem=wide_problems(max_products=1_000_000),
+    problem=wide_problems(max_products=4_000_000),
     mode=st.sampled_from(MODES),
     seed=st.integers(0, 2**31),
     views=st.tuples(*[st.sampled_from(LAYOUTS)] * 3),
