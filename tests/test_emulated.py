@@ -204,6 +204,17 @@ def test_emulated_kernels(
     assert result.columns_by_definition == 0
 
 
+@pytest.mark.parametrize(("n", "h", "w"), [(2, 9, 28), (5, 20, 12), (8, 7, 4)])
+@pytest.mark.parametrize("kernel", [k for k in KERNELS if "_cross_" in str(k.id)])
+def test_rows_of_two_images_share_steps_of_columns(kernel: native.Kernel, n: int, h: int, w: int) -> None:
+    """As a single multiprocessor's plans have it, where rows are half a step longer than whole steps: test_planner."""
+    problem = Problem(n, 40, h, w, 40, 7, 7, padding=(3, 3), groups=40)
+    o = operands(problem, torch.float16, "cpu", 0, ("channels_last", "contiguous", "channels_last"))
+    result = run(kernel, o, problem, 1)
+    assert result is not None, "refused"
+    reference.assert_right(result.value, expect_pass("wgrad", o, problem), kernel.name, "ieee")
+
+
 @pytest.mark.parametrize("kernel", [k for k in KERNELS if re.search(r"(diagonal|pairs)_dgrad_\d(_tma)?$", str(k.id))])
 def test_a_filter_of_one_row_may_have_any_stride_from_row_to_row(kernel: native.Kernel) -> None:
     """Also none, as torch has it for a dimension of one: with the last tap first, only columns go backwards."""

@@ -310,6 +310,16 @@ def test_the_copy_engine_brings_rows_to_diagonals_and_pairs_where_that_was_measu
         assert staged or not re.search("_tma|_pairs_|_cross_", kernel), kernel
 
 
+@pytest.mark.parametrize(("n", "h", "w", "columns"), [(2, 9, 28, 28), (5, 20, 12, 12), (8, 7, 4, 4), (2, 9, 32, 32)])
+def test_rows_of_two_images_share_steps_of_columns(n: int, h: int, w: int, columns: int) -> None:
+    problem = Problem(n, 40, h, w, 40, 7, 7, padding=(3, 3), groups=40)
+    device, kernel = native.DeviceSpec.cuda(90, 1, 227 << 10), "depthwise_cross_wgrad_7"
+    plan = native.make_plan(native_problem(problem, "wgrad", dtype="float16", channels_last=True), device, kernel)
+    parts = re.search(r"(\d+) columns, (\d+) images", str(plan))
+    assert parts is not None
+    assert int(parts[1]) == columns and (columns % 8 == 0 or int(parts[2]) % 2 == 0), str(plan)
+
+
 @pytest.mark.parametrize(
     ("name", "dtype", "layouts"),
     [("dw_7x7", "float32", ["nchw", "nhwc"]), ("dw_5x5s2", "float32", ["nhwc"])],

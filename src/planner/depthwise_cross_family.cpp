@@ -10,25 +10,27 @@
 namespace fastconv {
 namespace {
 
-constexpr int32_t kLeastStages = 2, kMostStages = 5;
+constexpr int32_t kMostStages = 6, kMostSourceStages = 24;
 constexpr int64_t kMostColumns = 64;  // of a box
 constexpr int64_t kAlignment = 1024;
 // Steps of 8 columns that one sum adds up, which bounds its rounding errors: tensor cores truncate.
 constexpr int64_t kMostSteps = 1024;
-// Cycles, as fits layers of ConvNeXt measured on an H200.
-constexpr double kBlockCycles = 13000;  // until a block's first boxes are there, and its sums stored
-constexpr double kProductCycles = 9;    // of a warp's quarter of a multiprocessor, two warps
-constexpr double kBoxCycles = 100;      // until a stage is free again
-constexpr double kTwoStages = 1.4;      // times all: fewer boxes on their way
+// Cycles, as fits layers of ConvNeXt and EfficientNet measured on an H200.
+constexpr double kBlockCycles = 6500;   // until a block's first boxes are on their way, and its sums stored
+constexpr double kTapCycles = 61;       // of a step, for each column of taps
+constexpr double kBoxCycles = 150;      // until the next box's products have begun
+constexpr double kRunCycles = 800;      // until a run's products have begun
+constexpr double kStagedBytes = 23;     // a cycle, that the copy engine brings
+constexpr double kBothShare = 1.0 / 6;  // of products or copies, whichever take less, that the others do not hide
 constexpr double kSumUs = 1.9;          // of slices
 constexpr double kSliceCycles = 10;     // until a thread has added up one slice more
 constexpr double kMemoryShare = 1.05;   // times what a copy takes
 
 int64_t channel_blocks(const ConvProblem& a) { return ceil_div(a.c, int64_t{kCrossChannels}); }
-int64_t row_boxes(const ConvProblem& a) { return ceil_div(a.p(), int64_t{kCrossRows}); }
+int64_t row_boxes(const ConvProblem& a, const DepthwiseCrossTiling& tiling) { return ceil_div(a.p(), tiling.rows); }
 int64_t column_tiles(const ConvProblem& a) { return ceil_div(a.w, kMostColumns); }
 int64_t boxes_of(const ConvProblem& a, const DepthwiseCrossTiling& tiling) {
-  return ceil_div(a.n, tiling.images) * column_tiles(a) * row_boxes(a);
+  return ceil_div(a.n, tiling.images) * column_tiles(a) * row_boxes(a, tiling);
 }
 int64_t slices_of(const ConvProblem& a, const DepthwiseCrossTiling& tiling) {
   return ceil_div(boxes_of(a, tiling), int64_t{tiling.slice_boxes});
@@ -44,13 +46,35 @@ double time_us(const DepthwiseCrossConfig& config, const ConvProblem& a, const D
                const DeviceSpec& device) {
   const int64_t slices = slices_of(a, tiling), boxes = tiling.slice_boxes;
   const double rounds = double(ceil_div(channel_blocks(a) * slices, int64_t{device.sm_count}));
-  const double products = double(config.taps) * kCrossChunk * double(tiling.images * tiling.columns) / kCrossColumns;
-  const double runs = double(ceil_div(boxes, row_boxes(a)));  // each with a box of x before
-  const double block = double(boxes) * products * kProductCycles + (double(boxes) + runs) * kBoxCycles + kBlockCycles;
+  const double runs = double(ceil_div(boxes, row_boxes(a, tiling)));  // each with more boxes of x at first
+  const double products = double(boxes) * (kTapCycles * config.taps * tiling.steps() + kBoxCycles) + runs * kRunCycles;
+  const double source = tiling.source_bytes() / kStagedBytes, target = tiling.target_bytes(config) / kStagedBytes;
+  const double first = tiling.met_boxes(config) * source + target;
+  const double copies = double(boxes) * (source + target) + runs * (first - source - target);
+  const double block = kBlockCycles + first + std::max(products, copies) + kBothShare * std::min(products, copies);
   const double sum = slices > 1 ? kSumUs + kSliceCycles * double(slices) / kTensorCyclesPerUs : 0;
   const double memory = kMemoryShare * compulsory_bytes(a) / (kBytesPerUsPerSm * device.sm_count);
-  const double waits = tiling.stages == 2 ? kTwoStages : 1;
-  return waits * std::max(memory, rounds * block / kTensorCyclesPerUs) + sum;
+  return std::max(memory, rounds * block / kTensorCyclesPerUs) + sum;
+}
+
+// So many that most are on their way while a box of dy is multiplied; false if that leaves none.
+bool set_stages(const DepthwiseCrossConfig& config, const DeviceSpec& device, DepthwiseCrossTiling& tiling) {
+  DepthwiseCrossTiling best = tiling;
+  best.stages = 0;
+  double most = 0;
+  for (tiling.stages = 2; tiling.stages <= kMostStages; ++tiling.stages) {
+    tiling.source_stages = kMostSourceStages;
+    const int32_t least = tiling.met_boxes(config) + 1;
+    while (tiling.source_stages >= least && smem_bytes(config, tiling) > device.smem_optin_bytes) {
+      --tiling.source_stages;
+    }
+    if (tiling.source_stages < least) break;
+    const double sources = double(tiling.source_stages - tiling.met_boxes(config));
+    const double ahead = std::min(sources, double(tiling.stages - 1));
+    if (ahead > most) most = ahead, best = tiling;
+  }
+  tiling = best;
+  return tiling.stages > 0;
 }
 
 // The fastest; none if time is 0.
@@ -60,20 +84,28 @@ struct Choice {
 };
 Choice fastest(const DepthwiseCrossConfig& config, const ConvProblem& a, const DeviceSpec& device) {
   Choice best;
-  const int64_t columns = round_up(ceil_div(a.w, column_tiles(a)), int64_t{kCrossColumns});
+  const int64_t tile = ceil_div(a.w, column_tiles(a));
   const int64_t most_slices = std::max<int64_t>(1, kMaxWorkspaceBytes / slice_bytes(a));
-  for (int64_t images = std::min(a.n, kMostColumns / columns); images >= 1; --images) {
-    DepthwiseCrossTiling tiling{static_cast<int32_t>(columns), static_cast<int32_t>(images), kMostStages, 1};
-    while (tiling.stages >= kLeastStages && smem_bytes(config, tiling) > device.smem_optin_bytes) --tiling.stages;
-    if (tiling.stages < kLeastStages) continue;
+  auto consider = [&](int32_t box_rows, int64_t columns, int64_t images) {
+    DepthwiseCrossTiling tiling{};
+    tiling.rows = box_rows;
+    tiling.columns = static_cast<int32_t>(columns), tiling.images = static_cast<int32_t>(images);
+    if (!set_stages(config, device, tiling)) return;
     // As many blocks as multiprocessors, or so many fewer that all have as much to do.
     const int64_t boxes = boxes_of(a, tiling);
     const int64_t slices = std::clamp<int64_t>(device.sm_count / channel_blocks(a), 1, most_slices);
-    const int64_t most_boxes = kMostSteps / (images * columns / kCrossColumns);
-    tiling.slice_boxes = static_cast<int32_t>(std::min(ceil_div(boxes, slices), most_boxes));
-    if (slices_of(a, tiling) > most_slices) continue;
+    tiling.slice_boxes = static_cast<int32_t>(std::min(ceil_div(boxes, slices), kMostSteps / tiling.steps()));
+    if (slices_of(a, tiling) > most_slices) return;
     const double us = time_us(config, a, tiling, device);
     if (best.us == 0 || us < best.us) best = {tiling, us};
+  };
+  for (int64_t images = std::min(a.n, kMostColumns / tile); images >= 1; --images) {
+    // A step may have half of its columns of one image and half of the next.
+    const int64_t columns = round_up(tile, images % 2 == 0 ? kCrossColumns / 2 : kCrossColumns);
+    if (images * columns > kMostColumns) continue;
+    for (int32_t most_rows = config.most_rows(); 2 * most_rows >= config.most_rows(); --most_rows) {
+      consider(even_part(a.p(), most_rows), columns, images);
+    }
   }
   return best;
 }
@@ -83,7 +115,7 @@ Choice fastest(const DepthwiseCrossConfig& config, const ConvProblem& a, const D
 const char* depthwise_cross_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
   const DepthwiseCrossConfig& config = entry.depthwise_cross;
   if (const char* why_not = wide_pixels_why_not(entry, config.taps, problem, device)) return why_not;
-  if (double(problem.n) * double(row_boxes(problem)) * double(column_tiles(problem)) >= kMaxExtent) {
+  if (double(problem.n) * double(problem.p()) * double(column_tiles(problem)) >= kMaxExtent) {
     return "counts boxes of all images with 32 bits: they stay below 2^29";
   }
   if (fastest(config, problem, device).us == 0)
@@ -118,19 +150,20 @@ DepthwiseCrossParams depthwise_cross_params(const Plan& plan, const ConvProblem&
   params.images = static_cast<int32_t>(problem.n), params.channels = static_cast<int32_t>(problem.c);
   params.boxes = static_cast<int32_t>(boxes_of(problem, params.tiling));
   params.by_channel_blocks = FastDivmod(channel_blocks(problem));
-  params.by_row_boxes = FastDivmod(row_boxes(problem));
+  params.by_row_boxes = FastDivmod(row_boxes(problem, params.tiling));
   params.by_column_tiles = FastDivmod(column_tiles(problem));
   return params;
 }
 
 PixelMaps depthwise_cross_maps(const Plan& plan, const ConvProblem& problem) {
+  const DepthwiseCrossConfig& config = plan.kernel->depthwise_cross;
   const DepthwiseCrossTiling& tiling = plan.depthwise_cross;
   auto map = [&](const Side& side, int32_t pitch) {
     return pixels_map(side, problem.c,
-                      {kCrossChannels, static_cast<uint32_t>(pitch), kCrossRows, static_cast<uint32_t>(tiling.images)},
-                      1, kCrossPixelBytes);
+                      {kCrossChannels, static_cast<uint32_t>(pitch), static_cast<uint32_t>(tiling.rows), 1}, 1,
+                      kCrossPixelBytes);
   };
-  return {map(source_side(problem), tiling.source_pitch()), map(target_side(problem), tiling.target_pitch())};
+  return {map(source_side(problem), tiling.source_pitch()), map(target_side(problem), tiling.target_pitch(config))};
 }
 
 }  // namespace fastconv

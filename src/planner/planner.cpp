@@ -144,8 +144,8 @@ std::ostream& operator<<(std::ostream& out, const Plan& plan) {
   }
   if (plan.kernel->family == KernelFamily::kDepthwiseCross) {
     const DepthwiseCrossTiling& tiling = plan.depthwise_cross;
-    out << " " << tiling.columns << " columns, " << tiling.images << " images, stages " << tiling.stages
-        << ", slices of " << tiling.slice_boxes << " boxes";
+    out << " " << tiling.rows << " rows, " << tiling.columns << " columns, " << tiling.images << " images, stages "
+        << tiling.stages << " and " << tiling.source_stages << ", slices of " << tiling.slice_boxes << " boxes";
   }
   if (plan.kernel->family == KernelFamily::kGrouped) out << " " << plan.grouped;
   if (plan.kernel->family == KernelFamily::kGroupedPlanes) {

@@ -165,7 +165,7 @@ std::vector<KernelEntry> build_table() {
 #undef DEPTHWISE_PAIRS_KERNEL
   line = 0;
   auto add_cross = [&](const char* name, DepthwiseCrossConfig config) {
-    const TileShape tile{2 * kCrossRows, kCrossRows, kCrossColumns};
+    const TileShape tile{kCrossSourceRows, kCrossTargetRows, kCrossColumns};
     KernelEntry entry{name, Pass::kWgrad, true, tile, depthwise_cross_why_not, depthwise_cross_plan};
     entry.dtypes = kHalf, entry.family = KernelFamily::kDepthwiseCross, entry.line = line++;
     entry.depthwise_cross = config;

@@ -516,24 +516,33 @@ Products depthwise_cross_products(const ConvProblem& problem, const KernelEntry&
   const DepthwiseCrossParams params = depthwise_cross_params(plan, problem);
   const DepthwiseCrossTiling& tiling = params.tiling;
   const Strides &from = params.source_strides, &to = params.target_strides, &tap = params.filter_strides;
+  if (tiling.images * tiling.columns % kCrossColumns != 0 || tiling.source_bytes() % kCrossBanksBytes != 0 ||
+      tiling.target_bytes(config) % kCrossBanksBytes != 0) {
+    throw std::runtime_error("boxes are not whole steps and patterns of banks");
+  }
   Products products;
-  auto add_box = [&](const CrossRun& run, int32_t box) {
-    for (int32_t i = 0; i < tiling.images * 2 * kCrossRows * kCrossRows * tiling.columns * config.taps; ++i) {
-      const int32_t shift = i % config.taps, column = i / config.taps % tiling.columns;
-      const int32_t row = i / config.taps / tiling.columns % kCrossRows;
-      const int32_t x_row = i / config.taps / tiling.columns / kCrossRows % (2 * kCrossRows), r = x_row - row;
-      const int32_t image = run.image + i / config.taps / tiling.columns / kCrossRows / (2 * kCrossRows);
-      if (column >= tiling.source_pitch() || column + shift >= tiling.target_pitch()) {
+  // For one row of x and one of dy of a product.
+  auto add_columns = [&](const CrossRun& run, int32_t image, int32_t h, int32_t p, int32_t r) {
+    for (int32_t i = 0; i < tiling.columns * config.taps; ++i) {
+      const int32_t s = i % config.taps, shift = config.shift_of(s), column = i / config.taps;
+      if (column >= tiling.source_pitch() || column + shift >= tiling.target_pitch(config)) {
         throw std::runtime_error("a pixel that is not staged");
       }
-      const int32_t s = cross_tap(config, shift), w = run.column + column, p = run.row + box * kCrossRows + row;
-      const int32_t h = run.source_row + box * kCrossRows + x_row;
-      const int32_t q = params.target_column(config, run.column) + column + shift;
-      if (r < 0 || r >= params.taps_h || s < 0 || s >= params.taps_w || image >= params.images) continue;
-      if (h < 0 || h >= params.source_h || w >= params.source_w || p >= params.target_h) continue;
-      if (q < 0 || q >= params.target_w) continue;
+      const int32_t w = run.column + column, q = params.target_column(config, run.column) + column + shift;
+      if (s >= params.taps_w || w >= params.source_w || q < 0 || q >= params.target_w) continue;
       products.emplace_back(image * from.n + h * from.h + w * from.w, r * tap.h + s * tap.w,
                             image * to.n + p * to.h + q * to.w);
+    }
+  };
+  auto add_box = [&](const CrossRun& run, int32_t box) {
+    for (int32_t i = 0; i < tiling.images * kCrossSourceRows * tiling.rows; ++i) {
+      const int32_t row = i % tiling.rows, product_row = i / tiling.rows % kCrossSourceRows, r = product_row - row;
+      const CrossSourceRow x_row(config, tiling, product_row);
+      const int32_t image = run.image + i / tiling.rows / kCrossSourceRows, p = run.row + box * tiling.rows + row;
+      const int32_t h = run.source_row + (box + x_row.box) * tiling.rows + x_row.row;
+      if (r < 0 || r >= params.taps_h || image >= params.images) continue;
+      if (h < 0 || h >= params.source_h || p >= params.target_h) continue;
+      add_columns(run, image, h, p, r);
     }
   };
   for (int32_t slice = 0; slice < plan.split; ++slice) {

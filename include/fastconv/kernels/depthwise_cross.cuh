@@ -1,5 +1,6 @@
 // Weight gradient of a depthwise convolution for sm_90a, channels side by side, 16 bits, wide filters: see
-// tile/depthwise_cross.h. Sums are float32, of which each warp keeps those of its channels and columns of taps.
+// tile/depthwise_cross.h.
+// Sums are float32, of which each warp keeps those of its channels and columns of taps.
 #pragma once
 
 #include "fastconv/ptx/dependent_launch.cuh"
@@ -20,8 +21,8 @@ struct CrossRings {
 
   __device__ CrossRings(const DepthwiseCrossConfig& config, const DepthwiseCrossTiling& tiling, uint32_t data) {
     sources.data = data, targets.data = data + tiling.targets_offset();
-    sources.stages = tiling.stages + 1, targets.stages = tiling.stages;
-    sources.stage_bytes = tiling.source_bytes(), targets.stage_bytes = tiling.target_bytes();
+    sources.stages = tiling.source_stages, targets.stages = tiling.stages;
+    sources.stage_bytes = tiling.source_bytes(), targets.stage_bytes = tiling.target_bytes(config);
     sources.barriers = data + tiling.barriers_offset(config);
     targets.barriers = sources.barriers + 16 * sources.stages;
   }
@@ -32,17 +33,25 @@ template <DepthwiseCrossConfig kConfig>
 __device__ __forceinline__ void move_cross_boxes(const DepthwiseCrossParams& params, const CUtensorMap& source_map,
                                                  const CUtensorMap& target_map, int32_t slice, int32_t channel,
                                                  CrossRings rings) {
-  auto move = [&](Ring& ring, const CUtensorMap& map, int32_t column, int32_t row, int32_t image) {
+  const DepthwiseCrossTiling& tiling = params.tiling;
+  const int32_t source_pitch = tiling.source_pitch(), target_pitch = tiling.target_pitch(kConfig);
+  auto move = [&](Ring& ring, const CUtensorMap& map, int32_t pitch, int32_t column, int32_t row, int32_t image) {
     ring.wait_empty();
-    ptx::mbarrier_arrive_expect(ring.full(), ring.stage_bytes);
-    ptx::tma_load(ring.stage(), &map, channel, column, row, image, 0, ring.full());
+    ptx::mbarrier_arrive_expect(ring.full(), tiling.images * tiling.image_bytes(pitch));
+#pragma unroll 1
+    for (int32_t i = 0; i < tiling.images; ++i) {
+      ptx::tma_load(ring.stage() + i * tiling.apart(pitch), &map, channel, column, row, image + i, 0, ring.full());
+    }
     ring.next();
   };
   for (CrossRun run(params, slice); run.exists(); run = run.next(params, slice)) {
-    move(rings.sources, source_map, run.column, run.source_row, run.image);
-    for (int32_t row = 0; row < run.boxes * kCrossRows; row += kCrossRows) {
-      move(rings.sources, source_map, run.column, run.source_row + row + kCrossRows, run.image);
-      move(rings.targets, target_map, params.target_column(kConfig, run.column), run.row + row, run.image);
+    // Of x, some come before the first of dy.
+    int32_t source_row = run.source_row, box = 1 - tiling.met_boxes(kConfig);
+    for (; box < run.boxes; ++box, source_row += tiling.rows) {
+      move(rings.sources, source_map, source_pitch, run.column, source_row, run.image);
+      if (box < 0) continue;
+      move(rings.targets, target_map, target_pitch, params.target_column(kConfig, run.column),
+           run.row + box * tiling.rows, run.image);
     }
   }
 }
@@ -57,132 +66,152 @@ __device__ __forceinline__ uint32_t of_channel(const uint4& first, const uint4& 
 template <DepthwiseCrossConfig kConfig>
 using CrossSums = float[kCrossChunk][kConfig.shifts()][4];
 
-// Adds up a slice's products for shifts kFirst and the next of a chunk's channels.
-template <typename T, DepthwiseCrossConfig kConfig, int kFirst, int kShifts>
+// Adds up a slice's products for a chunk's channels and a half of the columns of taps.
+template <typename T, DepthwiseCrossConfig kConfig, int kHalf>
 __device__ __forceinline__ void add_cross_products(const DepthwiseCrossParams& params, int32_t slice, int32_t chunk,
                                                    CrossRings rings, CrossSums<kConfig>& sums) {
+  constexpr int kShifts = kConfig.shifts(kHalf);
   const DepthwiseCrossTiling& tiling = params.tiling;
   const auto lane = static_cast<int32_t>(threadIdx.x % 32);
-  auto place = [&](int32_t pitch, int32_t column) {
-    return params.swizzled((lane / 4 * pitch + lane % 4 + column) * kCrossPixelBytes + chunk * 2 * kCrossChunk);
+  const int32_t source_pitch = tiling.source_pitch(), target_pitch = tiling.target_pitch(kConfig);
+  auto place = [&](int32_t pitch, int32_t row, int32_t column) {
+    return params.swizzled((row * pitch + column) * kCrossPixelBytes + chunk * 2 * kCrossChunk);
   };
-  // A lane has every fourth column of a row of x and of dy, two of each at a time.
-  uint32_t of_x[2], of_dy[kShifts][2];
+  // A lane has two columns side by side, of two rows of x and one of dy; of rows that no tap meets, any.
+  const int32_t column = lane % 4 * 2;
+  const CrossSourceRow x_rows[2] = {{kConfig, tiling, lane / 4}, {kConfig, tiling, lane / 4 + kCrossSourceRows / 2}};
+  uint32_t of_x[2][2], of_dy[kShifts + 1];
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    of_x[i] = kept(place(tiling.source_pitch(), 4 * i));
-#pragma unroll
-    for (int shift = 0; shift < kShifts; ++shift) {
-      of_dy[shift][i] = kept(place(tiling.target_pitch(), kFirst + shift + 4 * i));
-    }
+  for (int i = 0; i < 4; ++i) {
+    of_x[i / 2][i % 2] = kept(place(source_pitch, x_rows[i / 2].row, column + i % 2));
   }
+#pragma unroll
+  for (int i = 0; i <= kShifts; ++i) {
+    const int32_t shift = kConfig.first_shift(kHalf) + i;
+    of_dy[i] = kept(place(target_pitch, min(lane / 4, tiling.rows - 1), column + shift));
+  }
+  // Of the first image, columns from this lane's on. Where a step's are half of one image and half of the next, lanes
+  // do not come to the next at once.
+  const int32_t first_left = tiling.columns - (column & 4);
+  const int32_t source_gap = tiling.apart(source_pitch) - tiling.columns * kCrossPixelBytes;
+  const int32_t target_gap = tiling.apart(target_pitch) - tiling.columns * kCrossPixelBytes;
   Ring &sources = rings.sources, &targets = rings.targets;
-  auto release = [&](const Ring& ring) {
+  auto release = [&](Ring& ring, int32_t boxes) {
     __syncwarp();
-    if (lane == 0) ptx::mbarrier_arrive(ring.empty());
+    Ring done = ring;
+    done.advance(lane);
+    if (lane < boxes) ptx::mbarrier_arrive(done.empty());
+    ring.advance(boxes);
   };
+  const int32_t met_boxes = tiling.met_boxes(kConfig);
 
 #pragma unroll 1
   for (CrossRun run(params, slice); run.exists(); run = run.next(params, slice)) {
-    sources.wait_full();
-    Ring before = sources;  // of x: the box before
-    sources.next();
-    sources.wait_full(), targets.wait_full();
-    int32_t boxes = run.boxes, images = tiling.images, columns = tiling.columns;  // that are left
-    uint32_t x[2] = {before.stage(), sources.stage()}, dy = targets.stage();
-    uint4 rows[2][2], met[kShifts][2];
+    Ring coming = sources;
+    auto wait_sources = [&](int32_t boxes) {
+      for (; boxes > 0; --boxes) coming.wait_full(), coming.next();
+    };
+    wait_sources(met_boxes), targets.wait_full();
+    uint32_t x[2], dy = targets.stage();
+    auto to_boxes = [&](int32_t first) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        Ring box = sources;
+        box.advance(first + x_rows[i].box);
+        x[i] = box.stage();
+      }
+    };
+    uint4 rows[2][2], met[kShifts + 1];
     auto read_x = [&] {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) rows[i / 2][i % 2] = ptx::load_shared16(x[i / 2] + of_x[i % 2]);
+      for (int i = 0; i < 4; ++i) rows[i / 2][i % 2] = ptx::load_shared16(x[i / 2] + of_x[i / 2][i % 2]);
     };
-    auto read_dy = [&](int shift) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) met[shift][i] = ptx::load_shared16(dy + of_dy[shift][i]);
-    };
+    auto read_dy = [&](int i) { met[i] = ptx::load_shared16(dy + of_dy[i]); };
     uint32_t a[kCrossChunk][2];
     auto take_channel = [&](int channel) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) a[channel][i] = kept(of_channel(rows[i][0], rows[i][1], channel));
     };
-    read_x();
-#pragma unroll
-    for (int shift = 0; shift < kShifts; ++shift) read_dy(shift);
-#pragma unroll
-    for (int channel = 0; channel < kCrossChunk; ++channel) take_channel(channel);
-#pragma unroll 1
-    while (boxes > 0) {
-      // To the next columns, images, box, whose pixels are read while these are multiplied; at the end to the same
-      // ones.
-      constexpr uint32_t kStep = kCrossColumns * kCrossPixelBytes;
-      bool box_done = false;
-      if ((columns -= kCrossColumns) > 0) {
-        x[0] += kStep, x[1] += kStep, dy += kStep;
-      } else {
-        columns = tiling.columns, box_done = --images == 0;
-        if (!box_done) {
-          const uint32_t gap = (kCrossRows * tiling.source_pitch() - columns + kCrossColumns) * kCrossPixelBytes;
-          x[0] += gap, x[1] += gap;
-          dy += (kCrossRows * tiling.target_pitch() - columns + kCrossColumns) * kCrossPixelBytes;
-        } else if (--boxes > 0) {
-          images = tiling.images;
-          Ring next = sources;
-          next.next(), next.wait_full();
-          x[0] = sources.stage(), x[1] = next.stage();
-          next = targets;
-          next.next(), next.wait_full();
-          dy = next.stage();
-        }
-      }
+    // Multiplies what was read, and reads what comes next.
+    auto multiply = [&] {
       read_x();
 #pragma unroll
       for (int shift = 0; shift < kShifts; ++shift) {
 #pragma unroll
         for (int channel = 0; channel < kCrossChunk; ++channel) {
           ptx::mma(T{}, sums[channel][shift], a[channel][0], a[channel][1],
-                   of_channel(met[shift][0], met[shift][1], channel));
+                   of_channel(met[shift], met[shift + 1], channel));
           if (shift + 1 == kShifts) take_channel(channel);
         }
         read_dy(shift);
       }
-      if (box_done) {
-        release(before), release(targets);
-        before = sources;
-        sources.next(), targets.next();
+      read_dy(kShifts);
+    };
+    to_boxes(0);
+    read_x();
+#pragma unroll
+    for (int i = 0; i <= kShifts; ++i) read_dy(i);
+#pragma unroll
+    for (int channel = 0; channel < kCrossChunk; ++channel) take_channel(channel);
+#pragma unroll 1
+    for (int32_t box = 1;; ++box) {
+      int32_t left = first_left;
+#pragma unroll 1
+      for (int32_t step = 1; step < tiling.steps(); ++step) {
+        constexpr int32_t kStep = kCrossColumns * kCrossPixelBytes;
+        left -= kCrossColumns;
+        const bool next_image = left <= 0;
+        left += next_image ? tiling.columns : 0;
+        const int32_t source_step = next_image ? kStep + source_gap : kStep;
+        x[0] += source_step, x[1] += source_step, dy += next_image ? kStep + target_gap : kStep;
+        multiply();
       }
+      const bool last = box == run.boxes;  // reads its last columns once more
+      if (!last) {
+        wait_sources(1);
+        to_boxes(1);
+        Ring next = targets;
+        next.next(), next.wait_full();
+        dy = next.stage();
+      }
+      multiply();
+      release(sources, 1), release(targets, 1);
+      if (last) break;
     }
-    release(before);
+    release(sources, met_boxes - 1);
   }
 }
 
-// Adds up what belongs to each tap, for a block: taps[tap][channel]. `scratch`: of the warp, as its sums. The last
-// shift of the second half of the warps may be no tap's.
+// To shared memory, all of a warp's. The last shift may be no tap's.
 template <DepthwiseCrossConfig kConfig>
-__device__ __forceinline__ void gather_cross_taps(const CrossSums<kConfig>& sums, int32_t chunk, int32_t first_shift,
-                                                  float* scratch, float* taps) {
-  constexpr int kShifts = kConfig.shifts();
+__device__ __forceinline__ void store_cross_products(const CrossSums<kConfig>& sums, int32_t shifts, float* to) {
   const auto lane = static_cast<int32_t>(threadIdx.x % 32);
-  float* to = scratch + lane / 4 * kCrossRows + lane % 4 * 2;
+  to += lane / 4 * kCrossTargetRows + lane % 4 * 2;
 #pragma unroll
-  for (int i = 0; i < kCrossChunk * kShifts; ++i) {
-    if (first_shift + i % kShifts >= kConfig.taps) continue;
-    const float (&product)[4] = sums[i / kShifts][i % kShifts];
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      *reinterpret_cast<float2*>(to + i * kCrossProductSums + half * kCrossRows * kCrossRows) =
-          make_float2(product[2 * half], product[2 * half + 1]);
-    }
+  for (int i = 0; i < kCrossChunk * kConfig.shifts(); ++i) {
+    const int channel = i / kConfig.shifts(), shift = i % kConfig.shifts();
+    if (shift >= shifts) continue;
+    const float (&product)[4] = sums[channel][shift];
+    float* first = to + channel * kConfig.channel_sums() + shift * kCrossProductSums;
+    *reinterpret_cast<float2*>(first) = make_float2(product[0], product[1]);
+    *reinterpret_cast<float2*>(first + kCrossProductSums / 2) = make_float2(product[2], product[3]);
   }
-  __syncwarp();
-  for (int32_t i = lane; i < kCrossChunk * kShifts * kConfig.taps; i += 32) {
-    const int32_t r = i % kConfig.taps, product = i / kConfig.taps;
-    const int32_t s = cross_tap(kConfig, first_shift + product % kShifts);
-    if (s < 0) continue;
-    const float* from = scratch + product * kCrossProductSums + r * kCrossRows;
-    float sum = 0;
+}
+
+// Of a block's products, what belongs to a tap, for one of its channels.
+template <DepthwiseCrossConfig kConfig>
+__device__ __forceinline__ float cross_tap_sum(const float* products, int32_t rows, int32_t channel, int32_t r,
+                                               int32_t s) {
+  const int32_t shift = kConfig.shift_of(s), half = shift / kConfig.shifts();
+  const float* from = products + (half * kCrossChunks + channel / kCrossChunk) * kConfig.warp_sums() +
+                      channel % kCrossChunk * kConfig.channel_sums() +
+                      (shift - kConfig.first_shift(half)) * kCrossProductSums + r * kCrossTargetRows;
+  float sum = 0;
 #pragma unroll
-    for (int row = 0; row < kCrossRows; ++row) sum += from[row * (kCrossRows + 1)];
-    taps[(r * kConfig.taps + s) * kCrossChannels + chunk * kCrossChunk + product / kShifts] = sum;
+  for (int row = 0; row < kCrossTargetRows; ++row) {
+    if (row < rows) sum += from[row * (kCrossTargetRows + 1)];
   }
+  return sum;
 }
 
 // A slice's sum for one tap by definition, slowly: where a product with a zero beside an image has met an infinity or
@@ -198,7 +227,8 @@ __device__ float cross_tap_by_definition(const DepthwiseCrossParams& params, int
   float sum = 0;
   for (CrossRun run(params, slice); run.exists(); run = run.next(params, slice)) {
     const int32_t first_p = max(run.row, -rows_on), first_w = max(run.column, columns_on);
-    const int32_t last_p = min(run.row + run.boxes * kCrossRows, min(params.target_h, params.source_h - rows_on));
+    const int32_t last_p =
+        min(run.row + run.boxes * params.tiling.rows, min(params.target_h, params.source_h - rows_on));
     const int32_t last_w = min(run.column + params.tiling.columns, min(params.source_w, params.target_w + columns_on));
     const int32_t last_image = min(run.image + params.tiling.images, params.images);
     for (int32_t image = run.image; image < last_image; ++image) {
@@ -220,8 +250,7 @@ __global__ void __launch_bounds__(kCrossThreads, 1)
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   ptx::follow_previous_kernel();
   constexpr DepthwiseCrossConfig kConfig = Line::kConfig;
-  constexpr int kTaps = kConfig.taps, kShifts = kConfig.shifts();
-  static_assert(kTaps <= kCrossRows + 1);  // rows of x that 8 rows of dy meet
+  constexpr int kTaps = kConfig.taps;
   extern __shared__ uint8_t smem_raw[];
   const auto thread = static_cast<int32_t>(threadIdx.x);
   const int32_t warp = __shfl_sync(0xffffffffu, thread / 32, 0);
@@ -245,24 +274,25 @@ __global__ void __launch_bounds__(kCrossThreads, 1)
     return;
   }
   ptx::acquire_registers<kCrossRegisters>();
-  auto* taps = reinterpret_cast<float*>(smem_raw + (data - smem));
-  float* scratch = taps + kConfig.tap_sums() + warp * kConfig.warp_sums();
-  const int32_t chunk = warp % kCrossChunks;
+  auto* products = reinterpret_cast<float*>(smem_raw + (data - smem));
+  const int32_t chunk = warp % kCrossChunks, half = warp / kCrossChunks;
   CrossSums<kConfig> sums = {};
-  if (warp < kCrossChunks) {
-    add_cross_products<T, kConfig, 0, kShifts>(params, slice, chunk, rings, sums);
+  if (half == 0) {
+    add_cross_products<T, kConfig, 0>(params, slice, chunk, rings, sums);
   } else {
-    add_cross_products<T, kConfig, kShifts, kTaps - kShifts>(params, slice, chunk, rings, sums);
+    add_cross_products<T, kConfig, 1>(params, slice, chunk, rings, sums);
   }
   ptx::barrier_sync<32 * kCrossWarps>(1);  // no box is read any more
-  gather_cross_taps<kConfig>(sums, chunk, warp < kCrossChunks ? 0 : kShifts, scratch, taps);
+  store_cross_products<kConfig>(sums, kConfig.shifts(half), products + warp * kConfig.warp_sums());
   ptx::barrier_sync<32 * kCrossWarps>(1);
-  for (int32_t i = thread; i < kConfig.tap_sums(); i += 32 * kCrossWarps) {
+  for (int32_t i = thread; i < kTaps * kTaps * kCrossChannels; i += 32 * kCrossWarps) {
     const int32_t r = i / kCrossChannels / kTaps, s = i / kCrossChannels % kTaps;
     const int32_t channel = first_channel + i % kCrossChannels;
     if (r >= params.taps_h || s >= params.taps_w || channel >= params.channels) continue;
-    float sum = taps[i];
-    if (add_zeros<float>(__float_as_uint(sum), 0) != 0) sum = cross_tap_by_definition<T>(params, slice, channel, r, s);
+    float sum = cross_tap_sum<kConfig>(products, params.tiling.rows, i % kCrossChannels, r, s);
+    if (add_zeros<float>(__float_as_uint(sum), 0) != 0) {
+      sum = cross_tap_by_definition<T>(params, slice, channel, r, s);
+    }
     if (params.sums != nullptr) {
       const int64_t tap = (int64_t{slice} * params.taps_h + r) * params.taps_w + s;
       params.sums[tap * params.channels + channel] = sum;
