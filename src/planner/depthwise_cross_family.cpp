@@ -101,7 +101,9 @@ Choice fastest(const DepthwiseCrossConfig& config, const ConvProblem& a, const D
   };
   for (int64_t images = std::min(a.n, kMostColumns / tile); images >= 1; --images) {
     // A step may have half of its columns of one image and half of the next.
-    const int64_t columns = round_up(tile, images % 2 == 0 ? kCrossColumns / 2 : kCrossColumns);
+    // An image has a whole step at least: lanes go on by one image a step.
+    const int64_t part = images % 2 == 0 && tile > kCrossColumns ? kCrossColumns / 2 : kCrossColumns;
+    const int64_t columns = round_up(tile, part);
     if (images * columns > kMostColumns) continue;
     for (int32_t most_rows = config.most_rows(); 2 * most_rows >= config.most_rows(); --most_rows) {
       consider(even_part(a.p(), most_rows), columns, images);

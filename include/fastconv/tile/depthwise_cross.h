@@ -49,7 +49,7 @@ struct DepthwiseCrossConfig {
 
 struct DepthwiseCrossTiling {
   int32_t rows;                   // of a box
-  int32_t columns, images;        // of a box; columns a multiple of 4, all images' of 8
+  int32_t columns, images;        // of a box; columns at least 8, a multiple of 4, all images' of 8
   int32_t stages, source_stages;  // boxes of dy and of x in shared memory
   int32_t slice_boxes;            // of dy, that a block has
 
