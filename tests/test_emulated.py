@@ -207,7 +207,7 @@ def test_emulated_kernels(
 @pytest.mark.parametrize(("n", "h", "w"), [(2, 9, 28), (5, 20, 12), (8, 7, 4)])
 @pytest.mark.parametrize("kernel", [k for k in KERNELS if "_cross_" in str(k.id)])
 def test_rows_of_two_images_share_steps_of_columns(kernel: native.Kernel, n: int, h: int, w: int) -> None:
-    """As a single multiprocessor's plans have it, where rows are half a step longer than whole steps: test_planner."""
+    """As a single multiprocessor's plans have it (test_planner); but rows of half a step alone are filled up."""
     problem = Problem(n, 40, h, w, 40, 7, 7, padding=(3, 3), groups=40)
     o = operands(problem, torch.float16, "cpu", 0, ("channels_last", "contiguous", "channels_last"))
     result = run(kernel, o, problem, 1)

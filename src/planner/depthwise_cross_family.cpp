@@ -50,7 +50,7 @@ double time_us(const DepthwiseCrossConfig& config, const ConvProblem& a, const D
   const double products = double(boxes) * (kTapCycles * config.taps * tiling.steps() + kBoxCycles) + runs * kRunCycles;
   const double source = tiling.source_bytes() / kStagedBytes, target = tiling.target_bytes(config) / kStagedBytes;
   const double first = tiling.met_boxes(config) * source + target;
-  const double copies = double(boxes) * (source + target) + runs * (first - source - target);
+  const double copies = runs * first + (double(boxes) - runs) * (source + target);
   const double block = kBlockCycles + first + std::max(products, copies) + kBothShare * std::min(products, copies);
   const double sum = slices > 1 ? kSumUs + kSliceCycles * double(slices) / kTensorCyclesPerUs : 0;
   const double memory = kMemoryShare * compulsory_bytes(a) / (kBytesPerUsPerSm * device.sm_count);
@@ -100,8 +100,7 @@ Choice fastest(const DepthwiseCrossConfig& config, const ConvProblem& a, const D
     if (best.us == 0 || us < best.us) best = {tiling, us};
   };
   for (int64_t images = std::min(a.n, kMostColumns / tile); images >= 1; --images) {
-    // A step may have half of its columns of one image and half of the next.
-    // An image has a whole step at least: lanes go on by one image a step.
+    // A step may have half of its columns of one image and half of the next, but not of more than two.
     const int64_t part = images % 2 == 0 && tile > kCrossColumns ? kCrossColumns / 2 : kCrossColumns;
     const int64_t columns = round_up(tile, part);
     if (images * columns > kMostColumns) continue;

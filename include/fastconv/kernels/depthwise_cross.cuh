@@ -1,6 +1,5 @@
 // Weight gradient of a depthwise convolution for sm_90a, channels side by side, 16 bits, wide filters: see
-// tile/depthwise_cross.h.
-// Sums are float32, of which each warp keeps those of its channels and columns of taps.
+// tile/depthwise_cross.h. Sums are float32, of which each warp keeps those of its channels and columns of taps.
 #pragma once
 
 #include "fastconv/ptx/dependent_launch.cuh"
