@@ -129,6 +129,8 @@ CASES = {
     "depthwise_3x3_by_2": Problem(2, 8, 13, 16, 8, 3, 3, stride=(2, 2), padding=(1, 1), groups=8),
     "depthwise_5x5_by_2": Problem(2, 8, 14, 16, 8, 5, 5, stride=(2, 2), padding=(2, 2), groups=8),
     "depthwise_3x3_by_2_of_14": Problem(2, 8, 28, 28, 8, 3, 3, stride=(2, 2), padding=(1, 1), groups=8),
+    "depthwise_7x7_narrow": Problem(6, 8, 12, 3, 8, 7, 7, padding=(3, 3), groups=8),
+    "depthwise_5x5_by_2_narrow": Problem(6, 8, 20, 5, 8, 5, 5, stride=(2, 2), padding=(2, 2), groups=8),
     "depthwise_7x7_by_2": Problem(2, 8, 15, 24, 8, 7, 7, stride=(2, 2), padding=(3, 3), groups=8),
     "depthwise_dilated": Problem(2, 12, 19, 20, 12, 3, 3, padding=(2, 3), dilation=(2, 3), groups=12),
     "depthwise_dilated_strided": Problem(2, 6, 19, 20, 6, 3, 3, (2, 4), padding=(1, 3), dilation=(3, 2), groups=6),

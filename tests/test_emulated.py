@@ -204,15 +204,18 @@ def test_emulated_kernels(
     assert result.columns_by_definition == 0
 
 
-@pytest.mark.parametrize(("n", "h", "w"), [(2, 9, 28), (5, 20, 12), (8, 7, 4)])
+@pytest.mark.parametrize(("n", "h", "w"), [(2, 9, 28), (5, 20, 12), (4, 20, 12), (8, 7, 4), (3, 11, 2)])
 @pytest.mark.parametrize("kernel", [k for k in KERNELS if "_cross_" in str(k.id)])
 def test_rows_of_two_images_share_steps_of_columns(kernel: native.Kernel, n: int, h: int, w: int) -> None:
     """As a single multiprocessor's plans have it (test_planner); but rows of half a step alone are filled up."""
-    problem = Problem(n, 40, h, w, 40, 7, 7, padding=(3, 3), groups=40)
+    taps, stride = int(kernel.name.split("_")[3][0]), 2 if kernel.name.endswith("s2") else 1
+    padding = (taps // 2, taps // 2)
+    problem = Problem(n, 40, stride * h, stride * w, 40, taps, taps, (stride, stride), padding, groups=40)
     o = operands(problem, torch.float16, "cpu", 0, ("channels_last", "contiguous", "channels_last"))
     result = run(kernel, o, problem, 1)
     assert result is not None, "refused"
     reference.assert_right(result.value, expect_pass("wgrad", o, problem), kernel.name, "ieee")
+    assert result.columns_by_definition == 0
 
 
 @pytest.mark.parametrize("kernel", [k for k in KERNELS if re.search(r"(diagonal|pairs)_dgrad_\d(_tma)?$", str(k.id))])
@@ -288,7 +291,7 @@ def test_gradients_that_are_not_finite_reach_taps_that_meet_pixels(
     assert result is not None, "refused"
     finite = torch.ones_like(result.value, dtype=torch.bool)
     for r, s in itertools.product(range(problem.r), range(problem.s)):
-        h, w = p - problem.padding[0] + r, q - problem.padding[1] + s
+        h, w = problem.stride[0] * p - problem.padding[0] + r, problem.stride[1] * q - problem.padding[1] + s
         finite[c, 0, r, s] = not (0 <= h < problem.h and 0 <= w < problem.w)
     assert torch.equal(result.value.isfinite(), finite)
 

@@ -285,8 +285,8 @@ def test_depthwise_in_16_bits_and_channels_last_multiplies_by_diagonals_or_pairs
         assert arch < 80 or plan.kernel.startswith(f"depthwise_{family}_{pass_}_"), (arch, dtype, problem)
     # As measured: of a stride multiply-adds are faster, but for gradients.
     strided = native_problem(PUBLIC["dw_5x5s2"], pass_, dtype="float16", channels_last=True)
-    expected = "depthwise_fprop_5x5s2_nhwc_tma" if pass_ == "fprop" else f"depthwise_diagonal_{pass_}_5s2_tma"
-    assert native.make_plan(strided, GPUS[90]).kernel == expected
+    expected = {"fprop": "depthwise_fprop_5x5s2_nhwc_tma", "dgrad": "depthwise_diagonal_dgrad_5s2_tma"}
+    assert native.make_plan(strided, GPUS[90]).kernel == expected.get(pass_, "depthwise_cross_wgrad_5s2")
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -310,10 +310,16 @@ def test_the_copy_engine_brings_rows_to_diagonals_and_pairs_where_that_was_measu
         assert staged or not re.search("_tma|_pairs_|_cross_", kernel), kernel
 
 
-@pytest.mark.parametrize(("n", "h", "w", "columns"), [(2, 9, 28, 28), (5, 20, 12, 12), (8, 7, 4, 8), (2, 9, 32, 32)])
-def test_rows_of_two_images_share_steps_of_columns(n: int, h: int, w: int, columns: int) -> None:
-    problem = Problem(n, 40, h, w, 40, 7, 7, padding=(3, 3), groups=40)
-    device, kernel = native.DeviceSpec.cuda(90, 1, 227 << 10), "depthwise_cross_wgrad_7"
+@pytest.mark.parametrize(
+    ("name", "n", "h", "w", "columns"),
+    [*(("7", *sizes) for sizes in [(2, 9, 28, 28), (5, 20, 12, 12), (8, 7, 4, 8), (2, 9, 32, 32)])]
+    + [*(("5s2", *sizes) for sizes in [(4, 20, 12, 12), (8, 7, 4, 8)])],
+)
+def test_rows_of_two_images_share_steps_of_columns(name: str, n: int, h: int, w: int, columns: int) -> None:
+    taps, stride = int(name[0]), 2 if name.endswith("s2") else 1
+    padding = (taps // 2, taps // 2)
+    problem = Problem(n, 40, stride * h, stride * w, 40, taps, taps, (stride, stride), padding, groups=40)
+    device, kernel = native.DeviceSpec.cuda(90, 1, 227 << 10), f"depthwise_cross_wgrad_{name}"
     plan = native.make_plan(native_problem(problem, "wgrad", dtype="float16", channels_last=True), device, kernel)
     parts = re.search(r"(\d+) columns, (\d+) images", str(plan))
     assert parts is not None

@@ -12,6 +12,7 @@ namespace {
 
 constexpr int32_t kMostStages = 6, kMostSourceStages = 24;
 constexpr int64_t kMostColumns = 64;  // of a box
+constexpr int32_t kMostParts = 3;     // boxes of x that a box of dy goes on by
 constexpr int64_t kAlignment = 1024;
 // Steps of 8 columns that one sum adds up, which bounds its rounding errors: tensor cores truncate.
 constexpr int64_t kMostSteps = 1024;
@@ -28,7 +29,8 @@ constexpr double kMemoryShare = 1.05;   // times what a copy takes
 
 int64_t channel_blocks(const ConvProblem& a) { return ceil_div(a.c, int64_t{kCrossChannels}); }
 int64_t row_boxes(const ConvProblem& a, const DepthwiseCrossTiling& tiling) { return ceil_div(a.p(), tiling.rows); }
-int64_t column_tiles(const ConvProblem& a) { return ceil_div(a.w, kMostColumns); }
+int64_t plane_columns(const ConvProblem& a) { return ceil_div(a.w, a.stride.w); }
+int64_t column_tiles(const ConvProblem& a) { return ceil_div(plane_columns(a), kMostColumns); }
 int64_t boxes_of(const ConvProblem& a, const DepthwiseCrossTiling& tiling) {
   return ceil_div(a.n, tiling.images) * column_tiles(a) * row_boxes(a, tiling);
 }
@@ -48,9 +50,9 @@ double time_us(const DepthwiseCrossConfig& config, const ConvProblem& a, const D
   const double rounds = double(ceil_div(channel_blocks(a) * slices, int64_t{device.sm_count}));
   const double runs = double(ceil_div(boxes, row_boxes(a, tiling)));  // each with more boxes of x at first
   const double products = double(boxes) * (kTapCycles * config.taps * tiling.steps() + kBoxCycles) + runs * kRunCycles;
-  const double source = tiling.source_bytes() / kStagedBytes, target = tiling.target_bytes(config) / kStagedBytes;
+  const double source = tiling.source_bytes(config) / kStagedBytes, target = tiling.target_bytes(config) / kStagedBytes;
   const double first = tiling.met_boxes(config) * source + target;
-  const double copies = runs * first + (double(boxes) - runs) * (source + target);
+  const double copies = runs * first + (double(boxes) - runs) * (tiling.new_boxes(config) * source + target);
   const double block = kBlockCycles + first + std::max(products, copies) + kBothShare * std::min(products, copies);
   const double sum = slices > 1 ? kSumUs + kSliceCycles * double(slices) / kTensorCyclesPerUs : 0;
   const double memory = kMemoryShare * compulsory_bytes(a) / (kBytesPerUsPerSm * device.sm_count);
@@ -62,14 +64,15 @@ bool set_stages(const DepthwiseCrossConfig& config, const DeviceSpec& device, De
   DepthwiseCrossTiling best = tiling;
   best.stages = 0;
   double most = 0;
+  const int32_t new_boxes = tiling.new_boxes(config);
   for (tiling.stages = 2; tiling.stages <= kMostStages; ++tiling.stages) {
     tiling.source_stages = kMostSourceStages;
-    const int32_t least = tiling.met_boxes(config) + 1;
+    const int32_t least = tiling.met_boxes(config) + new_boxes;
     while (tiling.source_stages >= least && smem_bytes(config, tiling) > device.smem_optin_bytes) {
       --tiling.source_stages;
     }
     if (tiling.source_stages < least) break;
-    const double sources = double(tiling.source_stages - tiling.met_boxes(config));
+    const double sources = double(tiling.source_stages - tiling.met_boxes(config)) / new_boxes;
     const double ahead = std::min(sources, double(tiling.stages - 1));
     if (ahead > most) most = ahead, best = tiling;
   }
@@ -84,11 +87,11 @@ struct Choice {
 };
 Choice fastest(const DepthwiseCrossConfig& config, const ConvProblem& a, const DeviceSpec& device) {
   Choice best;
-  const int64_t tile = ceil_div(a.w, column_tiles(a));
+  const int64_t tile = ceil_div(plane_columns(a), column_tiles(a));
   const int64_t most_slices = std::max<int64_t>(1, kMaxWorkspaceBytes / slice_bytes(a));
-  auto consider = [&](int32_t box_rows, int64_t columns, int64_t images) {
+  auto consider = [&](int32_t rows, int32_t source_rows, int64_t columns, int64_t images) {
     DepthwiseCrossTiling tiling{};
-    tiling.rows = box_rows;
+    tiling.rows = rows, tiling.source_rows = source_rows;
     tiling.columns = static_cast<int32_t>(columns), tiling.images = static_cast<int32_t>(images);
     if (!set_stages(config, device, tiling)) return;
     // As many blocks as multiprocessors, or so many fewer that all have as much to do.
@@ -105,7 +108,11 @@ Choice fastest(const DepthwiseCrossConfig& config, const ConvProblem& a, const D
     const int64_t columns = round_up(tile, part);
     if (images * columns > kMostColumns) continue;
     for (int32_t most_rows = config.most_rows(); 2 * most_rows >= config.most_rows(); --most_rows) {
-      consider(even_part(a.p(), most_rows), columns, images);
+      const int32_t rows = even_part(a.p(), most_rows), source_rows = config.stride * rows;
+      // A box of dy goes on by one box of x, or by more small ones where it does not meet all of a second.
+      for (int32_t parts = 1; parts <= kMostParts; ++parts) {
+        if (source_rows % parts == 0) consider(rows, source_rows / parts, columns, images);
+      }
     }
   }
   return best;
@@ -115,7 +122,7 @@ Choice fastest(const DepthwiseCrossConfig& config, const ConvProblem& a, const D
 
 const char* depthwise_cross_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
   const DepthwiseCrossConfig& config = entry.depthwise_cross;
-  if (const char* why_not = wide_pixels_why_not(entry, config.taps, problem, device)) return why_not;
+  if (const char* why_not = wide_pixels_why_not(entry, config.taps, config.stride, problem, device)) return why_not;
   if (double(problem.n) * double(problem.p()) * double(column_tiles(problem)) >= kMaxExtent) {
     return "counts boxes of all images with 32 bits: they stay below 2^29";
   }
@@ -159,12 +166,13 @@ DepthwiseCrossParams depthwise_cross_params(const Plan& plan, const ConvProblem&
 PixelMaps depthwise_cross_maps(const Plan& plan, const ConvProblem& problem) {
   const DepthwiseCrossConfig& config = plan.kernel->depthwise_cross;
   const DepthwiseCrossTiling& tiling = plan.depthwise_cross;
-  auto map = [&](const Side& side, int32_t pitch) {
-    return pixels_map(side, problem.c,
-                      {kCrossChannels, static_cast<uint32_t>(pitch), static_cast<uint32_t>(tiling.rows), 1}, 1,
-                      kCrossPixelBytes);
+  auto map = [&](const Side& side, int32_t pitch, int32_t rows, int32_t step) {
+    const int32_t columns = (pitch - 1) * step + 1;
+    return pixels_map(side, problem.c, {kCrossChannels, static_cast<uint32_t>(columns), static_cast<uint32_t>(rows), 1},
+                      static_cast<uint32_t>(step), kCrossPixelBytes);
   };
-  return {map(source_side(problem), tiling.source_pitch()), map(target_side(problem), tiling.target_pitch(config))};
+  return {map(source_side(problem), tiling.source_pitch(), tiling.source_rows, config.stride),
+          map(target_side(problem), tiling.target_pitch(config), tiling.rows, 1)};
 }
 
 }  // namespace fastconv

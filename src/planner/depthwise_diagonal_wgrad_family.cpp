@@ -16,6 +16,10 @@ constexpr double kStepCycles = 150;        // the same: barrier, addresses
 constexpr double kBlockCycles = 6000;      // until a block's first rows are there, and its sums stored
 constexpr double kSliceCycles = 10;        // until a thread has added up one slice more
 constexpr double kShareOfBandwidth = 0.7;  // that few warps reach, measured on an H200
+// What device memory brings at once. Pixels of a multiple of it are shared out to blocks without sharing any; others
+// take so many times as long, as copies alone do.
+constexpr int64_t kMemoryAtom = 64;
+constexpr double kSharedAtoms = 1.1;
 constexpr double kBytesPerCycle = kShareOfBandwidth * kBytesPerUsPerSm / kTensorCyclesPerUs;
 // That one sum adds up, which bounds its rounding errors: tensor cores truncate.
 constexpr int64_t kMostProducts = 1024;
@@ -213,8 +217,9 @@ Plan depthwise_diagonal_wgrad_plan(const KernelEntry& entry, const ConvProblem& 
   plan.smem_bytes = work.smem_bytes;
   const bool boxed = entry.depthwise_diagonal.boxed();
   const int64_t chunks = ceil_div(problem.c, kChunk);
-  const double read_together = boxed ? double(round_up(chunks, kChunksReadTogether)) / double(chunks) : 1;
-  const double bytes = compulsory_bytes(problem) * read_together + 2.0 * static_cast<double>(plan.workspace_bytes);
+  double read_again = boxed ? double(round_up(chunks, kChunksReadTogether)) / double(chunks) : 1;
+  if (boxed && problem.c * 2 % kMemoryAtom != 0) read_again *= kSharedAtoms;
+  const double bytes = compulsory_bytes(problem) * read_again + 2.0 * static_cast<double>(plan.workspace_bytes);
   plan.cost_us = (boxed ? kBoxedLaunchUs : kLaunchUs) +
                  std::max(bytes / (kBytesPerUsPerSm * device.sm_count), work.cycles / kTensorCyclesPerUs);
   return plan;

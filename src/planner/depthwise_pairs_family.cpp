@@ -103,12 +103,13 @@ Choice fastest(const DepthwisePairsConfig& config, const ConvProblem& a, const D
 
 }  // namespace
 
-const char* wide_pixels_why_not(const KernelEntry& entry, int32_t taps, const ConvProblem& problem,
+const char* wide_pixels_why_not(const KernelEntry& entry, int32_t taps, int32_t stride, const ConvProblem& problem,
                                 const DeviceSpec& device) {
   if (device.arch != 90) return "needs compute capability 9.0";
   if (!(entry.dtypes & dtype_bit(problem.dtype))) return "is not compiled for this dtype";
   if (problem.c_per_group() != 1 || problem.k_per_group() != 1) return "is for groups of one channel and one filter";
-  if (problem.dilation != kUnitStep || problem.stride != kUnitStep) return "takes neither stride nor dilation";
+  if (problem.dilation != kUnitStep) return "takes no dilation";
+  if (problem.stride.h != stride || problem.stride.w != stride) return "is compiled for another stride";
   const int64_t most = std::max(problem.r, problem.s);
   if (most > taps || most < taps - 1) return "is compiled for another filter";
   const int64_t rows = problem.h + 2 * problem.padding.h;
@@ -125,7 +126,7 @@ const char* wide_pixels_why_not(const KernelEntry& entry, int32_t taps, const Co
 
 const char* depthwise_pairs_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
   const DepthwisePairsConfig& config = entry.depthwise_pairs;
-  if (const char* why_not = wide_pixels_why_not(entry, config.taps, problem, device)) return why_not;
+  if (const char* why_not = wide_pixels_why_not(entry, config.taps, 1, problem, device)) return why_not;
   if (!filters_copyable(problem)) return "copies filters: they lie without gaps, aligned";
   const Choice choice = fastest(config, problem, device);
   if (choice.us == 0) return "needs more shared memory";

@@ -144,8 +144,9 @@ std::ostream& operator<<(std::ostream& out, const Plan& plan) {
   }
   if (plan.kernel->family == KernelFamily::kDepthwiseCross) {
     const DepthwiseCrossTiling& tiling = plan.depthwise_cross;
-    out << " " << tiling.rows << " rows, " << tiling.columns << " columns, " << tiling.images << " images, stages "
-        << tiling.stages << " and " << tiling.source_stages << ", slices of " << tiling.slice_boxes << " boxes";
+    out << " " << tiling.rows << " rows of " << tiling.source_rows << ", " << tiling.columns << " columns, "
+        << tiling.images << " images, stages " << tiling.stages << " and " << tiling.source_stages << ", slices of "
+        << tiling.slice_boxes << " boxes";
   }
   if (plan.kernel->family == KernelFamily::kGrouped) out << " " << plan.grouped;
   if (plan.kernel->family == KernelFamily::kGroupedPlanes) {

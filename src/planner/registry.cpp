@@ -171,7 +171,7 @@ std::vector<KernelEntry> build_table() {
     entry.depthwise_cross = config;
     table.push_back(entry);
   };
-#define DEPTHWISE_CROSS_KERNEL(name, taps) add_cross("depthwise_cross_wgrad_" #name, {taps});
+#define DEPTHWISE_CROSS_KERNEL(name, taps, stride) add_cross("depthwise_cross_wgrad_" #name, {taps, stride});
 #include "../launch/configs/depthwise_cross.def"
 #undef DEPTHWISE_CROSS_KERNEL
   line = 0;

@@ -509,44 +509,79 @@ Products depthwise_pairs_products(const ConvProblem& problem, const KernelEntry&
   return products;
 }
 
-// As the lanes of the depthwise weight gradient by products of rows read them, of two boxes of x and one of dy.
+// As the lanes of the depthwise weight gradient by products of rows go through boxes of x and of dy.
 Products depthwise_cross_products(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device) {
   const Plan plan = kernel.plan(kernel, problem, device);
   const DepthwiseCrossConfig& config = kernel.depthwise_cross;
   const DepthwiseCrossParams params = depthwise_cross_params(plan, problem);
   const DepthwiseCrossTiling& tiling = params.tiling;
   const Strides &from = params.source_strides, &to = params.target_strides, &tap = params.filter_strides;
-  if (tiling.images * tiling.columns % kCrossColumns != 0 || tiling.source_bytes() % kCrossBanksBytes != 0 ||
+  if (tiling.images * tiling.columns % kCrossColumns != 0 || tiling.plane_bytes() % kCrossBanksBytes != 0 ||
       tiling.target_bytes(config) % kCrossBanksBytes != 0) {
     throw std::runtime_error("boxes are not whole steps and patterns of banks");
   }
-  Products products;
-  // For one row of x and one of dy of a product.
-  auto add_columns = [&](const CrossRun& run, int32_t image, int32_t h, int32_t p, int32_t r) {
-    for (int32_t i = 0; i < tiling.columns * config.taps; ++i) {
-      const int32_t s = i % config.taps, shift = config.shift_of(s), column = i / config.taps;
-      if (column >= tiling.source_pitch() || column + shift >= tiling.target_pitch(config)) {
-        throw std::runtime_error("a pixel that is not staged");
+  // Of a box, image and column of the pixel of its first row that lies there.
+  struct Pixel {
+    int32_t image, column;
+  };
+  auto pixel = [&](int32_t offset, int32_t image_bytes, int32_t pitch) {
+    const int32_t apart = tiling.apart(image_bytes), image = offset / apart, column = offset % apart / kCrossPixelBytes;
+    if (image >= tiling.images || column >= pitch) throw std::runtime_error("a pixel that is not staged");
+    return Pixel{image, column};
+  };
+  // What the lanes multiply that have these columns of a step.
+  struct Column {
+    Pixel source, target;
+    int32_t w, q, s;  // from the run's column on
+  };
+  std::vector<Column> columns;
+  auto add_columns = [&](int32_t of_lane, int32_t half) {
+    int32_t source = 0, target = 0;
+    CrossColumns walk(config, tiling, of_lane);
+    for (int32_t step = 0; step < tiling.steps(); ++step) {
+      for (int32_t i = 0; i < 2 * config.shifts(half); ++i) {
+        const int32_t shift = i / 2, column = of_lane + i % 2;
+        const int32_t target_column = column + params.first_shift(config, half) + shift;
+        const Pixel x = pixel(source + column * kCrossPixelBytes, tiling.source_image_bytes(), tiling.source_pitch());
+        const Pixel dy = pixel(target + target_column * kCrossPixelBytes, tiling.target_image_bytes(config),
+                               tiling.target_pitch(config));
+        if (x.image != dy.image) throw std::runtime_error("a target of another image");
+        columns.push_back({x, dy, config.stride * x.column + config.plane(half, params.padding_w),
+                           params.lead(config) + dy.column, config.tap(half, shift)});
+        if (config.half_of(config.tap(half, shift)) != half || config.shift_of(config.tap(half, shift)) != shift) {
+          throw std::runtime_error("a tap's sum is looked for elsewhere");
+        }
       }
-      const int32_t w = run.column + column, q = params.target_column(config, run.column) + column + shift;
-      if (s >= params.taps_w || w >= params.source_w || q < 0 || q >= params.target_w) continue;
+      int32_t source_step, target_step;
+      walk.next(source_step, target_step);
+      source += source_step, target += target_step;
+    }
+  };
+  for (int32_t i = 0; i < kCrossColumns; ++i) add_columns(i / 2 * 2, i % 2);
+  Products products;
+  auto add_rows = [&](const CrossRun& run, int32_t h, int32_t p, int32_t r) {
+    for (const Column& column : columns) {
+      const int32_t image = run.image + column.source.image, w = config.stride * run.column + column.w;
+      const int32_t q = run.column + column.q, s = column.s;
+      if (image >= params.images || s >= params.taps_w || w >= params.source_w || q < 0 || q >= params.target_w) {
+        continue;
+      }
       products.emplace_back(image * from.n + h * from.h + w * from.w, r * tap.h + s * tap.w,
                             image * to.n + p * to.h + q * to.w);
     }
   };
   auto add_box = [&](const CrossRun& run, int32_t box) {
-    for (int32_t i = 0; i < tiling.images * kCrossSourceRows * tiling.rows; ++i) {
-      const int32_t row = i % tiling.rows, product_row = i / tiling.rows % kCrossSourceRows, r = product_row - row;
+    for (int32_t i = 0; i < kCrossSourceRows * tiling.rows; ++i) {
+      const int32_t row = i % tiling.rows, product_row = i / tiling.rows, r = product_row - config.stride * row;
       const CrossSourceRow x_row(config, tiling, product_row);
-      const int32_t image = run.image + i / tiling.rows / kCrossSourceRows, p = run.row + box * tiling.rows + row;
-      const int32_t h = run.source_row + (box + x_row.box) * tiling.rows + x_row.row;
-      if (r < 0 || r >= params.taps_h || image >= params.images) continue;
-      if (h < 0 || h >= params.source_h || p >= params.target_h) continue;
-      add_columns(run, image, h, p, r);
+      const int32_t p = run.row + box * tiling.rows + row;
+      const int32_t h = run.source_row + (box * tiling.new_boxes(config) + x_row.box) * tiling.source_rows + x_row.row;
+      if (r < 0 || r >= params.taps_h || h < 0 || h >= params.source_h || p >= params.target_h) continue;
+      add_rows(run, h, p, r);
     }
   };
   for (int32_t slice = 0; slice < plan.split; ++slice) {
-    for (CrossRun run(params, slice); run.exists(); run = run.next(params, slice)) {
+    for (CrossRun run(config, params, slice); run.exists(); run = run.next(config, params, slice)) {
       for (int32_t box = 0; box < run.boxes; ++box) add_box(run, box);
     }
   }

@@ -8,6 +8,7 @@
 #include "fastconv/ptx/tma.cuh"
 #include "fastconv/ptx/warpgroup.cuh"
 #include "fastconv/tile/depthwise_cross.h"
+#include "fastconv/tile/depthwise_cross_definition.cuh"
 #include "fastconv/tile/element.cuh"
 #include "fastconv/tile/kept.cuh"
 #include "fastconv/tile/ring.cuh"
@@ -19,9 +20,9 @@ struct CrossRings {
   Ring sources, targets;
 
   __device__ CrossRings(const DepthwiseCrossConfig& config, const DepthwiseCrossTiling& tiling, uint32_t data) {
-    sources.data = data, targets.data = data + tiling.targets_offset();
+    sources.data = data, targets.data = data + tiling.targets_offset(config);
     sources.stages = tiling.source_stages, targets.stages = tiling.stages;
-    sources.stage_bytes = tiling.source_bytes(), targets.stage_bytes = tiling.target_bytes(config);
+    sources.stage_bytes = tiling.source_bytes(config), targets.stage_bytes = tiling.target_bytes(config);
     sources.barriers = data + tiling.barriers_offset(config);
     targets.barriers = sources.barriers + 16 * sources.stages;
   }
@@ -33,24 +34,34 @@ __device__ __forceinline__ void move_cross_boxes(const DepthwiseCrossParams& par
                                                  const CUtensorMap& target_map, int32_t slice, int32_t channel,
                                                  CrossRings rings) {
   const DepthwiseCrossTiling& tiling = params.tiling;
-  const int32_t source_pitch = tiling.source_pitch(), target_pitch = tiling.target_pitch(kConfig);
-  auto move = [&](Ring& ring, const CUtensorMap& map, int32_t pitch, int32_t column, int32_t row, int32_t image) {
-    ring.wait_empty();
-    ptx::mbarrier_arrive_expect(ring.full(), tiling.images * tiling.image_bytes(pitch));
+  const int32_t source_bytes = tiling.source_image_bytes(), target_bytes = tiling.target_image_bytes(kConfig);
+  for (CrossRun run(kConfig, params, slice); run.exists(); run = run.next(kConfig, params, slice)) {
+    Ring &sources = rings.sources, &targets = rings.targets;
+    int32_t source_row = run.source_row, more = tiling.met_boxes(kConfig);
 #pragma unroll 1
-    for (int32_t i = 0; i < tiling.images; ++i) {
-      ptx::tma_load(ring.stage() + i * tiling.apart(pitch), &map, channel, column, row, image + i, 0, ring.full());
-    }
-    ring.next();
-  };
-  for (CrossRun run(params, slice); run.exists(); run = run.next(params, slice)) {
-    // Of x, some come before the first of dy.
-    int32_t source_row = run.source_row, box = 1 - tiling.met_boxes(kConfig);
-    for (; box < run.boxes; ++box, source_row += tiling.rows) {
-      move(rings.sources, source_map, source_pitch, run.column, source_row, run.image);
-      if (box < 0) continue;
-      move(rings.targets, target_map, target_pitch, params.target_column(kConfig, run.column),
-           run.row + box * tiling.rows, run.image);
+    for (int32_t box = 0; box < run.boxes; ++box, more = tiling.new_boxes(kConfig)) {
+#pragma unroll 1
+      for (; more > 0; --more, source_row += tiling.source_rows, sources.next()) {
+        sources.wait_empty();
+        ptx::mbarrier_arrive_expect(sources.full(), kConfig.stride * tiling.images * source_bytes);
+        uint32_t to = sources.stage();
+#pragma unroll
+        for (int32_t plane = 0; plane < kConfig.stride; ++plane) {
+#pragma unroll 1
+          for (int32_t i = 0; i < tiling.images; ++i, to += tiling.apart(source_bytes)) {
+            ptx::tma_load(to, &source_map, channel, kConfig.stride * run.column + plane, source_row, run.image + i, 0,
+                          sources.full());
+          }
+        }
+      }
+      targets.wait_empty();
+      ptx::mbarrier_arrive_expect(targets.full(), tiling.images * target_bytes);
+#pragma unroll 1
+      for (int32_t i = 0; i < tiling.images; ++i) {
+        ptx::tma_load(targets.stage() + i * tiling.apart(target_bytes), &target_map, channel,
+                      run.column + params.lead(kConfig), run.row + box * tiling.rows, run.image + i, 0, targets.full());
+      }
+      targets.next();
     }
   }
 }
@@ -80,20 +91,17 @@ __device__ __forceinline__ void add_cross_products(const DepthwiseCrossParams& p
   const int32_t column = lane % 4 * 2;
   const CrossSourceRow x_rows[2] = {{kConfig, tiling, lane / 4}, {kConfig, tiling, lane / 4 + kCrossSourceRows / 2}};
   uint32_t of_x[2][2], of_dy[kShifts + 1];
+  const uint32_t plane = kConfig.plane(kHalf, params.padding_w) * tiling.plane_bytes();
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    of_x[i / 2][i % 2] = kept(place(source_pitch, x_rows[i / 2].row, column + i % 2));
+    of_x[i / 2][i % 2] = kept(plane + place(source_pitch, x_rows[i / 2].row, column + i % 2));
   }
 #pragma unroll
   for (int i = 0; i <= kShifts; ++i) {
-    const int32_t shift = kConfig.first_shift(kHalf) + i;
+    const int32_t shift = params.first_shift(kConfig, kHalf) + i;
     of_dy[i] = kept(place(target_pitch, min(lane / 4, tiling.rows - 1), column + shift));
   }
-  // Of the first image, columns from this lane's on. Where a step's are half of one image and half of the next, lanes
-  // do not come to the next at once.
-  const int32_t first_left = tiling.columns - (column & 4);
-  const int32_t source_gap = tiling.apart(source_pitch) - tiling.columns * kCrossPixelBytes;
-  const int32_t target_gap = tiling.apart(target_pitch) - tiling.columns * kCrossPixelBytes;
+  const CrossColumns first_columns(kConfig, tiling, column);
   Ring &sources = rings.sources, &targets = rings.targets;
   auto release = [&](Ring& ring, int32_t boxes) {
     __syncwarp();
@@ -102,10 +110,10 @@ __device__ __forceinline__ void add_cross_products(const DepthwiseCrossParams& p
     if (lane < boxes) ptx::mbarrier_arrive(done.empty());
     ring.advance(boxes);
   };
-  const int32_t met_boxes = tiling.met_boxes(kConfig);
+  const int32_t met_boxes = tiling.met_boxes(kConfig), new_boxes = tiling.new_boxes(kConfig);
 
 #pragma unroll 1
-  for (CrossRun run(params, slice); run.exists(); run = run.next(params, slice)) {
+  for (CrossRun run(kConfig, params, slice); run.exists(); run = run.next(kConfig, params, slice)) {
     Ring coming = sources;
     auto wait_sources = [&](int32_t boxes) {
       for (; boxes > 0; --boxes) coming.wait_full(), coming.next();
@@ -154,30 +162,27 @@ __device__ __forceinline__ void add_cross_products(const DepthwiseCrossParams& p
     for (int channel = 0; channel < kCrossChunk; ++channel) take_channel(channel);
 #pragma unroll 1
     for (int32_t box = 1;; ++box) {
-      int32_t left = first_left;
+      CrossColumns columns = first_columns;
 #pragma unroll 1
       for (int32_t step = 1; step < tiling.steps(); ++step) {
-        constexpr int32_t kStep = kCrossColumns * kCrossPixelBytes;
-        left -= kCrossColumns;
-        const bool next_image = left <= 0;
-        left += next_image ? tiling.columns : 0;
-        const int32_t source_step = next_image ? kStep + source_gap : kStep;
-        x[0] += source_step, x[1] += source_step, dy += next_image ? kStep + target_gap : kStep;
+        int32_t source_step, target_step;
+        columns.next(source_step, target_step);
+        x[0] += source_step, x[1] += source_step, dy += target_step;
         multiply();
       }
       const bool last = box == run.boxes;  // reads its last columns once more
       if (!last) {
-        wait_sources(1);
-        to_boxes(1);
+        wait_sources(new_boxes);
+        to_boxes(new_boxes);
         Ring next = targets;
         next.next(), next.wait_full();
         dy = next.stage();
       }
       multiply();
-      release(sources, 1), release(targets, 1);
+      release(sources, new_boxes), release(targets, 1);
       if (last) break;
     }
-    release(sources, met_boxes - 1);
+    release(sources, met_boxes - new_boxes);
   }
 }
 
@@ -201,43 +206,13 @@ __device__ __forceinline__ void store_cross_products(const CrossSums<kConfig>& s
 template <DepthwiseCrossConfig kConfig>
 __device__ __forceinline__ float cross_tap_sum(const float* products, int32_t rows, int32_t channel, int32_t r,
                                                int32_t s) {
-  const int32_t shift = kConfig.shift_of(s), half = shift / kConfig.shifts();
+  const int32_t shift = kConfig.shift_of(s), half = kConfig.half_of(s);
   const float* from = products + (half * kCrossChunks + channel / kCrossChunk) * kConfig.warp_sums() +
-                      channel % kCrossChunk * kConfig.channel_sums() +
-                      (shift - kConfig.first_shift(half)) * kCrossProductSums + r * kCrossTargetRows;
+                      channel % kCrossChunk * kConfig.channel_sums() + shift * kCrossProductSums + r * kCrossTargetRows;
   float sum = 0;
 #pragma unroll
   for (int row = 0; row < kCrossTargetRows; ++row) {
-    if (row < rows) sum += from[row * (kCrossTargetRows + 1)];
-  }
-  return sum;
-}
-
-// A slice's sum for one tap by definition, slowly: where a product with a zero beside an image has met an infinity or
-// NaN.
-template <typename T>
-__device__ float cross_tap_by_definition(const DepthwiseCrossParams& params, int32_t slice, int32_t channel, int32_t r,
-                                         int32_t s) {
-  const Strides &from = params.source_strides, &to = params.target_strides;
-  const auto* x = static_cast<const T*>(params.source) + channel * from.c;
-  const auto* dy = static_cast<const T*>(params.target) + channel * to.c;
-  // Of dy: from those of x, which lie so much further on.
-  const int32_t rows_on = r - params.padding_h, columns_on = s - params.padding_w;
-  float sum = 0;
-  for (CrossRun run(params, slice); run.exists(); run = run.next(params, slice)) {
-    const int32_t first_p = max(run.row, -rows_on), first_w = max(run.column, columns_on);
-    const int32_t last_p =
-        min(run.row + run.boxes * params.tiling.rows, min(params.target_h, params.source_h - rows_on));
-    const int32_t last_w = min(run.column + params.tiling.columns, min(params.source_w, params.target_w + columns_on));
-    const int32_t last_image = min(run.image + params.tiling.images, params.images);
-    for (int32_t image = run.image; image < last_image; ++image) {
-      for (int32_t p = first_p; p < last_p; ++p) {
-        for (int32_t w = first_w; w < last_w; ++w) {
-          sum += widen(x[image * from.n + (p + rows_on) * from.h + w * from.w]) *
-                 widen(dy[image * to.n + p * to.h + (w - columns_on) * to.w]);
-        }
-      }
-    }
+    if (row < rows) sum += from[row * (kConfig.stride * kCrossTargetRows + 1)];
   }
   return sum;
 }
@@ -290,7 +265,7 @@ __global__ void __launch_bounds__(kCrossThreads, 1)
     if (r >= params.taps_h || s >= params.taps_w || channel >= params.channels) continue;
     float sum = cross_tap_sum<kConfig>(products, params.tiling.rows, i % kCrossChannels, r, s);
     if (add_zeros<float>(__float_as_uint(sum), 0) != 0) {
-      sum = cross_tap_by_definition<T>(params, slice, channel, r, s);
+      sum = cross_tap_by_definition<T, kConfig>(params, slice, channel, r, s);
     }
     if (params.sums != nullptr) {
       const int64_t tap = (int64_t{slice} * params.taps_h + r) * params.taps_w + s;

@@ -11,9 +11,9 @@
 namespace fastconv {
 
 // One line of the .def as a type: nvcc knows no kernels whose template arguments are objects.
-template <int kTaps>
+template <int kTaps, int kStride>
 struct DepthwiseCrossLine {
-  static constexpr DepthwiseCrossConfig kConfig{kTaps};
+  static constexpr DepthwiseCrossConfig kConfig{kTaps, kStride};
 };
 
 template <typename T, typename Line>
@@ -28,7 +28,7 @@ void launch_depthwise_cross(const Plan& plan, const ConvProblem& problem, const 
 template <typename T>
 Launcher depthwise_cross_launcher(int line) {
   static constexpr Launcher kLaunchers[] = {
-#define DEPTHWISE_CROSS_KERNEL(name, taps) launch_depthwise_cross<T, DepthwiseCrossLine<taps>>,
+#define DEPTHWISE_CROSS_KERNEL(name, taps, stride) launch_depthwise_cross<T, DepthwiseCrossLine<taps, stride>>,
 #include "../../../src/launch/configs/depthwise_cross.def"
 #undef DEPTHWISE_CROSS_KERNEL
   };
