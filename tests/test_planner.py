@@ -327,6 +327,20 @@ def test_rows_of_two_images_share_steps_of_columns(name: str, n: int, h: int, w:
 
 
 @pytest.mark.parametrize(
+    ("name", "pass_", "at_once"),
+    [("dw_7x7", "fprop", 3), ("dw_7x7", "dgrad", 3), ("dw_5x5s2", "fprop", 4), ("dw_5x5s2", "dgrad", 2)],
+)
+def test_fewer_blocks_of_staged_rows_run_at_once_where_that_was_measured_faster(
+    name: str, pass_: str, at_once: int
+) -> None:
+    """Six blocks a multiprocessor as three and three, not four and two; two that store."""
+    plan = native.make_plan(native_problem(PUBLIC[name], pass_, dtype="float32", channels_last=True), GPUS[90])
+    assert plan.kernel.endswith("_nhwc_tma")
+    reserved = 1 << 10  # of each block
+    assert (GPUS[90].smem_optin_bytes + reserved) // (plan.smem_bytes + reserved) == at_once, str(plan)
+
+
+@pytest.mark.parametrize(
     ("name", "dtype", "layouts"),
     [("dw_7x7", "float32", ["nchw", "nhwc"]), ("dw_5x5s2", "float32", ["nhwc"])],
 )

@@ -109,9 +109,14 @@ Choice fastest(const DepthwiseCrossConfig& config, const ConvProblem& a, const D
     if (images * columns > kMostColumns) continue;
     for (int32_t most_rows = config.most_rows(); 2 * most_rows >= config.most_rows(); --most_rows) {
       const int32_t rows = even_part(a.p(), most_rows), source_rows = config.stride * rows;
-      // A box of dy goes on by one box of x, or by more small ones where it does not meet all of a second.
+      // A box of dy goes on by one box of x, or by several where the smaller ones that it meets have fewer rows.
+      int64_t least = INT64_MAX;
       for (int32_t parts = 1; parts <= kMostParts; ++parts) {
-        if (source_rows % parts == 0) consider(rows, source_rows / parts, columns, images);
+        if (source_rows % parts != 0) continue;
+        const int64_t met = round_up(config.met_rows(rows), source_rows / parts);
+        if (met >= least) continue;
+        least = met;
+        consider(rows, source_rows / parts, columns, images);
       }
     }
   }

@@ -34,7 +34,8 @@ constexpr int64_t kBlocksPerSm = 16, kStagedBlocksPerSm = 4;  // the latter run 
 // What so many blocks of a multiprocessor do in a time, those whose products or whose stores take longest, and the
 // share of it in a last round that leaves places empty: as fits layers of ConvNeXt and EfficientNet measured on an
 // H200.
-constexpr double kStagedRates[] = {0, .5, .9, 1, 1}, kStagedStoreRates[] = {0, .9, 1.06, 1.01, 1}, kLastRound = .85;
+constexpr double kStagedRates[] = {0, .5, .9, 1, 1}, kStagedStoreRates[] = {0, .9, 1.06, 1.01, 1};
+constexpr double kLastRound = .85;
 constexpr int64_t kMostRowsOfThread = 256;
 // Times what is counted, 16-bit elements in channels_last on an H200: of 3x3, of its weight gradient, of larger
 // filters.
@@ -180,17 +181,17 @@ int64_t choose_slices(const DepthwiseConfig& config, const DepthwiseTiling& tili
   return std::clamp<int64_t>(slices, 1, std::max<int64_t>(1, kMaxWorkspaceBytes / (4 * sums)));
 }
 
-// How many blocks of staged rows run at once on a multiprocessor: as many as registers permit, or fewer, where the last
-// ones would leave most places empty.
+// How many blocks of staged rows run at once on a multiprocessor: as many as registers permit; or fewer, where the last
+// ones would leave most places empty, or because two store faster than four.
 int64_t choose_resident(const DepthwiseConfig& config, int64_t grid, const DeviceSpec& device) {
   const double (&rates)[kStagedBlocksPerSm + 1] = config.transposed() ? kStagedStoreRates : kStagedRates;
   const int64_t blocks = ceil_div(grid, device.sm_count);
-  int64_t best = kStagedBlocksPerSm;
   auto time = [&](int64_t resident) {
     const int64_t last = blocks % resident;
     return double(blocks - last) / rates[resident] + (last > 0 ? double(last) / (kLastRound * rates[last]) : 0);
   };
-  for (int64_t resident = best - 1; resident >= 2; --resident) {
+  int64_t best = kStagedBlocksPerSm;
+  for (int64_t resident = kStagedBlocksPerSm - 1; resident >= 2; --resident) {
     if (time(resident) < time(best)) best = resident;
   }
   return best;

@@ -6,7 +6,7 @@
 // A warp has 8 channels and half of the columns of taps. With a stride of 2 a half has every second of them: all meet
 // the same columns of x, even or odd ones, which lie in a plane of their own. A block has 32 channels, and boxes of a
 // few rows and columns of x and of dy, which the copy engine brings. A box of dy meets some boxes of x; the next has
-// some more, without the first.
+// some more, without the first ones.
 #pragma once
 
 #include <cstdint>
@@ -68,7 +68,7 @@ struct DepthwiseCrossConfig {
 };
 
 struct DepthwiseCrossTiling {
-  int32_t rows, source_rows;      // of a box of dy and of x, whole ones of which have as many as a box of dy goes on by
+  int32_t rows, source_rows;      // of a box of dy and of x; the latter divide those by which a box of dy goes on
   int32_t columns, images;        // of a box of a plane; columns at least 8, a multiple of 4, all images' of 8
   int32_t stages, source_stages;  // boxes of dy and of x in shared memory
   int32_t slice_boxes;            // of dy, that a block has
@@ -81,7 +81,8 @@ struct DepthwiseCrossTiling {
     return config.stride * rows / source_rows;
   }
   FASTCONV_HOST_DEVICE constexpr int32_t steps() const { return images * columns / kCrossColumns; }  // of a box
-  // Pixels of a staged row: an odd number, so that of two rows those that eight lanes read lie in different banks.
+  // Pixels of a staged row: an odd number, so that of two rows those that eight lanes read lie in different banks, but
+  // for rows of two boxes of x, which an odd number of rows has.
   FASTCONV_HOST_DEVICE constexpr int32_t source_pitch() const { return columns | 1; }
   FASTCONV_HOST_DEVICE constexpr int32_t target_pitch(const DepthwiseCrossConfig& config) const {
     return (columns + config.more_targets()) | 1;
@@ -129,11 +130,12 @@ struct DepthwiseCrossParams : DepthwiseWindows {
   FASTCONV_HOST_DEVICE static constexpr uint32_t swizzled(uint32_t offset) {
     return swizzled_pixels(offset, kCrossPixelBytes);
   }
-  // Of dy, from a plane's column to the column that comes first in its box; from there to where a half's begin.
+  // From a plane's column to the column of dy that comes first in its box.
   FASTCONV_HOST_DEVICE int32_t lead(const DepthwiseCrossConfig& config) const {
     const int32_t first = config.first_target(0, padding_w), second = config.first_target(1, padding_w);
     return first < second ? first : second;
   }
+  // From there to the column that a half's first shift meets.
   FASTCONV_HOST_DEVICE int32_t first_shift(const DepthwiseCrossConfig& config, int32_t half) const {
     return config.first_target(half, padding_w) - lead(config);
   }
