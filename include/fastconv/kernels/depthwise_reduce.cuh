@@ -2,6 +2,7 @@
 // slices of blocks: adds their sums.
 #pragma once
 
+#include "fastconv/core/fast_divmod.h"
 #include "fastconv/core/problem.h"
 #include "fastconv/ptx/dependent_launch.cuh"
 #include "fastconv/tile/add_partials.cuh"
@@ -9,17 +10,18 @@
 
 namespace fastconv {
 
-inline constexpr int kDepthwiseReduceThreads = 128;
+inline constexpr int kDepthwiseReduceLog2 = 7, kDepthwiseReduceThreads = 1 << kDepthwiseReduceLog2;
 inline constexpr int kDepthwiseReduceStrands = 8;  // at most: threads that share a tap's slices
 
 struct DepthwiseReduction {
   const float* sums;  // [slice][filter][tap], or [slice][tap][filter][channel of its group]
   void* dw;
   Strides strides;
-  int32_t channels, taps_h, taps_w, slices;  // channels: of a group
-  int32_t strands;                           // a power of two
-  bool taps_outer;                           // the second order
-  int64_t slice_sums;                        // of a slice
+  int32_t slices, slice_sums;  // the latter: of a slice; workspaces hold fewer than 2^31
+  int32_t strands_log2;
+  bool taps_outer;                    // the second order
+  FastDivmod by_inner;                // taps, or pairs of filter and channel
+  FastDivmod by_channels, by_taps_w;  // channels: of a group
 };
 
 // In an order that does not change.
@@ -28,28 +30,30 @@ __global__ void __launch_bounds__(kDepthwiseReduceThreads)
     depthwise_reduce(const __grid_constant__ DepthwiseReduction params) {
   __shared__ float shared[kDepthwiseReduceThreads];
   const auto thread = static_cast<int32_t>(threadIdx.x);
-  const int32_t beside = kDepthwiseReduceThreads / params.strands;
-  const int64_t i = int64_t{blockIdx.x} * beside + thread % beside;
+  const int32_t beside_log2 = kDepthwiseReduceLog2 - params.strands_log2;
+  const int32_t strands = 1 << params.strands_log2, beside = 1 << beside_log2;
+  const int32_t strand = thread >> beside_log2, place = thread & (beside - 1);
+  const int32_t i = static_cast<int32_t>(blockIdx.x) * beside + place;
   const bool exists = i < params.slice_sums;
   // Where the sum goes is worked out while the kernel before this one ends.
-  const int32_t taps = params.taps_h * params.taps_w;
-  const int64_t inner = params.taps_outer ? params.slice_sums / taps : taps;
-  auto of_outer = static_cast<int32_t>(i / inner), of_inner = static_cast<int32_t>(i - of_outer * inner);
-  const int32_t pair = params.taps_outer ? of_inner : of_outer, tap = params.taps_outer ? of_outer : of_inner;
-  const int32_t filter = pair / params.channels, channel = pair % params.channels;
+  int32_t outer, inner, filter, channel, r, s;
+  params.by_inner.divmod(i, outer, inner);
+  params.by_channels.divmod(params.taps_outer ? inner : outer, filter, channel);
+  params.by_taps_w.divmod(params.taps_outer ? outer : inner, r, s);
   const Strides& strides = params.strides;
-  const int64_t to =
-      filter * strides.n + channel * strides.c + tap / params.taps_w * strides.h + tap % params.taps_w * strides.w;
+  const int64_t to = filter * strides.n + channel * strides.c + r * strides.h + s * strides.w;
   ptx::follow_previous_kernel();
   float sum = 0;
   if (exists) {
-    sum = add_in_order(thread / beside, params.strands, params.slices,
-                       [&](int32_t slice) { return params.sums[slice * params.slice_sums + i]; });
+    sum = add_in_order(strand, strands, params.slices,
+                       [&](int32_t slice) { return params.sums[int64_t{slice} * params.slice_sums + i]; });
   }
-  shared[thread] = sum;
-  __syncthreads();
-  if (!exists || thread >= beside) return;
-  for (int32_t strand = 1; strand < params.strands; ++strand) sum += shared[strand * beside + thread];
+  if (strands > 1) {
+    shared[thread] = sum;
+    __syncthreads();
+  }
+  if (!exists || strand > 0) return;
+  for (int32_t other = 1; other < strands; ++other) sum += shared[other * beside + place];
   static_cast<T*>(params.dw)[to] = narrow<T>(sum);
 }
 

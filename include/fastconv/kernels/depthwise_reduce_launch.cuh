@@ -17,20 +17,19 @@ namespace fastconv {
 template <typename T>
 void launch_depthwise_reduce(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, Stream& stream,
                              bool taps_outer = false) {
+  const int64_t taps = problem.r * problem.s, sums = problem.k * problem.c_per_group() * taps;
   DepthwiseReduction params{};
   params.sums = static_cast<const float*>(buffers.workspace);
   params.dw = buffers.w;
   params.strides = problem.w_strides;
+  params.slices = static_cast<int32_t>(plan.split), params.slice_sums = static_cast<int32_t>(sums);
   params.taps_outer = taps_outer;
-  params.channels = static_cast<int32_t>(problem.c_per_group());
-  params.taps_h = static_cast<int32_t>(problem.r), params.taps_w = static_cast<int32_t>(problem.s);
-  params.slices = static_cast<int32_t>(plan.split);
-  params.slice_sums = problem.k * problem.c_per_group() * problem.r * problem.s;
+  params.by_inner = FastDivmod(taps_outer ? sums / taps : taps);
+  params.by_channels = FastDivmod(problem.c_per_group()), params.by_taps_w = FastDivmod(problem.s);
   // A thread that waited for one slice after the other would take longer than the first pass.
-  params.strands = static_cast<int32_t>(
-      std::bit_floor(static_cast<uint64_t>(std::clamp<int64_t>(plan.split / 4, 1, kDepthwiseReduceStrands))));
-  const LaunchShape shape{ceil_div(params.slice_sums * params.strands, kDepthwiseReduceThreads),
-                          kDepthwiseReduceThreads};
+  const auto strands = static_cast<uint64_t>(std::clamp<int64_t>(plan.split / 4, 1, kDepthwiseReduceStrands));
+  params.strands_log2 = std::bit_width(strands) - 1;
+  const LaunchShape shape{ceil_div(sums << params.strands_log2, kDepthwiseReduceThreads), kDepthwiseReduceThreads};
   launch(plan.kernel->name, depthwise_reduce<T>, shape, stream, params);
 }
 
