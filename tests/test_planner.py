@@ -326,6 +326,15 @@ def test_rows_of_two_images_share_steps_of_columns(name: str, n: int, h: int, w:
     assert int(parts[1]) == columns and (columns % 8 == 0 or int(parts[2]) % 2 == 0), str(plan)
 
 
+def test_bands_sum_up_weight_gradients_of_a_stride_where_that_was_measured_faster() -> None:
+    """Of whole images, if windows of seven rows take these and those of five do not."""
+    narrow = PUBLIC["dw_5x5s2"].with_(c=144, k=144, groups=144)
+    for problem, kernel in [(PUBLIC["dw_5x5s2"], "depthwise_banded_wgrad_7s2"), (narrow, "depthwise_banded_wgrad_5s2")]:
+        for dtype in ("float16", "bfloat16"):
+            plan = native.make_plan(native_problem(problem, "wgrad", dtype=dtype), GPUS[90])
+            assert plan.kernel == kernel, str(plan)
+
+
 @pytest.mark.parametrize(
     ("name", "pass_", "at_once"),
     [("dw_7x7", "fprop", 3), ("dw_7x7", "dgrad", 3), ("dw_5x5s2", "fprop", 4), ("dw_5x5s2", "dgrad", 2)],

@@ -259,12 +259,14 @@ Plan depthwise_banded_plan(const KernelEntry& entry, const ConvProblem& problem,
   const double row = 12.0 * config.words() / config.word() + (problem.pass == Pass::kWgrad ? 2 : 1) * products + 20;
   const double all_rows = double(channels) * double(tiles) * double(parts) * seen;
   // Times what is counted, on an H200: products wait for shared memory where the filter lies there, and for operands
-  // that are transposed. Gradients of a stride move less than others in the time, and warps of the weight gradient wait
-  // for staged rows one tile after the other.
+  // that are transposed. Input gradients of a stride move less than others in the time, weight gradients rows that two
+  // runs see twice, and warps of the latter wait for staged rows one tile after the other.
   const bool wgrad = problem.pass == Pass::kWgrad, staged = config.staged(), single = config.word() == 1;
   const double waits = config.any_rows() ? 3 : wgrad ? 2 : 1.2;
   const double cycles = waits * all_rows * row / (4.0 * device.sm_count);
-  const double strided = config.transposed() || (wgrad && config.stride > 1) ? 1.1 : 0.97;
+  const double strided = wgrad && config.stride > 1 ? double(rows.seen(run_rows)) / double(config.stride * run_rows)
+                         : config.transposed()      ? 1.1
+                                                    : 0.97;
   const double moved = staged ? (wgrad ? 1.3 : 0.93) : strided;
   // Rows shorter than a sector are read twice if they are not staged; single elements of them are stored one by one.
   const bool narrow = row_bytes(wgrad ? source_side(problem) : target_side(problem)) <= kSectorBytes;

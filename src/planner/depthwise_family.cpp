@@ -40,6 +40,7 @@ constexpr int64_t kMostRowsOfThread = 256;
 // Times what is counted, 16-bit elements in channels_last on an H200: of 3x3, of its weight gradient, of larger
 // filters.
 constexpr double kUnseenHalf3x3 = 1.1, kUnseenHalfGradient = 1.2, kUnseenHalf = 1.5;
+constexpr double kUnseenStridedGradient = 1.2;  // the same in NCHW, of larger filters with a stride
 // The same of staged rows, which begin later, in any dtype; and of gradients in 16 bits.
 constexpr double kUnseenStaged = .85, kUnseenStagedHalf = 1.1, kStagedStartUs = 1;
 
@@ -348,6 +349,10 @@ Plan depthwise_plan(const KernelEntry& entry, const ConvProblem& problem, const 
     } else {
       unseen = config.taps > 3 ? kUnseenHalf : problem.pass == Pass::kWgrad ? kUnseenHalfGradient : kUnseenHalf3x3;
     }
+  }
+  if (from.stride.w == 1 && element_size(problem.dtype) == 2 && config.kind == DepthwiseKind::kWeights &&
+      config.stride > 1 && config.taps > 3) {
+    unseen = kUnseenStridedGradient;
   }
   plan.cost_us = kLaunchUs * (plan.split > 1 ? 2 : 1) + (config.staged() ? kStagedStartUs : 0) +
                  unseen * std::max(bytes / (kBytesPerUsPerSm * device.sm_count), cycles / kCyclesPerUs);
