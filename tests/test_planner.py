@@ -312,8 +312,14 @@ def test_the_copy_engine_brings_rows_to_diagonals_and_pairs_where_that_was_measu
 
 @pytest.mark.parametrize(
     ("name", "n", "h", "w", "columns"),
-    [*(("7", *sizes) for sizes in [(2, 9, 28, 28), (5, 20, 12, 12), (8, 7, 4, 8), (2, 9, 32, 32)])]
-    + [*(("5s2", *sizes) for sizes in [(4, 20, 12, 12), (8, 7, 4, 8)])],
+    [
+        ("7", 2, 9, 28, 28),
+        ("7", 5, 20, 12, 12),
+        ("7", 8, 7, 4, 8),
+        ("7", 2, 9, 32, 32),
+        ("5s2", 4, 20, 12, 12),
+        ("5s2", 8, 7, 4, 8),
+    ],
 )
 def test_rows_of_two_images_share_steps_of_columns(name: str, n: int, h: int, w: int, columns: int) -> None:
     taps, stride = int(name[0]), 2 if name.endswith("s2") else 1

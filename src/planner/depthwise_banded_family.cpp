@@ -259,8 +259,8 @@ Plan depthwise_banded_plan(const KernelEntry& entry, const ConvProblem& problem,
   const double row = 12.0 * config.words() / config.word() + (problem.pass == Pass::kWgrad ? 2 : 1) * products + 20;
   const double all_rows = double(channels) * double(tiles) * double(parts) * seen;
   // Times what is counted, on an H200: products wait for shared memory where the filter lies there, and for operands
-  // that are transposed. Input gradients of a stride move less than others in the time, weight gradients rows that two
-  // runs see twice, and warps of the latter wait for staged rows one tile after the other.
+  // that are transposed. Gradients of a stride move less than others in the time, those of the filter by the rows that
+  // two runs see; and warps of the weight gradient wait for staged rows one tile after the other.
   const bool wgrad = problem.pass == Pass::kWgrad, staged = config.staged(), single = config.word() == 1;
   const double waits = config.any_rows() ? 3 : wgrad ? 2 : 1.2;
   const double cycles = waits * all_rows * row / (4.0 * device.sm_count);

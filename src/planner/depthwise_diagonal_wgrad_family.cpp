@@ -16,10 +16,8 @@ constexpr double kStepCycles = 150;        // the same: barrier, addresses
 constexpr double kBlockCycles = 6000;      // until a block's first rows are there, and its sums stored
 constexpr double kSliceCycles = 10;        // until a thread has added up one slice more
 constexpr double kShareOfBandwidth = 0.7;  // that few warps reach, measured on an H200
-// What device memory brings at once. Pixels of a multiple of it are shared out to blocks without sharing any; others
-// take so many times as long, as copies alone do.
-constexpr int64_t kMemoryAtom = 64;
-constexpr double kSharedAtoms = 1.1;
+// Times as long, where blocks share what memory brings at once, as copies alone take.
+constexpr double kSharedReads = 1.1;
 constexpr double kBytesPerCycle = kShareOfBandwidth * kBytesPerUsPerSm / kTensorCyclesPerUs;
 // That one sum adds up, which bounds its rounding errors: tensor cores truncate.
 constexpr int64_t kMostProducts = 1024;
@@ -218,7 +216,7 @@ Plan depthwise_diagonal_wgrad_plan(const KernelEntry& entry, const ConvProblem& 
   const bool boxed = entry.depthwise_diagonal.boxed();
   const int64_t chunks = ceil_div(problem.c, kChunk);
   double read_again = boxed ? double(round_up(chunks, kChunksReadTogether)) / double(chunks) : 1;
-  if (boxed && problem.c * 2 % kMemoryAtom != 0) read_again *= kSharedAtoms;
+  if (boxed && chunks % kChunksReadTogether != 0) read_again *= kSharedReads;
   const double bytes = compulsory_bytes(problem) * read_again + 2.0 * static_cast<double>(plan.workspace_bytes);
   plan.cost_us = (boxed ? kBoxedLaunchUs : kLaunchUs) +
                  std::max(bytes / (kBytesPerUsPerSm * device.sm_count), work.cycles / kTensorCyclesPerUs);

@@ -349,9 +349,8 @@ Plan depthwise_plan(const KernelEntry& entry, const ConvProblem& problem, const 
     } else {
       unseen = config.taps > 3 ? kUnseenHalf : problem.pass == Pass::kWgrad ? kUnseenHalfGradient : kUnseenHalf3x3;
     }
-  }
-  if (from.stride.w == 1 && element_size(problem.dtype) == 2 && config.kind == DepthwiseKind::kWeights &&
-      config.stride > 1 && config.taps > 3) {
+  } else if (from.stride.w == 1 && element_size(problem.dtype) == 2 && config.kind == DepthwiseKind::kWeights &&
+             config.stride > 1 && config.taps > 3) {
     unseen = kUnseenStridedGradient;
   }
   plan.cost_us = kLaunchUs * (plan.split > 1 ? 2 : 1) + (config.staged() ? kStagedStartUs : 0) +

@@ -109,7 +109,7 @@ const char* wide_pixels_why_not(const KernelEntry& entry, int32_t taps, int32_t 
   if (!(entry.dtypes & dtype_bit(problem.dtype))) return "is not compiled for this dtype";
   if (problem.c_per_group() != 1 || problem.k_per_group() != 1) return "is for groups of one channel and one filter";
   if (problem.dilation != kUnitStep) return "takes no dilation";
-  if (problem.stride.h != stride || problem.stride.w != stride) return "is compiled for another stride";
+  if (problem.stride != Pair{stride, stride}) return "is compiled for another stride";
   const int64_t most = std::max(problem.r, problem.s);
   if (most > taps || most < taps - 1) return "is compiled for another filter";
   const int64_t rows = problem.h + 2 * problem.padding.h;
