@@ -968,9 +968,10 @@ Products quads_products(const ConvProblem& problem, const KernelEntry& kernel, c
   if (!given && params.walkers * params.by_set_blocks.divisor != plan.grid) {
     throw py::index_error("not the plan's blocks");
   }
-  if (!given && params.units > kQuadsStaged * kQuadsThreads) throw py::index_error("more than threads bring");
-  const bool inner = kernel.quads.channels_inner;
-  const int32_t vector = params.pairs == QuadsPairs::kNone ? 1 : 2, units_w = params.by_units_w.divisor;
+  if (!given && params.units > quads_staged(params.words != QuadsWords::kNone) * plan.block_threads) {
+    throw py::index_error("more than threads bring");
+  }
+  const int32_t vector = params.unit_pixels, units_w = params.by_units_w.divisor;
   Products products;
   for (int32_t index = 0; index < params.tiles; ++index) {
     const QuadsTile tile(params, index);
@@ -985,7 +986,7 @@ Products quads_products(const ConvProblem& problem, const KernelEntry& kernel, c
       for (int32_t i = 0; i < vector * params.channels; ++i) {
         // Element i of a unit's words, in the order in which they are put together.
         const int32_t word = i / vector, element = i % vector;
-        const bool whole = params.pairs == QuadsPairs::kInner;
+        const bool whole = params.words == QuadsWords::kInner;
         const int32_t pixel = whole ? i / params.channels : element, channel = whole ? i % params.channels : word;
         quads.at(static_cast<size_t>(unit * vector + pixel))[channel] =
             exists ? from + word * params.word_step + element : kOutside;
@@ -993,19 +994,20 @@ Products quads_products(const ConvProblem& problem, const KernelEntry& kernel, c
     }
     const int64_t first = tile.image * params.target.n + tile.p * params.target.h + tile.q * params.target.w;
     for (int32_t pixel = 0; pixel < (tile.rows * params.tile_q + kQuadsUnit - 1) / kQuadsUnit * kQuadsUnit; ++pixel) {
-      // Pixels are rows of products, or a column each; what a lane stores are runs of those.
-      const int32_t run = inner ? 1 : run_length, of_run = pixel % run;
-      const QuadsTarget target(params, tile, pixel - of_run);
-      const int32_t place = tile.lead + quads_place(params, pixel) / params.quad_bytes;
+      // A lane finds each by its run.
+      const int32_t of_run = pixel % params.run;
+      const QuadsRun run(params, pixel / params.run);
+      if (pixel / params.run >= params.runs()) throw py::index_error("a run that is not known");
+      const int32_t place = tile.lead + (run.place + of_run * params.place_step()) / params.quad_bytes;
       for (int32_t i = 0; i < params.steps * kQuadsStepTaps; ++i) {
         const int32_t tap = quads_tap(params, i);
         if (tap < 0) continue;
         for (int32_t c = 0; c < params.channels; ++c) {
           const int64_t from = quads.at(static_cast<size_t>(place + tap / params.quad_bytes))[static_cast<size_t>(c)];
-          if (from == kOutside || of_run >= target.left) continue;
+          if (from == kOutside || of_run >= run.left(tile)) continue;
           products.emplace_back(from,
                                 i / problem.s * params.filter.h + i % problem.s * params.filter.w + c * params.filter.c,
-                                first + target.offset + of_run * params.target.w);
+                                first + run.offset + of_run * params.target.w);
         }
       }
     }

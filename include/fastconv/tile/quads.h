@@ -4,9 +4,9 @@
 // deep). So few channels waste at most three quarters of a product, and the end of the taps at most three of them.
 //
 // A block stages tiles of an image with their halo, and has the filter of some sets of 32 filters in shared memory. Its
-// warps take units of 32 pixels times a set. Rows of a unit's products are what lies further apart in the output, of
-// pixels and filters, and columns what lies side by side: those are dealt out so that a lane has neighbours of each of
-// its rows, runs of 16 bytes, which it stores at once.
+// warps take units of 32 pixels times a set: filters are rows of products, pixels columns. Both are dealt out so that a
+// lane's sums are of neighbours in the output, which it stores at once: of four filters of a pixel, or of a run of
+// pixels.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +18,8 @@
 
 namespace fastconv {
 
-// Whether words of the image hold two elements of two neighbouring pixels, which begin at an even column: the same
-// channel of both, or, where channels lie side by side, any.
-enum class QuadsPairs : int8_t { kNone, kPlanes, kInner };
+// Whether rows of the image consist of whole words: of one channel's, or, where channels lie side by side, of all.
+enum class QuadsWords : int8_t { kNone, kPlanes, kInner };
 
 struct QuadsParams {
   Axis h, w;
@@ -29,18 +28,27 @@ struct QuadsParams {
   int32_t quad_bytes;
   int32_t tile_p, tile_q, halo_w;  // halo_w: columns of a tile with its halo, as they are staged
   int32_t tiles, walkers;          // every walkers-th tile is a block's
-  QuadsPairs pairs;
-  int32_t units;      // pixels of a tile with its halo, or pairs
-  int32_t word_step;  // of the image, elements: from one word of a unit to the next
-  bool whole_runs;    // of the output: stored at once
+  QuadsWords words;
+  int32_t unit_pixels;  // that a thread brings at once, neighbours in a row that begin at a multiple of their number
+  int32_t units;        // of a tile with its halo
+  int32_t word_step;    // of the image, elements: from one word of a unit to the next, of as many as there are channels
+  int32_t run;          // pixels of a run: see QuadsRun
+  bool whole_runs;      // of the output: stored at once
   FastDivmod by_tiles_w, by_tiles_h, by_tile_q, by_units_w, by_taps_w, by_steps, by_sets, by_set_blocks;
-  // Shared memory begins with the tile: the filter, [set][step][half][lane] of two quads; offsets of the taps.
-  int32_t filter_at, table_at;
+  // Shared memory begins with two tiles, of which one is filled while warps are at work with the other. Then: the
+  // filter, [set][step][product][block][lane]; runs of pixels; a quad of zeros; the bias, as float32; offsets of taps.
+  int32_t stage_bytes, filter_at, runs_at, zeros_at, bias_at, table_at;
 
   FASTCONV_HOST_DEVICE int32_t sets() const { return static_cast<int32_t>(by_sets.divisor); }
   // Of a step of a set's filter.
   FASTCONV_HOST_DEVICE int32_t step_bytes() const { return kQuadsUnit * kQuadsStepTaps * quad_bytes; }
   FASTCONV_HOST_DEVICE int32_t place(int32_t row, int32_t column) const { return (row * halo_w + column) * quad_bytes; }
+  // From a pixel's first tap to that of the next one in its row.
+  FASTCONV_HOST_DEVICE int32_t place_step() const { return w.source_step * quad_bytes; }
+  // Of units of a tile, of which the last may lack some.
+  FASTCONV_HOST_DEVICE int32_t runs() const {
+    return (tile_p * tile_q + kQuadsUnit - 1) / kQuadsUnit * (kQuadsUnit / run);
+  }
 };
 
 struct QuadsTile {
@@ -55,36 +63,44 @@ struct QuadsTile {
     p *= params.tile_p, q *= params.tile_q;
     rows = smaller(params.tile_p, params.h.rows - p), columns = smaller(params.tile_q, params.w.rows - q);
     source_h = p * params.h.source_step - params.h.padding, source_w = q * params.w.source_step - params.w.padding;
-    lead = params.pairs == QuadsPairs::kNone ? 0 : source_w & 1, source_w -= lead;
+    lead = source_w & (params.unit_pixels - 1), source_w -= lead;
   }
 
  private:
   FASTCONV_HOST_DEVICE static int32_t smaller(int32_t a, int32_t b) { return a < b ? a : b; }
 };
 
-// A pixel of a tile, by its number: where its first tap is staged. One that the tile lacks has another's place.
-FASTCONV_HOST_DEVICE int32_t quads_place(const QuadsParams& params, int32_t pixel) {
+// A run of pixels of a tile, which lie in one row. Those that the tile lacks have others' places.
+struct alignas(16) QuadsRun {
+  int32_t place;   // where the first one's first tap is staged
+  int32_t offset;  // of the output, elements from the tile's first pixel
   int32_t row, column;
-  params.by_tile_q.divmod(pixel, row, column);
-  if (row >= params.tile_p) row = params.tile_p - 1;
-  return params.place(row * params.h.source_step, column * params.w.source_step);
-}
-// The same in the output: elements from the tile's first pixel, and how many pixels its row has from there on.
-struct QuadsTarget {
-  int32_t offset, left;
 
-  FASTCONV_HOST_DEVICE QuadsTarget(const QuadsParams& params, const QuadsTile& tile, int32_t pixel) {
-    int32_t row, column;
-    params.by_tile_q.divmod(pixel, row, column);
+  FASTCONV_HOST_DEVICE QuadsRun() = default;
+  FASTCONV_HOST_DEVICE QuadsRun(const QuadsParams& params, int32_t index) {
+    params.by_tile_q.divmod(index * params.run, row, column);
+    const int32_t staged = row < params.tile_p ? row : params.tile_p - 1;
+    place = params.place(staged * params.h.source_step, column * params.w.source_step);
     offset = static_cast<int32_t>(row * params.target.h + column * params.target.w);
-    left = row < tile.rows ? tile.columns - column : 0;
   }
+  // Pixels that exist, from the run's first one to the end of its row.
+  FASTCONV_HOST_DEVICE int32_t left(const QuadsTile& tile) const { return row < tile.rows ? tile.columns - column : 0; }
 };
-// From a pixel's first tap to another one; negative if there is no such tap.
+// Of a set: filter number k of the lane's rows, two of each of two blocks.
+FASTCONV_HOST_DEVICE constexpr int32_t quads_filter(bool channels_inner, int32_t lane, int32_t k) {
+  return channels_inner ? lane / 4 * 4 + k : k * 8 + lane / 4;
+}
+// Of a unit: the pixel that is this column of one of four products. Where a pixel's filters fill no line of memory,
+// lanes that store at once have neighbours.
+FASTCONV_HOST_DEVICE constexpr int32_t quads_pixel(bool channels_inner, int32_t run, int32_t product, int32_t column) {
+  if (!channels_inner) return run_column(run, product, column);
+  return product * 8 + (run == 8 ? column % 2 * 4 + column / 2 : column);
+}
+// From a pixel's first tap to another one; far below zero if there is no such tap.
 FASTCONV_HOST_DEVICE int32_t quads_tap(const QuadsParams& params, int32_t tap) {
   int32_t r, s;
   params.by_taps_w.divmod(tap, r, s);
-  return tap < params.taps ? params.place(r * params.h.tap_source_step, s * params.w.tap_source_step) : -1;
+  return tap < params.taps ? params.place(r * params.h.tap_source_step, s * params.w.tap_source_step) : INT32_MIN;
 }
 
 }  // namespace fastconv

@@ -6,16 +6,21 @@
 
 namespace fastconv {
 
-inline constexpr int32_t kQuadsThreads = 256;
-inline constexpr int32_t kQuadsWarps = kQuadsThreads / 32;
 inline constexpr int32_t kQuadChannels = 4;
-inline constexpr int32_t kQuadsStepTaps = 4;  // of a product
-inline constexpr int32_t kQuadsUnit = 32;     // pixels, and filters
-inline constexpr int32_t kQuadsStaged = 4;    // pixels of a tile that a thread brings, or pairs of them, at most
-inline constexpr int32_t kQuadsBlocksPerSm = 2;
+inline constexpr int32_t kQuadsStepTaps = 4;   // of a product
+inline constexpr int32_t kQuadsUnit = 32;      // pixels, and filters
+inline constexpr int32_t kQuadsFilters = 4;    // that a lane has of a unit
+inline constexpr int32_t kQuadsWordBytes = 8;  // of the image, that are read at once where rows consist of such words
+
+// What a thread brings of a tile, at most: pixels one by one, or as words, of as many pixels as a word has elements.
+constexpr int32_t quads_staged(bool words) { return words ? 2 : 4; }
+
+// For which a multiprocessor has registers: a filter of TF32 takes twice as many. They are one block, or two.
+constexpr int32_t quads_threads(int32_t steps, bool tf32) { return steps > 0 && tf32 ? 384 : 512; }
 
 struct QuadsConfig {
   bool channels_inner;  // filters lie side by side in the output, otherwise pixels
+  int8_t steps;         // of four taps, of filters that a warp keeps in registers; 0: any number, from shared memory
 
   bool operator==(const QuadsConfig&) const = default;
 };

@@ -7,6 +7,9 @@
 
 namespace fastconv::ptx {
 
+inline void store_global8(void* pointer, const uint32_t (&v)[2]) {
+  std::memcpy(const_cast<void*>(emulated::global(pointer, 8)), v, 8);
+}
 inline void store_global16(void* pointer, const uint32_t (&v)[4]) {
   std::memcpy(const_cast<void*>(emulated::global(pointer, 16)), v, 16);
 }
