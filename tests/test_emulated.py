@@ -27,6 +27,7 @@ from shapes import (
     NCHW,
     PASSES,
     STEMS,
+    THREE_STEPS,
     VIEWS,
     Operands,
     Problem,
@@ -61,6 +62,7 @@ def surrounded(t: Tensor) -> tuple[Tensor, Tensor]:
 class Result:
     value: Tensor
     columns_by_definition: int
+    plan: native.Plan
 
 
 def run(
@@ -112,7 +114,7 @@ def run(
     value = actual.clone()
     actual.fill_(math.nan)
     assert memory.isnan().all(), "written beside the output"
-    return Result(value, columns)
+    return Result(value, columns, native.make_plan(conv, device, kernel.name))
 
 
 @st.composite
@@ -301,13 +303,17 @@ QUADS = [pytest.param(kernel, id=kernel.name) for kernel in ALL_KERNELS if kerne
 
 @st.composite
 def quads_problems(draw: st.DrawFn, kernel: str) -> Problem:
-    few, side = [(3, 3), (3, 4), (4, 3), (2, 5), (12, 1), (1, 9)], st.sampled_from([1, 2, 3, 3, 4, 7])
-    r, s = draw(st.sampled_from(few) if "3_steps" in kernel else st.tuples(side, side))
+    side = st.sampled_from([1, 2, 3, 3, 4, 7])
+    r, s = draw(st.sampled_from(THREE_STEPS) if "3_steps" in kernel else st.tuples(side, side))
     stride, dilation = (draw(st.tuples(*[st.integers(1, most)] * 2)) for most in (4, 2))
     padding = draw(st.sampled_from([(0, 0), (r // 2, s // 2), (r, s), (2, 9)]))
     h, w = draw(st.integers(1, 20)), draw(st.one_of(st.integers(1, 40), st.integers(1, 12).map(lambda i: 8 * i)))
     h, w = (max(x, 1 + d * (taps - 1) - 2 * p) for x, d, taps, p in zip((h, w), dilation, (r, s), padding, strict=True))
-    n, c, k = draw(st.integers(1, 3)), draw(st.integers(1, 4)), draw(st.sampled_from([1, 5, 8, 24, 33, 40, 64]))
+    n, c, k = (
+        draw(st.integers(1, 3)),
+        draw(st.integers(1, 4)),
+        draw(st.sampled_from([1, 5, 8, 24, 33, 40, 64, 96, 160])),
+    )
     return Problem(n, c, h, w, k, r, s, stride, padding, dilation, bias=draw(st.booleans()))
 
 
@@ -349,6 +355,26 @@ def test_emulated_quads(
         return
     for same in (torch.isnan, torch.isposinf, torch.isneginf):
         assert torch.equal(same(result.value), same(expected.value)), same.__name__
+
+
+@pytest.mark.parametrize("kernel", QUADS)
+@pytest.mark.parametrize(("k", "n", "sms"), [(64, 2, 1), (128, 1, 1), (160, 2, 1), (90, 1, 4), (24, 9, 1)])
+@pytest.mark.parametrize("haste", [False, True])
+def test_quads_of_several_sets_and_tiles(kernel: native.Kernel, k: int, n: int, sms: int, haste: bool) -> None:
+    """Of a block; of the former also where the last block lacks one, of the latter each place thrice."""
+    problem = Problem(n, 3, 24, 48, k, 3, 3, padding=(1, 1), bias=True)
+    dtype, _ = element_type(kernel, torch.float16)
+    view = "channels_last" if kernel.name.endswith("nhwc") else "contiguous"
+    o = operands(problem, dtype, "cpu", k, (view,) * 3)
+    result = run(kernel, o, problem, sms, haste, view, "tf32")
+    assert result is not None, "refused"
+    found = re.search(r"grid (\d+) .* (\d+)x(\d+) pixels of (\d+) sets, walkers (\d+)", str(result.plan))
+    assert found is not None, result.plan
+    grid, rows, columns, sets, walkers = map(int, found.groups())
+    tiles = n * -(-24 // rows) * -(-48 // columns)
+    assert k <= 32 or sets > 1 or grid > walkers, result.plan
+    assert k > 32 or tiles >= 3 * walkers, result.plan
+    reference.assert_right(result.value, expect_pass("fprop", o, problem), kernel.name, "tf32")
 
 
 @pytest.mark.parametrize("kernel", QUADS)

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 import _fastconv_native as native
-from shapes import depthwise_problems, group_widths, patch_embeddings, takes_pixels
+from shapes import THREE_STEPS, depthwise_problems, group_widths, patch_embeddings, takes_pixels
 
 Products = npt.NDArray[np.int64]  # a row each: offsets of source, filter and target
 PAIR = st.tuples(st.integers(1, 4), st.integers(1, 4))
@@ -189,9 +189,6 @@ def test_narrow_groups_form_every_product_once(
 
 
 STEM_KERNELS = [kernel for kernel in native.kernel_table() if kernel.name.startswith("stem_")]
-
-
-THREE_STEPS = [(3, 3), (3, 4), (2, 5), (12, 1), (1, 9)]  # filters of nine to twelve taps
 
 
 @st.composite

@@ -74,7 +74,7 @@ int32_t threads_of(const QuadsConfig& config, const ConvProblem& problem) {
 
 // Blocks of a multiprocessor.
 int64_t resident_blocks(const QuadsParams& params, const DeviceSpec& device, int64_t at_most) {
-  return std::clamp<int64_t>(device.smem_optin_bytes / (smem_of(params) + kReservedSmemBytes), 1, at_most);
+  return std::min((device.smem_optin_bytes + kReservedSmemBytes) / (smem_of(params) + kReservedSmemBytes), at_most);
 }
 
 double cost_us(const QuadsConfig& config, const ConvProblem& problem, const DeviceSpec& device,
@@ -86,14 +86,14 @@ double cost_us(const QuadsConfig& config, const ConvProblem& problem, const Devi
   const Clocks& of = clocks_of(config, problem.dtype);
   const double staged = double(params.units) * params.channels;
   // What is stored by elements takes as many accesses; not measured.
-  const double stored = params.whole_runs ? 1 : 4;
+  const double stored = params.whole_runs ? 1 : config.channels_inner ? kQuadsFilters : params.run;
   const double busy = at_once * (units * (params.steps * of.step + stored * of.unit) + staged * of.staged);
   const double lone = std::ceil(units / warps) * (params.steps * of.lone_step + stored * of.lone_unit) +
                       staged * of.lone_staged + of.tile;
   const double clocks = params.sets() * params.steps * of.pack + tiles * std::max(busy, lone);
   const double parts = std::ceil(double(params.w.rows) / params.tile_q);
   const double row_bytes = double(params.tile_q) * element_size(problem.dtype);
-  const double shared = parts > 1 && !config.channels_inner ? kSharedLine * kLineBytes / row_bytes : 0;
+  const double shared = parts > 1 && params.target.w == 1 ? kSharedLine * kLineBytes / row_bytes : 0;
   const double memory = (1 + shared) * compulsory_bytes(problem) / (kMemoryShare * kBytesPerUsPerSm * device.sm_count);
   // Where both take as long, neither hides all of the other.
   const double us = std::pow(std::pow(clocks / kTensorCyclesPerUs, 4) + std::pow(memory, 4), 0.25);
@@ -109,8 +109,8 @@ Plan cheapest(const KernelEntry& entry, const ConvProblem& problem, const Device
   for (int64_t parts = 1; parts <= map.w.rows; parts *= 2) {
     // Whole runs, so that a lane's lie in a row; of pixels side by side whole sectors, if other tiles are beside them.
     const bool sectors = parts > 1 && !entry.quads.channels_inner;
-    // Narrower ones were not measured.
-    if (parts > 1 && map.w.rows / parts < kLeastColumns) break;
+    // Narrower ones were not measured: only where no other is possible.
+    if (parts > 1 && map.w.rows / parts < kLeastColumns && best.kernel != nullptr) break;
     const int64_t tile_q = round_up(ceil_div(map.w.rows, parts), run_of(problem) * (sectors ? 2 : 1));
     for (int64_t tile_p = 1; tile_p <= map.h.rows && tile_p <= 64; tile_p += 1 + tile_p / 8) {
       const int64_t halo_h = source_extent(map.h, tile_p), halo_w = source_extent(map.w, tile_q);
@@ -119,7 +119,7 @@ Plan cheapest(const KernelEntry& entry, const ConvProblem& problem, const Device
         for (int64_t some = sets; some > 0; some /= 2) {
           // Each of a block's warps has one.
           if (entry.quads.steps > 0 && threads / 32 % some != 0) continue;
-          // Before anything counts its bytes with 32 bits.
+          // Before anything counts its bytes with 32 bits: a step of a set has more than 32.
           if (some > device.smem_optin_bytes / (steps * kQuadsUnit)) continue;
           QuadsTiling tiling{static_cast<int32_t>(tile_p), static_cast<int32_t>(tile_q), static_cast<int32_t>(some), 1};
           const int64_t tiles = problem.n * ceil_div(map.h.rows, tile_p) * ceil_div(map.w.rows, tile_q);

@@ -2,6 +2,9 @@
 // float32.
 #pragma once
 
+#include <cstddef>
+#include <type_traits>
+
 #include "fastconv/ptx/dependent_launch.cuh"
 #include "fastconv/ptx/global_memory.cuh"
 #include "fastconv/ptx/mma.cuh"
@@ -104,6 +107,7 @@ class StagedQuads {
   template <int kPixels, int kPixelStep, int kChannelStep = 1>
   __device__ __forceinline__ void store(const QuadsParams& params, uint32_t smem) const {
     constexpr bool kWords = kPixels > 1;
+    // Where a pixel's channels lie side by side, it has as many as there are from one pixel to the next.
     constexpr int kChannels = kWords && kChannelStep == 1 ? kPixelStep : kQuadChannels;
 #pragma unroll
     for (int i = 0; i < quads_staged(kWords); ++i) {
@@ -200,6 +204,7 @@ struct QuadsFilter {
 };
 
 // Of a run, the place, before products, or all, after them: it takes fewer registers to load it again.
+static_assert(sizeof(QuadsRun) == 16 && offsetof(QuadsRun, place) == 0);
 __device__ __forceinline__ uint32_t load_run_place(uint32_t address) { return ptx::load_shared4(address); }
 __device__ __forceinline__ QuadsRun load_run(uint32_t address) {
   const uint4 v = ptx::load_shared16(address);

@@ -73,7 +73,7 @@ struct QuadsTile {
 // A run of pixels of a tile, which lie in one row. Those that the tile lacks have others' places.
 struct alignas(16) QuadsRun {
   int32_t place;   // where the first one's first tap is staged
-  int32_t offset;  // of the output, elements from the tile's first pixel
+  int32_t offset;  // of the output, elements from the tile's first pixel, if the run exists
   int32_t row, column;
 
   FASTCONV_HOST_DEVICE QuadsRun() = default;
