@@ -204,6 +204,15 @@ def test_the_wheels_name_says_which_systems_it_is_for() -> None:
         assert newer, tag
 
 
+def test_the_libraries_want_no_newer_libm() -> None:
+    """Functions that glibc 2.29 and later have anew: one of them, and no wheel is for systems of 2.28 any longer, nor
+    says so."""
+    anew = {"exp", "exp2", "exp10", "log", "log2", "pow", "fmod", "hypot"}
+    for library in libraries():
+        wanted = re.findall(r" UND (\w+)@", readelf("--dyn-syms", library))
+        assert wanted and not anew & set(wanted), library.name
+
+
 def test_the_wheel_holds_both_libraries_and_nothing_of_the_tests() -> None:
     wheels = sorted((ROOT / "dist").glob("fastconv-*.whl"))
     if not wheels:

@@ -1,6 +1,7 @@
 #include "fastconv/planner/quads_family.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "fastconv/core/integers.h"
@@ -91,13 +92,16 @@ double cost_us(const QuadsConfig& config, const ConvProblem& problem, const Devi
   const double lone = std::ceil(units / warps) * (params.steps * of.lone_step + stored * of.lone_unit) +
                       staged * of.lone_staged + of.tile;
   const double clocks = params.sets() * params.steps * of.pack + tiles * std::max(busy, lone);
-  const double parts = std::ceil(double(params.w.rows) / params.tile_q);
+  const auto parts = static_cast<uint32_t>(ceil_div(params.w.rows, params.tile_q));
   const double row_bytes = double(params.tile_q) * element_size(problem.dtype);
   const double shared = parts > 1 && params.target.w == 1 ? kSharedLine * kLineBytes / row_bytes : 0;
   const double memory = (1 + shared) * compulsory_bytes(problem) / (kMemoryShare * kBytesPerUsPerSm * device.sm_count);
-  // Where both take as long, neither hides all of the other.
-  const double us = std::pow(std::pow(clocks / kTensorCyclesPerUs, 4) + std::pow(memory, 4), 0.25);
-  return kStartUs + us * (1 + kHalved * std::max(0., std::log2(parts) - 1)) * (problem.c == 1 ? kOneChannel : 1);
+  // Where both take as long, neither hides all of the other. NOTES: by roots, since pow is another one since
+  // glibc 2.29.
+  const double busiest = clocks / kTensorCyclesPerUs;
+  const double us = std::sqrt(std::sqrt(busiest * busiest * busiest * busiest + memory * memory * memory * memory));
+  const int halved = std::max(0, static_cast<int>(std::bit_width(parts - 1)) - 1);
+  return kStartUs + us * (1 + kHalved * halved) * (problem.c == 1 ? kOneChannel : 1);
 }
 
 // The cheapest tiling; none if plan.kernel is null.
