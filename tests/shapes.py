@@ -206,9 +206,10 @@ def cut(problem: Problem) -> Problem:
 _CHANNELS = [1, 2, 3, 4, 5, 7, 8, 9, 13, 16, 17, 31, 32, 33, 64, 67, 128, 209]
 
 
-# As kernels for Hopper meet NCHW: transposed while staged, or written anew as rows of pixels.
-THREE_STEPS = [(3, 3), (3, 4), (4, 3), (2, 5), (12, 1), (1, 9)]  # filters of nine to twelve taps, four a step
+# Filters of nine to twelve taps, four of which are a step.
+THREE_STEPS = [(3, 3), (3, 4), (4, 3), (2, 5), (12, 1), (1, 9)]
 
+# As kernels for Hopper meet NCHW: transposed while staged, or written anew as rows of pixels.
 NCHW = {
     "odd planes": Problem(3, 72, 9, 7, 136, 3, 3, padding=(1, 1)),
     "even planes": Problem(2, 64, 10, 14, 64, 3, 3, padding=(1, 1)),

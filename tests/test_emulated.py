@@ -358,22 +358,29 @@ def test_emulated_quads(
 
 
 @pytest.mark.parametrize("kernel", QUADS)
-@pytest.mark.parametrize(("k", "n", "sms"), [(64, 2, 1), (128, 1, 1), (160, 2, 1), (90, 1, 4), (24, 9, 1)])
+@pytest.mark.parametrize(
+    ("case", "problem", "sms"),
+    [
+        ("several sets", Problem(2, 3, 24, 48, 64, 3, 3, padding=(1, 1), bias=True), 1),
+        ("the last block lacks a set", Problem(4, 3, 8, 16, 160, 3, 3, padding=(1, 1), bias=True), 3),
+        ("three tiles", Problem(9, 3, 24, 48, 24, 3, 3, padding=(1, 1), bias=True), 1),
+    ],
+)
 @pytest.mark.parametrize("haste", [False, True])
-def test_quads_of_several_sets_and_tiles(kernel: native.Kernel, k: int, n: int, sms: int, haste: bool) -> None:
-    """Of a block; of the former also where the last block lacks one, of the latter each place thrice."""
-    problem = Problem(n, 3, 24, 48, k, 3, 3, padding=(1, 1), bias=True)
+def test_blocks_of_quads(kernel: native.Kernel, case: str, problem: Problem, sms: int, haste: bool) -> None:
+    """Each place of a tile is filled once more with the third."""
     dtype, _ = element_type(kernel, torch.float16)
     view = "channels_last" if kernel.name.endswith("nhwc") else "contiguous"
-    o = operands(problem, dtype, "cpu", k, (view,) * 3)
+    o = operands(problem, dtype, "cpu", 0, (view,) * 3)
     result = run(kernel, o, problem, sms, haste, view, "tf32")
     assert result is not None, "refused"
     found = re.search(r"grid (\d+) .* (\d+)x(\d+) pixels of (\d+) sets, walkers (\d+)", str(result.plan))
     assert found is not None, result.plan
     grid, rows, columns, sets, walkers = map(int, found.groups())
-    tiles = n * -(-24 // rows) * -(-48 // columns)
-    assert k <= 32 or sets > 1 or grid > walkers, result.plan
-    assert k > 32 or tiles >= 3 * walkers, result.plan
+    tiles = len(o.input) * -(-problem.h // rows) * -(-problem.w // columns)
+    lacking = 32 * sets * grid // walkers - problem.k
+    is_so = {"several sets": sets > 1, "the last block lacks a set": sets > 1 and lacking >= 32}
+    assert is_so.get(case, tiles >= 3 * walkers), result.plan
     reference.assert_right(result.value, expect_pass("fprop", o, problem), kernel.name, "tf32")
 
 

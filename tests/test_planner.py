@@ -544,7 +544,7 @@ def test_float32_images_of_few_channels_have_kernels_of_their_own(images: int, p
         kernel = native.make_plan(problem, GPUS[arch]).kernel
         kinds = {"ieee": "3_parts|2_halves", "bf16x3": "2_parts", "tf32": "2_parts|1_half"}[precision]
         quads = "|quads_fprop_tf32_n(chw|hwc)" if precision == "tf32" and pass_ == "fprop" else ""
-        found = re.fullmatch(rf"stem_{pass_}_({kinds})_(32|64){quads}", kernel)  # of 49 taps
+        found = re.fullmatch(rf"stem_{pass_}_({kinds})_(32|64){quads}", kernel)
         assert (found is not None) == (arch >= 80), (arch, precision, kernel)
 
 

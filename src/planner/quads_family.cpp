@@ -30,10 +30,10 @@ constexpr Clocks kTf32KeptClocks{25, 59, 0.84, 200, 220, 0.80, 1174, 700};
 constexpr double kOneChannel = 1.2;
 constexpr double kStartUs = 2.5;       // and end
 constexpr double kMemoryShare = 1.12;  // of what is stored the second-level cache keeps some
-// Tiles beside each other share lines of memory where pixels lie side by side; and more than two in a row were slower,
-// by so much for each time that they are halved.
-constexpr double kSharedLine = 0.08, kHalved = 0.03;
-constexpr double kLineBytes = 128;
+// Of a row of a tile that has others beside it, where pixels lie side by side: as if there were more, for lines of
+// memory that two tiles share.
+constexpr double kSharedBytes = 10.24;
+constexpr double kHalved = 0.03;       // more than two tiles in a row were slower, each time that they are halved
 constexpr int64_t kLeastColumns = 24;  // of a tile that has others beside it
 constexpr int64_t kMostPixels = 4096;  // of a tile with its halo
 
@@ -69,10 +69,6 @@ bool whole_runs(const QuadsConfig& config, const ConvProblem& problem, const Sid
 
 int32_t smem_of(const QuadsParams& params) { return params.table_at + params.steps * kQuadsStepTaps * 4; }
 
-int32_t threads_of(const QuadsConfig& config, const ConvProblem& problem) {
-  return quads_threads(config.steps, problem.dtype == DType::kFloat32);
-}
-
 // Blocks of a multiprocessor.
 int64_t resident_blocks(const QuadsParams& params, const DeviceSpec& device, int64_t at_most) {
   return std::min((device.smem_optin_bytes + kReservedSmemBytes) / (smem_of(params) + kReservedSmemBytes), at_most);
@@ -94,7 +90,7 @@ double cost_us(const QuadsConfig& config, const ConvProblem& problem, const Devi
   const double clocks = params.sets() * params.steps * of.pack + tiles * std::max(busy, lone);
   const auto parts = static_cast<uint32_t>(ceil_div(params.w.rows, params.tile_q));
   const double row_bytes = double(params.tile_q) * element_size(problem.dtype);
-  const double shared = parts > 1 && params.target.w == 1 ? kSharedLine * kLineBytes / row_bytes : 0;
+  const double shared = parts > 1 && params.target.w == 1 ? kSharedBytes / row_bytes : 0;
   const double memory = (1 + shared) * compulsory_bytes(problem) / (kMemoryShare * kBytesPerUsPerSm * device.sm_count);
   // Where both take as long, neither hides all of the other. NOTES: by roots, since pow is another one since
   // glibc 2.29.
@@ -107,7 +103,7 @@ double cost_us(const QuadsConfig& config, const ConvProblem& problem, const Devi
 // The cheapest tiling; none if plan.kernel is null.
 Plan cheapest(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
   const ConvMap map = make_conv_map(problem, false);
-  const int32_t most_threads = threads_of(entry.quads, problem);
+  const int32_t most_threads = quads_threads(entry.quads.steps, problem.dtype == DType::kFloat32);
   const int64_t sets = sets_of(problem), steps = ceil_div(problem.r * problem.s, int64_t{kQuadsStepTaps});
   Plan best;
   for (int64_t parts = 1; parts <= map.w.rows; parts *= 2) {

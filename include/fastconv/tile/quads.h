@@ -76,7 +76,7 @@ struct alignas(16) QuadsRun {
   int32_t offset;  // of the output, elements from the tile's first pixel, if the run exists
   int32_t row, column;
 
-  FASTCONV_HOST_DEVICE QuadsRun() = default;
+  QuadsRun() = default;
   FASTCONV_HOST_DEVICE QuadsRun(const QuadsParams& params, int32_t index) {
     params.by_tile_q.divmod(index * params.run, row, column);
     const int32_t staged = row < params.tile_p ? row : params.tile_p - 1;
