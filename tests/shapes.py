@@ -481,3 +481,15 @@ def operands(
         tensor((problem.k,), dtype, device, 4 * seed + 2) if problem.bias else None,
         tensor(problem.output_size, dtype, device, 4 * seed + 3, views[2]),
     )
+
+
+def precision_of(kernel: str) -> str:
+    """Of kernels for images of few channels."""
+    return "ieee" if "2_halves" in kernel or "3_parts" in kernel else "bf16x3" if "2_parts" in kernel else "tf32"
+
+
+def least_products(kernel: str, channels: int) -> int:
+    """Of a sum that such a kernel takes."""
+    if "2_halves" in kernel:
+        return 64 if channels == 1 else 24
+    return 8 if precision_of(kernel) == "ieee" else 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from itertools import product
 from typing import Any, NamedTuple
@@ -13,7 +14,15 @@ from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 import _fastconv_native as native
-from shapes import THREE_STEPS, depthwise_problems, group_widths, patch_embeddings, takes_pixels
+from shapes import (
+    THREE_STEPS,
+    depthwise_problems,
+    group_widths,
+    least_products,
+    patch_embeddings,
+    precision_of,
+    takes_pixels,
+)
 
 Products = npt.NDArray[np.int64]  # a row each: offsets of source, filter and target
 PAIR = st.tuples(st.integers(1, 4), st.integers(1, 4))
@@ -193,10 +202,10 @@ STEM_KERNELS = [kernel for kernel in native.kernel_table() if kernel.name.starts
 
 @st.composite
 def images_of_few_channels(draw: st.DrawFn, kernel: native.Kernel) -> tuple[Convolution, int]:
-    """And the bytes whose multiples tensors begin at. Two halves want sums of 24 products and more."""
-    halves = "2_halves" in kernel.name
-    channels, image = draw(st.integers(1, 4)), st.integers(8 if halves else 1, 20)
-    filter_ = st.sampled_from([3, 4, 7] if halves else [1, 2, 3, 4, 7])
+    """And the bytes whose multiples tensors begin at."""
+    channels = draw(st.integers(1, 4))
+    many = least_products(kernel.name, 1) > 8
+    image, filter_ = st.integers(8 if many else 1, 20), st.sampled_from([3, 4, 7] if many else [1, 2, 3, 4, 7])
     taps = st.sampled_from(THREE_STEPS) if "3_steps" in kernel.name else st.tuples(filter_, filter_)
     conv = Convolution(
         input=(draw(st.integers(1, 3)), channels, draw(image), draw(image)),
@@ -229,7 +238,7 @@ def test_images_of_few_channels_form_every_product_once(
         channels_last=channels_last,
         align=align,
         dtype="float32",
-        precision="bf16x3" if "parts" in kernel.name else dtype_of(kernel)["precision"],
+        precision=precision_of(kernel.name),
     )
     why_not = kernel.why_not(problem, HOPPER)
     assume(why_not is None or "few products" not in why_not)
@@ -252,14 +261,15 @@ def test_quads_form_every_product_once(
     data: st.DataObject, channels_last: bool, tiling: tuple[int, int, int, int] | None, kernel: native.Kernel
 ) -> None:
     conv, align = data.draw(images_of_few_channels(kernel))
-    tf32 = "tf32" in kernel.name
+    floats = re.search("tf32|2_parts|2_halves", kernel.name) is not None
     problem = native.ConvProblem(
         *conv,
         channels_last=channels_last,
-        align=align if tf32 else align // 2,
-        dtype="float32" if tf32 else "float16",
-        precision="tf32",
+        align=align if floats else align // 2,
+        dtype="float32" if floats else "float16",
+        precision=precision_of(kernel.name),
     )
+    assume(math.prod(conv.weight[1:]) >= least_products(kernel.name, conv.weight[1]))
     assert kernel.why_not(problem, HOPPER) is None
     products = native.quads_products(problem, kernel, HOPPER, tiling)
     assert are_same(products, products_by_definition(conv, problem, "fprop"))

@@ -543,7 +543,8 @@ def test_float32_images_of_few_channels_have_kernels_of_their_own(images: int, p
         problem = native_problem(stem, pass_, dtype="float32", precision=precision, channels_last=channels_last)
         kernel = native.make_plan(problem, GPUS[arch]).kernel
         kinds = {"ieee": "3_parts|2_halves", "bf16x3": "2_parts", "tf32": "2_parts|1_half"}[precision]
-        quads = "|quads_fprop_tf32_n(chw|hwc)" if precision == "tf32" and pass_ == "fprop" else ""
+        quads = {"ieee": "2_halves", "bf16x3": "2_parts", "tf32": "tf32"}[precision]
+        quads = rf"|quads_fprop_{quads}_n(chw|hwc)" if pass_ == "fprop" else ""
         found = re.fullmatch(rf"stem_{pass_}_({kinds})_(32|64){quads}", kernel)
         assert (found is not None) == (arch >= 80), (arch, precision, kernel)
 
@@ -608,7 +609,7 @@ def test_sums_of_few_products_are_not_of_two_parts(channels_last: bool) -> None:
         ("vgg_first", "dgrad", "fp16", "nchw", "halo_dgrad_512x16x3_c32_transposed .*"),
         ("vgg_first", "wgrad", "tf32", "nchw", "stem_wgrad_2_parts_64 .* 3x112 pixels"),
         ("mobilenet", "wgrad", "ieee", "nhwc", "stem_wgrad_2_halves_32 .* 8x56 pixels"),
-        ("latent", "fprop", "ieee", "nchw", "stem_fprop_2_halves_64 .* 22x32 pixels"),
+        ("latent", "fprop", "ieee", "nchw", "quads_fprop_2_halves_nchw .* 5x64 pixels of 2 sets"),
         ("stage3_3x3s2_g32", "wgrad", "fp16", "nhwc", "depthwise_diagonal_wgrad_3s2_groups_of_16_tma "),
         ("stage4_3x3_g32", "dgrad", "fp16", "nhwc", "halo_dgrad_512x64_c32_tma_krsc "),
     ],
@@ -852,19 +853,21 @@ def test_hopper_folds_the_strides_of_stems(name: str, channels_last: bool) -> No
 def test_images_of_few_channels_are_staged_as_quads(name: str, channels_last: bool) -> None:
     """And their filters of nine taps kept in registers."""
     problem = {it.name: it for it in load_suite("few_channels").problems}[name]
-    for dtype, arch in itertools.product(["float16", "bfloat16", "float32"], [80, 90]):
+    modes = [("float16", "ieee"), ("bfloat16", "ieee"), ("float32", "tf32"), ("float32", "bf16x3")]
+    for (dtype, precision), arch in itertools.product(modes, [80, 90]):
         asked = native.ConvProblem(
             problem.input,
             problem.weight,
             *problem.conv_args,
             dtype=dtype,
-            precision="tf32",
+            precision=precision,
             channels_last=channels_last,
             align=128,
         )
         kernel = native.make_plan(asked, GPUS[arch]).kernel
-        kind = ("tf32_" if dtype == "float32" else "") + ("" if name == "stem_b1" else "3_steps_")
-        assert kernel == f"quads_fprop_{kind}{'nhwc' if channels_last else 'nchw'}", (dtype, arch, kernel)
+        kind = {"tf32": "(tf32|2_parts)_", "bf16x3": "2_parts_"}.get(precision, "")
+        kind += "" if name == "stem_b1" else "3_steps_"
+        assert re.fullmatch(f"quads_fprop_{kind}n{'hwc' if channels_last else 'chw'}", kernel), (dtype, arch, kernel)
 
 
 @pytest.mark.parametrize("channels_last", [False, True])

@@ -7,7 +7,9 @@
 #include "fastconv/core/integers.h"
 #include "fastconv/planner/cost_model.h"
 #include "fastconv/planner/extent.h"
+#include "fastconv/planner/scaled.h"
 #include "fastconv/planner/sides.h"
+#include "fastconv/tile/stem_config.h"
 
 namespace fastconv {
 namespace {
@@ -21,11 +23,14 @@ struct Clocks {
   double pack;                               // of a step of a set's filter
 };
 // Fitted to tilings of images of few channels, as measured on an H200: of any number of steps, and of three that warps
-// keep, whose sum alone is known.
+// keep, whose sum alone is known. Of parts by the difference to TF32.
 constexpr Clocks kHalfClocks{31, 39, 0.64, 32, 1324, 0.62, 1425, 149};
 constexpr Clocks kHalfKeptClocks{15, 36, 0.46, 150, 200, 0.72, 1457, 342};
 constexpr Clocks kTf32Clocks{50, 69, 0.71, 118, 2236, 0.81, 558, 192};
 constexpr Clocks kTf32KeptClocks{25, 59, 0.84, 200, 220, 0.80, 1174, 700};
+constexpr Clocks kPartsClocks{54, 73, 0.75, 126, 2300, 0.85, 600, 210};
+constexpr Clocks kPartsKeptClocks{23, 59, 0.88, 200, 220, 0.84, 1174, 800};
+constexpr Clocks kScaledClocks{70, 75, 0.80, 140, 2300, 0.90, 1400, 350};
 // Of one channel, depthwise filters take as long, and do not round; what they are expected to take is more.
 constexpr double kOneChannel = 1.2;
 constexpr double kStartUs = 2.5;       // and end
@@ -37,9 +42,25 @@ constexpr double kHalved = 0.03;       // more than two tiles in a row were slow
 constexpr int64_t kLeastColumns = 24;  // of a tile that has others beside it
 constexpr int64_t kMostPixels = 4096;  // of a tile with its halo
 
-const Clocks& clocks_of(const QuadsConfig& config, DType dtype) {
-  if (dtype == DType::kFloat32) return config.steps > 0 ? kTf32KeptClocks : kTf32Clocks;
-  return config.steps > 0 ? kHalfKeptClocks : kHalfClocks;
+const Clocks& clocks_of(const QuadsConfig& config) {
+  switch (config.operands) {
+    case QuadsOperands::kTf32: return config.steps > 0 ? kTf32KeptClocks : kTf32Clocks;
+    case QuadsOperands::kParts: return config.steps > 0 ? kPartsKeptClocks : kPartsClocks;
+    case QuadsOperands::kScaledParts: return kScaledClocks;
+    default: return config.steps > 0 ? kHalfKeptClocks : kHalfClocks;
+  }
+}
+
+int32_t filter_bytes(const ConvProblem& problem) {
+  const int64_t elements = problem.c * problem.r * problem.s;
+  const Strides& stride = problem.w_strides;
+  const int64_t last = (problem.c - 1) * stride.c + (problem.r - 1) * stride.h + (problem.s - 1) * stride.w;
+  const bool whole = last + 1 == elements && (problem.k == 1 || stride.n == elements);
+  return whole ? static_cast<int32_t>(elements * element_size(problem.dtype)) : 0;
+}
+
+int32_t range_bytes(const QuadsConfig& config) {
+  return config.operands == QuadsOperands::kScaledParts ? kStemRangeBytes : 0;
 }
 
 int64_t sets_of(const ConvProblem& problem) { return ceil_div(problem.k, int64_t{kQuadsUnit}); }
@@ -67,11 +88,13 @@ bool whole_runs(const QuadsConfig& config, const ConvProblem& problem, const Sid
          (inner ? keeps_multiples(side.stride.w, side.w, run) : keeps_multiples(side.stride.c, side.c, run));
 }
 
-int32_t smem_of(const QuadsParams& params) { return params.table_at + params.steps * kQuadsStepTaps * 4; }
+int32_t smem_of(const QuadsConfig& config, const QuadsParams& params) {
+  return params.filter_range_at + range_bytes(config);
+}
 
 // Blocks of a multiprocessor.
-int64_t resident_blocks(const QuadsParams& params, const DeviceSpec& device, int64_t at_most) {
-  return std::min((device.smem_optin_bytes + kReservedSmemBytes) / (smem_of(params) + kReservedSmemBytes), at_most);
+int64_t resident_blocks(int32_t smem, const DeviceSpec& device, int64_t at_most) {
+  return std::min((device.smem_optin_bytes + kReservedSmemBytes) / (smem + kReservedSmemBytes), at_most);
 }
 
 double cost_us(const QuadsConfig& config, const ConvProblem& problem, const DeviceSpec& device,
@@ -80,7 +103,7 @@ double cost_us(const QuadsConfig& config, const ConvProblem& problem, const Devi
   const double at_once = std::ceil(blocks / device.sm_count);  // of the busiest multiprocessor
   const double tiles = std::ceil(double(params.tiles) / params.walkers);
   const double units = std::ceil(double(params.tile_p) * params.tile_q / kQuadsUnit) * params.sets();
-  const Clocks& of = clocks_of(config, problem.dtype);
+  const Clocks& of = clocks_of(config);
   const double staged = double(params.units) * params.channels;
   // What is stored by elements takes as many accesses; not measured.
   const double stored = params.whole_runs ? 1 : config.channels_inner ? kQuadsFilters : params.run;
@@ -100,10 +123,22 @@ double cost_us(const QuadsConfig& config, const ConvProblem& problem, const Devi
   return kStartUs + us * (1 + kHalved * halved) * (problem.c == 1 ? kOneChannel : 1);
 }
 
+const char* precision_why_not(QuadsOperands operands, const ConvProblem& problem) {
+  switch (operands) {
+    case QuadsOperands::kHalf: return nullptr;
+    case QuadsOperands::kTf32: return problem.precision == Precision::kTf32 ? nullptr : "rounds operands to TF32";
+    case QuadsOperands::kParts:
+      return problem.precision != Precision::kIeee ? nullptr : "has fewer parts of a value than all of its bits take";
+    case QuadsOperands::kScaledParts: return tile_scaled_why_not(2, problem);
+    case QuadsOperands::kFloats: break;
+  }
+  return "is for tiles that one scale does not fit";
+}
+
 // The cheapest tiling; none if plan.kernel is null.
 Plan cheapest(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
   const ConvMap map = make_conv_map(problem, false);
-  const int32_t most_threads = quads_threads(entry.quads.steps, problem.dtype == DType::kFloat32);
+  const int32_t most_threads = quads_threads(entry.quads.operands, entry.quads.steps);
   const int64_t sets = sets_of(problem), steps = ceil_div(problem.r * problem.s, int64_t{kQuadsStepTaps});
   Plan best;
   for (int64_t parts = 1; parts <= map.w.rows; parts *= 2) {
@@ -126,12 +161,13 @@ Plan cheapest(const KernelEntry& entry, const ConvProblem& problem, const Device
           const int64_t set_blocks = ceil_div(sets, some);
           if (tiles * set_blocks > INT32_MAX / 2) continue;
           QuadsParams params = quads_params(entry.quads, problem, tiling);
+          const int32_t smem = smem_of(entry.quads, params);
           if (params.units > quads_staged(params.words != QuadsWords::kNone) * threads ||
-              smem_of(params) > device.smem_optin_bytes) {
+              smem > device.smem_optin_bytes) {
             continue;
           }
           // As many blocks as multiprocessors hold, each with as many tiles or one less.
-          const int64_t resident = resident_blocks(params, device, most_threads / threads);
+          const int64_t resident = resident_blocks(smem, device, most_threads / threads);
           const int64_t wanted = std::max<int64_t>(1, resident * device.sm_count / set_blocks);
           const int64_t walkers = tiles > 0 ? ceil_div(tiles, ceil_div(tiles, std::min(wanted, tiles))) : 1;
           params.walkers = tiling.walkers = static_cast<int32_t>(walkers);
@@ -140,7 +176,7 @@ Plan cheapest(const KernelEntry& entry, const ConvProblem& problem, const Device
           best.kernel = &entry;
           best.grid = tiles > 0 ? walkers * set_blocks : 0;
           best.block_threads = threads;
-          best.smem_bytes = smem_of(params);
+          best.smem_bytes = smem;
           best.quads = tiling;
           best.cost_us = cost;
         }
@@ -162,7 +198,7 @@ QuadsParams quads_params(const QuadsConfig& config, const ConvProblem& problem, 
   params.taps = static_cast<int32_t>(problem.r * problem.s);
   params.steps = ceil_div(params.taps, kQuadsStepTaps);
   params.tile_p = tiling.tile_p, params.tile_q = tiling.tile_q;
-  params.quad_bytes = static_cast<int32_t>(kQuadChannels * element_size(problem.dtype));
+  params.quad_bytes = quad_bytes(config.operands);
   params.words = words_of(problem, from);
   const bool words = params.words != QuadsWords::kNone;
   params.unit_pixels = words ? kQuadsWordBytes / static_cast<int32_t>(element_size(problem.dtype)) : 1;
@@ -172,6 +208,7 @@ QuadsParams quads_params(const QuadsConfig& config, const ConvProblem& problem, 
   const int32_t units_w = params.halo_w / params.unit_pixels;
   params.units = static_cast<int32_t>(source_extent(map.h, tiling.tile_p)) * units_w;
   params.word_step = params.words == QuadsWords::kInner ? params.unit_pixels : static_cast<int32_t>(from.stride.c);
+  params.filter_bytes = filter_bytes(problem);
   params.run = static_cast<int32_t>(run_of(problem));
   params.whole_runs = whole_runs(config, problem, to);
   const int64_t tiles_h = ceil_div(map.h.rows, tiling.tile_p), tiles_w = ceil_div(map.w.rows, tiling.tile_q);
@@ -180,19 +217,21 @@ QuadsParams quads_params(const QuadsConfig& config, const ConvProblem& problem, 
   params.by_tile_q = FastDivmod(tiling.tile_q), params.by_units_w = FastDivmod(units_w);
   params.by_taps_w = FastDivmod(problem.s), params.by_steps = FastDivmod(params.steps);
   params.by_sets = FastDivmod(tiling.sets), params.by_set_blocks = FastDivmod(ceil_div(sets_of(problem), tiling.sets));
-  params.stage_bytes = round_up(params.units * params.unit_pixels * params.quad_bytes, 16);
+  params.range_at = round_up(params.units * params.unit_pixels * params.quad_bytes, 16);
+  params.stage_bytes = params.range_at + range_bytes(config);
   params.filter_at = 2 * params.stage_bytes;
   params.runs_at = params.filter_at + tiling.sets * params.steps * params.step_bytes();
   params.zeros_at = params.runs_at + params.runs() * static_cast<int32_t>(sizeof(QuadsRun));
   params.bias_at = params.zeros_at + 16;
   params.table_at = params.bias_at + tiling.sets * kQuadsUnit * 4;
+  params.filter_range_at = params.table_at + params.steps * kQuadsStepTaps * 4;
   return params;
 }
 
 const char* quads_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
   if (device.arch < 80) return "needs compute capability 8.0 or newer";
   if (!(entry.dtypes & dtype_bit(problem.dtype))) return "is not compiled for this dtype";
-  if (problem.dtype == DType::kFloat32 && problem.precision != Precision::kTf32) return "rounds operands to TF32";
+  if (const char* reason = precision_why_not(entry.quads.operands, problem)) return reason;
   if (problem.groups != 1 || problem.c < 1 || problem.c > kQuadChannels || problem.k < 1) {
     return "is for images of 1 to 4 channels, in one group";
   }

@@ -66,6 +66,16 @@ const char* scaled_parts_why_not(int parts, const ConvProblem& problem) {
   return nullptr;
 }
 
+const char* tile_scaled_why_not(int parts, const ConvProblem& problem) {
+  constexpr int64_t kLeastGreyProducts = 64;
+  if (const char* reason = scaled_parts_why_not(parts, problem)) return reason;
+  // Digits, masks: where most products are zero, sums have too few roundings to hide the bit that two parts lack.
+  if (problem.c == 1 && parts == 2 && products_of_a_sum(problem) < kLeastGreyProducts) {
+    return "is less exact than sums of few products of images of one channel, which are often mostly zeros";
+  }
+  return nullptr;
+}
+
 const char* scaled_why_not(const KernelEntry& entry, const ConvProblem& problem) {
   if (const char* reason = scaled_parts_why_not(operand_parts(entry), problem)) return reason;
   const auto [first, second] = read_tensors(problem);

@@ -15,7 +15,6 @@ namespace fastconv {
 namespace {
 
 constexpr int64_t kMostChannels = 4;
-constexpr int64_t kLeastGreyProducts = 64;
 
 // Clocks, estimated from counted instructions; a multiprocessor's four parts go on at the same time.
 constexpr double kWarpsAtOnce = 4;
@@ -271,11 +270,7 @@ const char* why_not(const KernelEntry& entry, const ConvProblem& problem, const 
     return "is for images of 1 to 4 channels, in one group";
   }
   if (entry.stem.is_scaled()) {
-    if (const char* reason = scaled_parts_why_not(entry.stem.parts, problem)) return reason;
-    // Digits, masks: where most products are zero, sums have too few roundings to hide the bit that two parts lack.
-    if (problem.c == 1 && entry.stem.parts == 2 && products_of_a_sum(problem) < kLeastGreyProducts) {
-      return "is less exact than sums of few products of images of one channel, which are often mostly zeros";
-    }
+    if (const char* reason = tile_scaled_why_not(entry.stem.parts, problem)) return reason;
   } else if (problem.precision == Precision::kIeee && entry.stem.parts < kMaxSplitParts) {
     return "has fewer parts of a value than all of its bits take";
   }

@@ -1,5 +1,4 @@
-// Output of convolutions of images of one to four channels, of 16 bits or rounded to TF32; see tile/quads.h. Sums are
-// float32.
+// Output of convolutions of images of one to four channels; see tile/quads.h. Sums are float32.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +10,10 @@
 #include "fastconv/ptx/shared_memory.cuh"
 #include "fastconv/tile/element.cuh"
 #include "fastconv/tile/kept.cuh"
+#include "fastconv/tile/mainloop_stem.cuh"
 #include "fastconv/tile/quads.h"
 #include "fastconv/tile/split.h"
+#include "fastconv/tile/stem_range.cuh"
 
 namespace fastconv {
 
@@ -24,24 +25,41 @@ struct QuadsBuffers {
   T* y;
 };
 
-// Of an element. A quad is so many products' share of a lane, two registers each.
 template <typename T>
 using QuadsBits = std::conditional_t<sizeof(T) == 2, uint16_t, uint32_t>;
 template <typename T>
-inline constexpr int kQuadProducts = sizeof(T) / 2;
-template <typename T>
 inline constexpr int32_t kQuadsRunOf = 16 / sizeof(T);
 
-// Four channels in registers as products take them.
-template <typename T>
-__device__ __forceinline__ void put_together(const uint32_t (&channels)[kQuadChannels],
-                                             uint32_t (&quad)[2 * kQuadProducts<T>]) {
+// A quad in registers: both of a product's, or those of two, of channels (TF32) or parts, one after the other.
+template <QuadsOperands kOperands>
+inline constexpr int kQuadWords = quad_bytes(kOperands) / 4;
+template <QuadsOperands kOperands>
+inline constexpr int kQuadPairs = kQuadWords<kOperands> / 2;
+
+// Of four channels, as products take them; `scale`: of kScaledParts, or 0 if they remain float32.
+template <QuadsOperands kOperands>
+__device__ __forceinline__ void put_together(const uint32_t (&channels)[kQuadChannels], float scale,
+                                             uint32_t (&quad)[kQuadWords<kOperands>]) {
+  if constexpr (kOperands == QuadsOperands::kHalf) {
+    quad[0] = channels[0] | channels[1] << 16, quad[1] = channels[2] | channels[3] << 16;
+  } else if constexpr (kOperands == QuadsOperands::kParts || kOperands == QuadsOperands::kScaledParts) {
+    if (kOperands == QuadsOperands::kScaledParts && scale == 0) {
+      return put_together<QuadsOperands::kFloats>(channels, scale, quad);
+    }
+    float values[kQuadChannels];
 #pragma unroll
-  for (int i = 0; i < 2 * kQuadProducts<T>; ++i) {
-    if constexpr (sizeof(T) == 2) {
-      quad[i] = channels[2 * i] | channels[2 * i + 1] << 16;
-    } else {
-      quad[i] = to_tf32(__uint_as_float(channels[i]));
+    for (int c = 0; c < kQuadChannels; ++c) values[c] = __uint_as_float(channels[c]);
+    auto parts = parts_of<kOperands == QuadsOperands::kParts ? Operand::kBf16 : Operand::kFp16>(values, scale);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      uint32_t part[2];
+      parts.take(i, 2, part);
+      quad[2 * i] = part[0], quad[2 * i + 1] = part[1];
+    }
+  } else {
+#pragma unroll
+    for (int c = 0; c < kQuadChannels; ++c) {
+      quad[c] = kOperands == QuadsOperands::kTf32 ? to_tf32(__uint_as_float(channels[c])) : channels[c];
     }
   }
 }
@@ -56,17 +74,30 @@ class StagedQuads {
   }
 
   // Put together when all are there.
-  __device__ __forceinline__ void store(const QuadsParams& params, uint32_t smem) const {
+  template <QuadsOperands kOperands>
+  __device__ __forceinline__ void store(const QuadsParams& params, uint32_t smem, float scale = 1) const {
     if (params.words == QuadsWords::kNone) {
-      store<1, 1>(params, smem);
+      store<kOperands, 1, 1>(params, smem, scale);
     } else if (params.words == QuadsWords::kPlanes) {
-      store<kWord, 1, kWord>(params, smem);
+      store<kOperands, kWord, 1, kWord>(params, smem, scale);
     } else {
       switch (params.channels) {
-        case 2: return store<kWord, 2>(params, smem);
-        case 3: return store<kWord, 3>(params, smem);
-        default: return store<kWord, 4>(params, smem);
+        case 2: return store<kOperands, kWord, 2>(params, smem, scale);
+        case 3: return store<kOperands, kWord, 3>(params, smem, scale);
+        default: return store<kOperands, kWord, 4>(params, smem, scale);
       }
+    }
+  }
+
+  // f(four), of float32: neighbours of a row, or a pixel's channels; zeros where there are none.
+  template <typename F>
+  __device__ __forceinline__ void for_fours(const QuadsParams& params, F&& f) const {
+    const int32_t fours = params.words == QuadsWords::kNone ? 1 : kWord * kQuadChannels / 4;  // of a unit
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (i / fours * static_cast<int32_t>(blockDim.x) >= params.units) return;
+      f({__uint_as_float(words_[4 * i]), __uint_as_float(words_[4 * i + 1]), __uint_as_float(words_[4 * i + 2]),
+         __uint_as_float(words_[4 * i + 3])});
     }
   }
 
@@ -104,19 +135,20 @@ class StagedQuads {
   }
 
   // Units of so many pixels, the elements of which lie so far apart in registers: pixels', and a pixel's channels'.
-  template <int kPixels, int kPixelStep, int kChannelStep = 1>
-  __device__ __forceinline__ void store(const QuadsParams& params, uint32_t smem) const {
+  template <QuadsOperands kOperands, int kPixels, int kPixelStep, int kChannelStep = 1>
+  __device__ __forceinline__ void store(const QuadsParams& params, uint32_t smem, float scale) const {
     constexpr bool kWords = kPixels > 1;
+    constexpr int kQuad = kQuadWords<kOperands>;
     // Where a pixel's channels lie side by side, it has as many as there are from one pixel to the next.
     constexpr int kChannels = kWords && kChannelStep == 1 ? kPixelStep : kQuadChannels;
 #pragma unroll
     for (int i = 0; i < quads_staged(kWords); ++i) {
       const auto unit = static_cast<int32_t>(threadIdx.x + i * blockDim.x);
       if (unit >= params.units) return;
-      uint32_t quads[kPixels * 2 * kQuadProducts<T>];
+      uint32_t quads[kPixels * kQuad];
 #pragma unroll
       for (int pixel = 0; pixel < kPixels; ++pixel) {
-        uint32_t channels[kQuadChannels] = {}, quad[2 * kQuadProducts<T>];
+        uint32_t channels[kQuadChannels] = {}, quad[kQuad];
 #pragma unroll
         for (int c = 0; c < kChannels; ++c) {
           const int element = i * kQuadChannels * kPixels + pixel * kPixelStep + c * kChannelStep;
@@ -126,9 +158,9 @@ class StagedQuads {
             channels[c] = words_[element];
           }
         }
-        put_together<T>(channels, quad);
+        put_together<kOperands>(channels, scale, quad);
 #pragma unroll
-        for (int k = 0; k < 2 * kQuadProducts<T>; ++k) quads[pixel * 2 * kQuadProducts<T> + k] = quad[k];
+        for (int k = 0; k < kQuad; ++k) quads[pixel * kQuad + k] = quad[k];
       }
       constexpr int kBytes = sizeof(quads);
       if constexpr (kBytes == 8) {
@@ -146,11 +178,11 @@ class StagedQuads {
   uint32_t words_[4 * kQuadChannels];
 };
 
-// What a block has in shared memory beside tiles.
-template <typename T, bool kChannelsInner>
-__device__ __forceinline__ void prepare_quads(const QuadsParams& params, const T* w, const T* bias, int32_t first_set,
+// What a block has in shared memory beside tiles and filters.
+template <typename T>
+__device__ __forceinline__ void prepare_quads(const QuadsParams& params, const T* bias, int32_t first_set,
                                               uint32_t smem) {
-  const auto thread = static_cast<int32_t>(threadIdx.x), threads = static_cast<int32_t>(blockDim.x), lane = thread % 32;
+  const auto thread = static_cast<int32_t>(threadIdx.x), threads = static_cast<int32_t>(blockDim.x);
   for (int32_t i = thread; i < params.steps * kQuadsStepTaps; i += threads) {
     ptx::store_shared4(smem + params.table_at + i * 4, quads_tap(params, i));
   }
@@ -166,34 +198,97 @@ __device__ __forceinline__ void prepare_quads(const QuadsParams& params, const T
     const float value = bias != nullptr && filter < params.filters ? widen(bias[filter]) : 0;
     ptx::store_shared4(smem + params.bias_at + i * 4, __float_as_uint(value));
   }
-#pragma unroll 2
-  for (int32_t i = thread / 32; i < params.sets() * params.steps * 2; i += threads / 32) {
-    int32_t set, step, r, s;
-    params.by_steps.divmod(i / 2, set, step);
-    const int32_t tap = step * kQuadsStepTaps + lane % 4;
-    params.by_taps_w.divmod(tap, r, s);
-    const auto* from = reinterpret_cast<const QuadsBits<T>*>(w) + (r * params.filter.h + s * params.filter.w);
-    uint32_t quads[2][2 * kQuadProducts<T>];
-#pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      const int32_t filter = (first_set + set) * kQuadsUnit + quads_filter(kChannelsInner, lane, i % 2 * 2 + j);
-      uint32_t values[kQuadChannels];
-#pragma unroll
-      for (int c = 0; c < kQuadChannels; ++c) {
-        const bool exists = tap < params.taps && filter < params.filters && c < params.channels;
-        values[c] = exists ? from[filter * params.filter.n + c * params.filter.c] : 0;
-      }
-      put_together<T>(values, quads[j]);
+}
+
+// A block's filters on their way to shared memory: a lane's share is two rows of a block of 16 and a tap of a step.
+template <typename T, bool kChannelsInner>
+struct QuadsPacking {
+  const QuadsParams& params;
+  const T* w;
+  int32_t first_set;
+  uint32_t smem;
+
+  // All at once, where lanes would wait for each of their shares.
+  __device__ __forceinline__ void prefetch() const {
+    constexpr int32_t kLine = 128;
+    const int32_t first = first_set * kQuadsUnit, filters = min(params.sets() * kQuadsUnit, params.filters - first);
+    const auto* from = reinterpret_cast<const char*>(w) + int64_t{first} * params.filter_bytes;
+    const auto step = static_cast<int32_t>(blockDim.x) * kLine;
+    for (auto i = static_cast<int32_t>(threadIdx.x) * kLine; i < filters * params.filter_bytes; i += step) {
+      ptx::prefetch(from + i);
     }
+  }
+
+  // f(a quad's channels as float32), of each; looks at them before they are put together.
+  template <QuadsOperands kOperands, typename F>
+  __device__ __forceinline__ void pack(F&& f) const {
+    const auto lane = static_cast<int32_t>(threadIdx.x % 32), warps = static_cast<int32_t>(blockDim.x / 32);
+#pragma unroll 2
+    for (auto i = static_cast<int32_t>(threadIdx.x / 32); i < pieces(); i += warps) {
+      int32_t set, step, r, s;
+      params.by_steps.divmod(i / 2, set, step);
+      const int32_t tap = step * kQuadsStepTaps + lane % 4;
+      params.by_taps_w.divmod(tap, r, s);
+      const auto* from = reinterpret_cast<const QuadsBits<T>*>(w) + (r * params.filter.h + s * params.filter.w);
+      uint32_t quads[2][kQuadWords<kOperands>];
 #pragma unroll
-    for (int h = 0; h < kQuadProducts<T>; ++h) {
-      ptx::store_shared16(smem + params.filter_at + ((i / 2 * kQuadProducts<T> + h) * 2 + i % 2) * 512 + lane * 16,
+      for (int j = 0; j < 2; ++j) {
+        const int32_t filter = (first_set + set) * kQuadsUnit + quads_filter(kChannelsInner, lane, i % 2 * 2 + j);
+        uint32_t values[kQuadChannels];
+#pragma unroll
+        for (int c = 0; c < kQuadChannels; ++c) {
+          const bool exists = tap < params.taps && filter < params.filters && c < params.channels;
+          values[c] = exists ? from[filter * params.filter.n + c * params.filter.c] : 0;
+        }
+        f({__uint_as_float(values[0]), __uint_as_float(values[1]), __uint_as_float(values[2]),
+           __uint_as_float(values[3])});
+        put_together<kOperands>(values, 1, quads[j]);
+      }
+      store(i, lane, quads);
+    }
+  }
+  template <QuadsOperands kOperands>
+  __device__ __forceinline__ void pack() const {
+    pack<kOperands>([](const float (&)[kQuadChannels]) {});
+  }
+
+  // Of float32 values that a thread has packed, scaled parts; f as above.
+  template <typename F>
+  __device__ __forceinline__ void scale_packed(float scale, F&& f) const {
+    const auto lane = static_cast<int32_t>(threadIdx.x % 32), warps = static_cast<int32_t>(blockDim.x / 32);
+#pragma unroll 2
+    for (auto i = static_cast<int32_t>(threadIdx.x / 32); i < pieces(); i += warps) {
+      const uint4 pair[2] = {ptx::load_shared16(place<2>(i, 0, lane)), ptx::load_shared16(place<2>(i, 1, lane))};
+      const uint32_t values[2][kQuadChannels] = {{pair[0].x, pair[0].z, pair[1].x, pair[1].z},
+                                                 {pair[0].y, pair[0].w, pair[1].y, pair[1].w}};
+      uint32_t quads[2][kQuadChannels];
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        f({__uint_as_float(values[j][0]), __uint_as_float(values[j][1]), __uint_as_float(values[j][2]),
+           __uint_as_float(values[j][3])});
+        put_together<QuadsOperands::kScaledParts>(values[j], scale, quads[j]);
+      }
+      store(i, lane, quads);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ int32_t pieces() const { return params.sets() * params.steps * 2; }
+  template <int kPairs>
+  __device__ __forceinline__ uint32_t place(int32_t piece, int32_t pair, int32_t lane) const {
+    return smem + params.filter_at + ((piece / 2 * kPairs + pair) * 2 + piece % 2) * 512 + lane * 16;
+  }
+  template <int kWords>
+  __device__ __forceinline__ void store(int32_t piece, int32_t lane, const uint32_t (&quads)[2][kWords]) const {
+#pragma unroll
+    for (int h = 0; h < kWords / 2; ++h) {
+      ptx::store_shared16(place<kWords / 2>(piece, h, lane),
                           make_uint4(quads[0][2 * h], quads[1][2 * h], quads[0][2 * h + 1], quads[1][2 * h + 1]));
     }
   }
-}
+};
 
-// A lane's share of a set's filter, of a product's depth: of two blocks of rows.
+// A lane's share of a set's filter, of a step or, of two pairs of words, half of it: of two blocks of rows.
 struct QuadsFilter {
   static constexpr int32_t kBytes = 2 * 512;
   uint4 blocks[2];
@@ -252,6 +347,22 @@ struct QuadsUnit {
     return sum[row / 2][column / 2][row % 2 * 2 + column % 2];
   }
 
+  template <int kWords, typename FromOf>
+  __device__ __forceinline__ void load_quads(int32_t step, FromOf&& from_of, uint32_t (&quads)[kProducts][kWords]) {
+    uint32_t from[kProducts];
+    from_of(step, from);
+#pragma unroll
+    for (int t = 0; t < kProducts; ++t) {
+      if constexpr (kWords == 2) {
+        const uint2 v = ptx::load_shared8(from[t]);
+        quads[t][0] = v.x, quads[t][1] = v.y;
+      } else {
+        const uint4 v = ptx::load_shared16(from[t]);
+        quads[t][0] = v.x, quads[t][1] = v.y, quads[t][2] = v.z, quads[t][3] = v.w;
+      }
+    }
+  }
+
   // `bias`: of the set's filters.
   __device__ __forceinline__ void start(uint32_t bias, int32_t lane) {
 #pragma unroll
@@ -262,31 +373,150 @@ struct QuadsUnit {
     }
   }
 
-  // A step. `from`: where the lane's quad of its column of each product is; `filter_of` a product of the step.
-  template <typename FilterOf>
-  __device__ __forceinline__ void multiply(const uint32_t (&from)[kProducts], FilterOf&& filter_of) {
-    uint32_t quads[kProducts][2 * kQuadProducts<T>];
+  // All steps. from_of(step, from): where the lane's quad of its column of each product is; filter_of(step, pair).
+  template <QuadsOperands kOperands, int kSteps, typename FromOf, typename FilterOf>
+  __device__ __forceinline__ void multiply(int32_t steps, FromOf&& from_of, FilterOf&& filter_of) {
+    constexpr bool kParts = kOperands == QuadsOperands::kParts;
+    using Value = std::conditional_t<kParts, __nv_bfloat16, T>;
+    constexpr int kCount = kParts ? split_products(2) : kQuadPairs<kOperands>;
+    constexpr SplitProduct kOfParts[] = {{2, 0}, {2, 1}, {2, 2}};
+    auto add = [&](int32_t k) {
+      uint32_t quads[kProducts][kQuadWords<kOperands>];
+      load_quads(k, from_of, quads);
 #pragma unroll
-    for (int t = 0; t < kProducts; ++t) {
-      if constexpr (sizeof(T) == 2) {
-        const uint2 v = ptx::load_shared8(from[t]);
-        quads[t][0] = v.x, quads[t][1] = v.y;
-      } else {
-        const uint4 v = ptx::load_shared16(from[t]);
-        quads[t][0] = v.x, quads[t][1] = v.y, quads[t][2] = v.z, quads[t][3] = v.w;
+      for (int i = 0; i < kCount; ++i) {
+        const int of_filter = kParts ? kOfParts[i].first : i, of_pixels = kParts ? kOfParts[i].second : i;
+        const QuadsFilter filter = filter_of(k, of_filter);
+#pragma unroll
+        for (int m = 0; m < kBlocks; ++m) {
+          const uint4& f = filter.blocks[m];
+          const uint32_t rows[] = {f.x, f.y, f.z, f.w};
+#pragma unroll
+          for (int t = 0; t < kProducts; ++t) {
+            ptx::mma(Value{}, sum[m][t], rows, quads[t][2 * of_pixels], quads[t][2 * of_pixels + 1]);
+          }
+        }
       }
-    }
+    };
+    if constexpr (kSteps > 0) {
 #pragma unroll
-    for (int h = 0; h < kQuadProducts<T>; ++h) {
-      const QuadsFilter filter = filter_of(h);
+      for (int32_t k = 0; k < kSteps; ++k) add(k);
+    } else {
+#pragma unroll 1
+      for (int32_t k = 0; k < steps; ++k) add(k);
+    }
+  }
+
+  // Scaled parts, whose products are `back` times as large. Tensor cores truncate what they add to: of large products
+  // they add up a step, the rest is done by ordinary additions; of the small ones, apart, that does not matter.
+  template <typename FromOf, typename FilterOf>
+  __device__ __forceinline__ void multiply_scaled(int32_t steps, float back, FromOf&& from_of, FilterOf&& filter_of) {
+    float small[kBlocks][kProducts][4] = {};
+#pragma unroll 1
+    for (int32_t k = 0; k < steps; ++k) {
+      uint32_t quads[kProducts][4];
+      load_quads(k, from_of, quads);
+      const QuadsFilter parts[2] = {filter_of(k, 0), filter_of(k, 1)};
 #pragma unroll
       for (int m = 0; m < kBlocks; ++m) {
-        const uint4& f = filter.blocks[m];
-        const uint32_t rows[] = {f.x, f.y, f.z, f.w};
+        const uint4 &f = parts[0].blocks[m], &g = parts[1].blocks[m];
+        const uint32_t first[] = {f.x, f.y, f.z, f.w}, second[] = {g.x, g.y, g.z, g.w};
+        float large[kProducts][4] = {};
 #pragma unroll
-        for (int t = 0; t < kProducts; ++t) ptx::mma(T{}, sum[m][t], rows, quads[t][2 * h], quads[t][2 * h + 1]);
+        for (int t = 0; t < kProducts; ++t) ptx::mma(__half{}, large[t], first, quads[t][0], quads[t][1]);
+#pragma unroll
+        for (int t = 0; t < kProducts; ++t) ptx::mma(__half{}, small[m][t], first, quads[t][2], quads[t][3]);
+#pragma unroll
+        for (int t = 0; t < kProducts; ++t) ptx::mma(__half{}, small[m][t], second, quads[t][0], quads[t][1]);
+        add_times(large, back, sum[m]);
       }
     }
+    // One factor after the other: both together may be no float32 number.
+#pragma unroll
+    for (int m = 0; m < kBlocks; ++m) {
+#pragma unroll
+      for (auto& values : small[m]) {
+#pragma unroll
+        for (float& value : values) value *= 1 / split_scale(2, Operand::kFp16);
+      }
+      add_times(small[m], back, sum[m]);
+    }
+  }
+
+  // float32, split on the way. kFinite: see add_stem_products().
+  template <bool kFinite, typename FromOf, typename FilterOf>
+  __device__ __forceinline__ void multiply_floats(int32_t steps, FromOf&& from_of, FilterOf&& filter_of) {
+#pragma unroll 1
+    for (int32_t k = 0; k < steps; ++k) {
+      StemFragment<kMaxSplitParts, 2, Operand::kBf16> rows[kBlocks];
+      {
+        const QuadsFilter channels[2] = {filter_of(k, 0), filter_of(k, 1)};
+#pragma unroll
+        for (int m = 0; m < kBlocks; ++m) {
+          StemValues<2> values;
+#pragma unroll
+          for (int h = 0; h < 2; ++h) {
+            const uint4& f = channels[h].blocks[m];
+            values.at(2 * h, 0) = __uint_as_float(f.x), values.at(2 * h, 1) = __uint_as_float(f.y);
+            values.at(2 * h + 1, 0) = __uint_as_float(f.z), values.at(2 * h + 1, 1) = __uint_as_float(f.w);
+          }
+          rows[m].split(values, 1);
+        }
+      }
+      uint32_t from[kProducts];
+      from_of(k, from);
+#pragma unroll
+      for (int t = 0; t < kProducts; ++t) {
+        const uint4 v = ptx::load_shared16(from[t]);
+        const StemValues<1> values{
+            {__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w)}};
+        StemFragment<kMaxSplitParts, 1, Operand::kBf16> column[1];
+        column[0].split(values, 1);
+        multiply_stem<kFinite>(rows, column, [&](int m, int) -> float (&)[4] { return sum[m][t]; });
+      }
+    }
+  }
+
+  static __device__ __forceinline__ void add_times(const float (&from)[kProducts][4], float times,
+                                                   float (&to)[kProducts][4]) {
+#pragma unroll
+    for (int t = 0; t < kProducts; ++t) {
+#pragma unroll
+      for (int v = 0; v < 4; ++v) to[t][v] = __fmaf_rn(from[t][v], times, to[t][v]);
+    }
+  }
+
+  // From the bias of the set's filters on.
+  template <QuadsOperands kOperands, int kSteps, typename FromOf, typename FilterOf>
+  __device__ __forceinline__ void compute(uint32_t bias, int32_t lane, int32_t steps, float back, FromOf&& from_of,
+                                          FilterOf&& filter_of) {
+    start(bias, lane);
+    if constexpr (kOperands == QuadsOperands::kScaledParts) {
+      multiply_scaled(steps, back, from_of, filter_of);
+    } else if constexpr (kOperands == QuadsOperands::kFloats) {
+      multiply_floats<false>(steps, from_of, filter_of);
+      // Overflow is seldom, so that each step need not look for it.
+      if (!is_finite()) {
+        start(bias, lane);
+        multiply_floats<true>(steps, from_of, filter_of);
+      }
+    } else {
+      multiply<kOperands, kSteps>(steps, from_of, filter_of);
+    }
+  }
+
+  // Whether all sums of the warp are.
+  __device__ __forceinline__ bool is_finite() const {
+    float zero = 0;
+#pragma unroll
+    for (const auto& products : sum) {
+#pragma unroll
+      for (const auto& values : products) {
+#pragma unroll
+        for (const float value : values) zero = __fmaf_rn(value, 0.f, zero);
+      }
+    }
+    return __all_sync(~0u, zero == 0);
   }
 
   // `y`: the tile's first pixel, `runs`: the unit's, `first_filter`: the set's. kWhole: as params.whole_runs.
@@ -320,60 +550,36 @@ struct QuadsUnit {
   }
 };
 
-// kSteps: of filters that warps keep in registers, each that of one set; 0: any number, from shared memory.
-template <typename T, bool kChannelsInner, int kSteps>
-__global__ void __launch_bounds__(quads_threads(kSteps, sizeof(T) == 4))
-    quads_fprop(const __grid_constant__ QuadsParams params, const QuadsBuffers<T> buffers) {
-#if __CUDA_ARCH__ >= 800
-  using Unit = QuadsUnit<T, kChannelsInner>;
-  constexpr int kOfStep = kQuadProducts<T>;
-  ptx::follow_previous_kernel();
-  extern __shared__ uint4 quads_smem[];
-  const uint32_t smem = ptx::smem_address(quads_smem), zeros = smem + params.zeros_at;
-  const auto warp = static_cast<int32_t>(threadIdx.x / 32), warps = static_cast<int32_t>(blockDim.x / 32),
-             lane = static_cast<int32_t>(threadIdx.x % 32);
-  int32_t walker, first_set;
-  params.by_set_blocks.divmod(static_cast<int32_t>(blockIdx.x), walker, first_set);
-  first_set *= params.sets();
-  auto filter_of = [&](int32_t set, int32_t product) {
-    const uint32_t address = smem + params.filter_at + lane * 16;
-    return QuadsFilter(address + (set * params.steps * kOfStep + product) * QuadsFilter::kBytes);
-  };
-  auto tap_of = [&](int32_t step) {
-    return static_cast<int32_t>(ptx::load_shared4(smem + params.table_at + (step * kQuadsStepTaps + lane % 4) * 4));
-  };
+// A block's place in the work, and in shared memory.
+template <typename T, bool kChannelsInner>
+struct QuadsBlock {
+  const QuadsParams& params;
+  uint32_t smem;
+  int32_t first_set;
 
-  StagedQuads<T> staged;
-  if (walker < params.tiles) staged.load(params, buffers.x, QuadsTile(params, walker));
-  prepare_quads<T, kChannelsInner>(params, buffers.w, buffers.bias, first_set, smem);
-  const int32_t own_set = warp % params.sets();
-  QuadsFilter kept_filters[kSteps > 0 ? kSteps * kOfStep : 1];
-  int32_t kept_taps[kSteps > 0 ? kSteps : 1];
-  if constexpr (kSteps > 0) {
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < kSteps; ++i) kept_taps[i] = tap_of(i);
-#pragma unroll
-    for (int i = 0; i < kSteps * kOfStep; ++i) kept_filters[i] = filter_of(own_set, i);
+  __device__ __forceinline__ QuadsFilter filter_of(int32_t set, int32_t pairs, int32_t pair) const {
+    const uint32_t address = smem + params.filter_at + threadIdx.x % 32 * 16;
+    return QuadsFilter(address + (set * params.steps * pairs + pair) * QuadsFilter::kBytes);
   }
-  uint32_t stage = smem, other = smem + params.stage_bytes;
-#pragma unroll 1
-  for (int32_t index = walker; index < params.tiles; index += params.walkers) {
-    const QuadsTile tile(params, index);
-    staged.store(params, stage);
-    __syncthreads();
-    // The next tile's pixels are on their way meanwhile.
-    const int32_t next = index + params.walkers;
-    if (next < params.tiles) staged.load(params, buffers.x, QuadsTile(params, next));
-    T* y =
-        kept_global(buffers.y + (tile.image * params.target.n + tile.p * params.target.h + tile.q * params.target.w));
-    const uint32_t first_place = stage + tile.lead * params.quad_bytes;
+  __device__ __forceinline__ int32_t tap_of(int32_t step) const {
+    const uint32_t at = step * kQuadsStepTaps + threadIdx.x % 4;
+    return static_cast<int32_t>(ptx::load_shared4(smem + params.table_at + at * 4));
+  }
+
+  // A warp's units of a tile that has been staged. `kept`: filters and taps in registers, if kSteps > 0.
+  template <QuadsOperands kOperands, int kSteps, typename Kept>
+  __device__ __forceinline__ void multiply(const QuadsTile& tile, uint32_t stage, T* y, const Kept& kept,
+                                           float back = 1) const {
+    using Unit = QuadsUnit<T, kChannelsInner>;
+    constexpr int kPairs = kQuadPairs<kOperands>;
+    const auto warps = static_cast<int32_t>(blockDim.x / 32), lane = static_cast<int32_t>(threadIdx.x % 32);
+    const uint32_t zeros = smem + params.zeros_at, first_place = stage + tile.lead * params.quad_bytes;
     const int32_t units = (tile.rows * params.tile_q + kQuadsUnit - 1) / kQuadsUnit * params.sets();
 #pragma unroll 1
-    for (int32_t i = warp; i < units; i += warps) {
+    for (auto i = static_cast<int32_t>(threadIdx.x / 32); i < units; i += warps) {
       int32_t number, set;
       params.by_sets.divmod(i, number, set);
-      if constexpr (kSteps > 0) set = own_set;  // and the compiler knows
+      if constexpr (kSteps > 0) set = kept.set;  // and the compiler knows
       const uint32_t runs = smem + params.runs_at + number * (kQuadsUnit / Unit::kRun) * 16;
       uint32_t places[Unit::kProducts];
 #pragma unroll
@@ -382,24 +588,178 @@ __global__ void __launch_bounds__(quads_threads(kSteps, sizeof(T) == 4))
         places[t] =
             first_place + load_run_place(runs + pixel / Unit::kRun * 16) + pixel % Unit::kRun * params.place_step();
       }
-      Unit unit;
-      unit.start(smem + params.bias_at + set * kQuadsUnit * 4, lane);
       const int32_t steps = kSteps > 0 ? kSteps : params.steps;
-#pragma unroll(kSteps > 0 ? kSteps : 1)
-      for (int32_t k = 0; k < steps; ++k) {
-        const int32_t tap = kSteps > 0 ? kept_taps[kSteps > 0 ? k : 0] : tap_of(k);
+      [[maybe_unused]] int32_t next_tap = kSteps > 0 ? 0 : tap_of(0);  // before it is needed
+      auto from_of = [&](int32_t k, uint32_t (&from)[Unit::kProducts]) {
+        int32_t tap;
+        if constexpr (kSteps > 0) {
+          tap = kept.taps[k];
+        } else {
+          tap = next_tap, next_tap = tap_of(k + 1 < steps ? k + 1 : 0);
+        }
         // Beyond the last tap, zeros: whatever is in memory must not meet those of the filter.
         const bool exists = k + 1 < steps || tap >= 0;
-        uint32_t from[Unit::kProducts];
 #pragma unroll
         for (int t = 0; t < Unit::kProducts; ++t) from[t] = exists ? places[t] + tap : zeros;
-        unit.multiply(from, [&](int h) {
-          return kSteps > 0 ? kept_filters[kSteps > 0 ? k * kOfStep + h : 0] : filter_of(set, k * kOfStep + h);
-        });
-      }
+      };
+      auto filter_of_step = [&](int32_t k, int pair) {
+        if constexpr (kSteps > 0) {
+          return kept.filters[k * kPairs + pair];
+        } else {
+          return filter_of(set, kPairs, k * kPairs + pair);
+        }
+      };
+      Unit unit;
+      unit.template compute<kOperands, kSteps>(smem + params.bias_at + set * kQuadsUnit * 4, lane, steps, back, from_of,
+                                               filter_of_step);
       const int32_t first_filter = (first_set + set) * kQuadsUnit;
       params.whole_runs ? unit.template store<true>(params, tile, y, runs, first_filter, lane)
                         : unit.template store<false>(params, tile, y, runs, first_filter, lane);
+    }
+  }
+};
+
+// How a block scales tiles to fp16, each by the largest number so far, until there is one that a scale does not fit;
+// see tile/stem_range.cuh.
+class QuadsScaling {
+ public:
+  __device__ __forceinline__ explicit QuadsScaling(uint32_t filter_range) : filter_{filter_range} {}
+
+  // Packs the filter. `first`: for the first tile's largest number, if there is a tile.
+  template <typename Packing>
+  __device__ __forceinline__ void start(const QuadsParams& params, const Packing& packing,
+                                        const StagedQuads<float>& staged, bool exists, const StemRange& first) {
+    float of_filter = 0, of_pixels = 0;
+    packing.template pack<QuadsOperands::kFloats>([&](const float (&four)[4]) { add_largest(four, of_filter); });
+    filter_.write_most(of_filter);
+    if (exists) staged.for_fours(params, [&](const float (&four)[4]) { add_largest(four, of_pixels); });
+    first.write_most(of_pixels);
+    __syncthreads();
+    filter_most_ = filter_.most(), most_ = first.most();
+    const uint32_t least = least_order(filter_most_);
+    uint32_t small = 0;
+    packing.scale_packed(StemScale(0, filter_most_).second,
+                         [&](const float (&four)[4]) { add_small(four, least, small); });
+    filter_.write_small(small);
+  }
+
+  // Stores a tile, and returns what its sums are multiplied by, or 0 if it and the filter are float32 now.
+  template <typename Packing>
+  __device__ __forceinline__ float store(const QuadsParams& params, const Packing& packing,
+                                         const StagedQuads<float>& staged, uint32_t stage) {
+    constexpr uint32_t kMostSmall = 1;  // fours: a small number in one of a block's tiles is not rare
+    const StemRange range{stage + params.range_at};
+    uint32_t by = most_;
+#pragma unroll 1
+    while (true) {
+      const StemScale scale(by, filter_most_);
+      if (scales_) {
+        const uint32_t least = least_order(by);
+        float largest = 0;
+        uint32_t misfits = 0;
+        staged.for_fours(params, [&](const float (&four)[4]) {
+          add_largest(four, largest);
+          add_small(four, least, misfits);
+        });
+        range.write_most(largest);
+        range.write_small(misfits + (__float_as_uint(largest) > by ? kMostSmall + 1 : 0));
+      }
+      staged.store<QuadsOperands::kScaledParts>(params, stage, scales_ ? scale.first : 0);
+      __syncthreads();
+      if (!scales_) return 0;
+      if (range.small() <= kMostSmall && scale.fits && filter_fits()) {
+        most_ = max(most_, by);
+        return scale.back;
+      }
+      // By its own largest number, if that was not it, and if not so either, as float32.
+      const uint32_t most = range.most();
+      scales_ = by != most;
+      by = most;
+      __syncthreads();
+      if (!scales_) packing.template pack<QuadsOperands::kFloats>();
+    }
+  }
+
+ private:
+  // Which all know after the first tile.
+  __device__ __forceinline__ bool filter_fits() {
+    if (!filter_fits_) filter_fits_ = filter_.small() == 0;
+    return filter_fits_;
+  }
+
+  StemRange filter_;
+  uint32_t filter_most_ = 0, most_ = 0;
+  bool scales_ = true, filter_fits_ = false;
+};
+
+// What warps keep in registers, each of its set.
+template <int kSteps, int kPairs>
+struct KeptQuads {
+  int32_t set;
+  QuadsFilter filters[kSteps > 0 ? kSteps * kPairs : 1];
+  int32_t taps[kSteps > 0 ? kSteps : 1];
+
+  template <typename Block>
+  __device__ __forceinline__ void load(const Block& block) {
+    set = static_cast<int32_t>(threadIdx.x / 32) % block.params.sets();
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) taps[i] = block.tap_of(i);
+#pragma unroll
+    for (int i = 0; i < kSteps * kPairs; ++i) filters[i] = block.filter_of(set, kPairs, i);
+  }
+};
+
+// kSteps: of filters that warps keep in registers, each that of one set; 0: any number, from shared memory.
+template <typename T, bool kChannelsInner, int kSteps, QuadsOperands kOperands>
+__global__ void __launch_bounds__(quads_threads(kOperands, kSteps))
+    quads_fprop(const __grid_constant__ QuadsParams params, const QuadsBuffers<T> buffers) {
+#if __CUDA_ARCH__ >= 800
+  constexpr bool kScaled = kOperands == QuadsOperands::kScaledParts;
+  constexpr int kPairs = kQuadPairs<kOperands>;
+  ptx::follow_previous_kernel();
+  extern __shared__ uint4 quads_smem[];
+  const uint32_t smem = ptx::smem_address(quads_smem);
+  int32_t walker, first_set;
+  params.by_set_blocks.divmod(static_cast<int32_t>(blockIdx.x), walker, first_set);
+  first_set *= params.sets();
+  const QuadsBlock<T, kChannelsInner> block{params, smem, first_set};
+  const QuadsPacking<T, kChannelsInner> packing{params, buffers.w, first_set, smem};
+  uint32_t stage = smem, other = smem + params.stage_bytes;
+
+  packing.prefetch();
+  StagedQuads<T> staged;
+  if (walker < params.tiles) staged.load(params, buffers.x, QuadsTile(params, walker));
+  prepare_quads<T>(params, buffers.bias, first_set, smem);
+  [[maybe_unused]] QuadsScaling scaling(smem + params.filter_range_at);
+  if constexpr (kScaled) {
+    scaling.start(params, packing, staged, walker < params.tiles, {other + params.range_at});
+  } else {
+    packing.template pack<kOperands>();
+  }
+  KeptQuads<kSteps, kPairs> kept;
+  if constexpr (kSteps > 0) {
+    __syncthreads();
+    kept.load(block);
+  }
+#pragma unroll 1
+  for (int32_t index = walker; index < params.tiles; index += params.walkers) {
+    const QuadsTile tile(params, index);
+    float back = 1;
+    if constexpr (kScaled) {
+      back = scaling.store(params, packing, staged, stage);
+    } else {
+      staged.template store<kOperands>(params, stage);
+      __syncthreads();
+    }
+    // The next tile's pixels are on their way meanwhile.
+    const int32_t next = index + params.walkers;
+    if (next < params.tiles) staged.load(params, buffers.x, QuadsTile(params, next));
+    T* y =
+        kept_global(buffers.y + (tile.image * params.target.n + tile.p * params.target.h + tile.q * params.target.w));
+    if (!kScaled || back != 0) {
+      block.template multiply<kOperands, kSteps>(tile, stage, y, kept, back);
+    } else if constexpr (kScaled) {
+      block.template multiply<QuadsOperands::kFloats, 0>(tile, stage, y, kept);
     }
     // Whoever is still at work with this tile meets the others before its place is filled again.
     const uint32_t done = stage;

@@ -9,26 +9,29 @@
 
 namespace fastconv {
 
-template <typename T, bool kChannelsInner, int kSteps>
+template <typename T, bool kChannelsInner, int kSteps, QuadsOperands kOperands>
 void launch_quads(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, Stream& stream) {
   if (plan.grid == 0) return;
   const QuadsBuffers<T> tensors{static_cast<const T*>(buffers.x), static_cast<const T*>(buffers.w),
                                 static_cast<const T*>(buffers.bias), static_cast<T*>(buffers.y)};
-  launch(plan.kernel->name, quads_fprop<T, kChannelsInner, kSteps>,
+  launch(plan.kernel->name, quads_fprop<T, kChannelsInner, kSteps, kOperands>,
          LaunchShape{plan.grid, plan.block_threads, plan.smem_bytes}, stream,
          quads_params(plan.kernel->quads, problem, plan.quads), tensors);
 }
 
-template <typename T, bool kChannelsInner, int kSteps, unsigned kDtypes>
+template <typename T, bool kChannelsInner, int kSteps, QuadsOperands kOperands, unsigned kDtypes>
 constexpr Launcher quads_launcher_of() {
-  if constexpr ((kDtypes & dtype_bit(kDTypeOf<T>)) != 0) return launch_quads<T, kChannelsInner, kSteps>;
+  if constexpr ((kDtypes & dtype_bit(kDTypeOf<T>)) != 0) {
+    return launch_quads<T, kChannelsInner, kSteps, kOperands>;
+  }
   return nullptr;
 }
 
 template <typename T>
 Launcher quads_launcher(int line) {
   static constexpr Launcher kLaunchers[] = {
-#define QUADS_KERNEL(name, channels_inner, steps, dtypes) quads_launcher_of<T, channels_inner, steps, dtypes>(),
+#define QUADS_KERNEL(name, channels_inner, steps, operands, dtypes) \
+  quads_launcher_of<T, channels_inner, steps, QuadsOperands::operands, dtypes>(),
 #include "../../../src/launch/configs/quads.def"
 #undef QUADS_KERNEL
   };

@@ -19,6 +19,8 @@ int operand_parts(const KernelEntry& entry);
 bool has_few_products(const ConvProblem& problem);
 // Null if the problem's precision is that of so many fp16 parts.
 const char* scaled_parts_why_not(int parts, const ConvProblem& problem);
+// The same of images of few channels, whose tiles are scaled one by one as they are staged.
+const char* tile_scaled_why_not(int parts, const ConvProblem& problem);
 // Null if also the problem's tensors can be measured for a scaled kernel.
 const char* scaled_why_not(const KernelEntry& entry, const ConvProblem& problem);
 // With the time of what is measured first and of the other kernel's launch, if the plan's kernel scales.

@@ -1,6 +1,6 @@
-// Images of one to four channels, of 16 bits or as TF32. A pixel is staged as a quad: four channels, those that the
-// image lacks zero. The reduction of a convolution is then its taps, four of them a step: lane i of a warp multiplies
-// tap i % 4 of each, whose four channels it reads at once, in one product (of 16 bits, 16 deep) or two (of TF32, 8
+// Images of one to four channels. A pixel is staged as a quad: four channels, those that the image lacks zero. The
+// reduction of a convolution is then its taps, four of them a step: lane i of a warp multiplies tap i % 4 of each,
+// whose four channels it reads at once, in one product of 16 bits (16 deep), or more, of parts, or two of TF32 (8
 // deep). So few channels waste at most three quarters of a product, and the end of the taps at most three of them.
 //
 // A block stages tiles of an image with their halo, and has the filter of some sets of 32 filters in shared memory. Its
@@ -34,10 +34,13 @@ struct QuadsParams {
   int32_t word_step;    // of the image, elements: from one word of a unit to the next, of as many as there are channels
   int32_t run;          // pixels of a run: see QuadsRun
   bool whole_runs;      // of the output: stored at once
+  int32_t filter_bytes;  // of one, if all of them are one piece of memory, otherwise 0
   FastDivmod by_tiles_w, by_tiles_h, by_tile_q, by_units_w, by_taps_w, by_steps, by_sets, by_set_blocks;
   // Shared memory begins with two tiles, of which one is filled while warps are at work with the other. Then: the
   // filter, [set][step][product][block][lane]; runs of pixels; a quad of zeros; the bias, as float32; offsets of taps.
   int32_t stage_bytes, filter_at, runs_at, zeros_at, bias_at, table_at;
+  // If quads are scaled, ranges (tile/stem_range.cuh): after the pixels of a tile, and after all else the filter's.
+  int32_t range_at, filter_range_at;
 
   FASTCONV_HOST_DEVICE int32_t sets() const { return static_cast<int32_t>(by_sets.divisor); }
   // Of a step of a set's filter.

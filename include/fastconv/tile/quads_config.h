@@ -15,12 +15,25 @@ inline constexpr int32_t kQuadsWordBytes = 8;  // of the image, that are read at
 // What a thread brings of a tile, at most: pixels one by one, or as words, of as many pixels as a word has elements.
 constexpr int32_t quads_staged(bool words) { return words ? 2 : 4; }
 
-// For which a multiprocessor has registers: a filter of TF32 takes twice as many. They are one block, or two.
-constexpr int32_t quads_threads(int32_t steps, bool tf32) { return steps > 0 && tf32 ? 384 : 512; }
+// What a quad holds and products multiply: values of 16 bits, values rounded to TF32, two parts of bf16, or two of
+// fp16, scaled (split.h). Or float32 values, of which lanes make three parts of bf16; so are tiles computed that one
+// scale does not fit.
+enum class QuadsOperands : int8_t { kHalf, kTf32, kParts, kScaledParts, kFloats };
+
+constexpr int32_t quad_bytes(QuadsOperands operands) {
+  return kQuadChannels * (operands == QuadsOperands::kHalf ? 2 : 4);
+}
+
+// For which a multiprocessor has registers: a filter of parts takes twice as many. They are one block, or two.
+constexpr int32_t quads_threads(QuadsOperands operands, int32_t steps) {
+  if (operands == QuadsOperands::kHalf) return 512;
+  return steps > 0 || operands == QuadsOperands::kScaledParts ? 384 : 512;
+}
 
 struct QuadsConfig {
   bool channels_inner;  // filters lie side by side in the output, otherwise pixels
   int8_t steps;         // of four taps, of filters that a warp keeps in registers; 0: any number, from shared memory
+  QuadsOperands operands;
 
   bool operator==(const QuadsConfig&) const = default;
 };
