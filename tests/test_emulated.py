@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -302,7 +302,7 @@ def test_gradients_that_are_not_finite_reach_taps_that_meet_pixels(
     assert torch.equal(result.value.isfinite(), finite)
 
 
-QUADS = [pytest.param(kernel, id=kernel.name) for kernel in ALL_KERNELS if kernel.name.startswith("quads_")]
+QUADS = [pytest.param(it, id=it.name) for it in ALL_KERNELS if it.name.startswith("quads_fprop_")]
 
 
 @st.composite
@@ -363,6 +363,26 @@ def test_emulated_quads(
         return
     for same in (torch.isnan, torch.isposinf, torch.isneginf):
         assert torch.equal(same(result.value), same(expected.value)), same.__name__
+    finite = expected.value.isfinite()
+    error, bound = (result.value.double() - expected.value).abs(), expected.bound(dtype, precision)
+    assert (error[finite] <= bound[finite]).all()
+
+
+@pytest.mark.parametrize("kernel", [it for it in QUADS if "2_halves" in str(it.id)])
+def test_quads_that_one_scale_does_not_fit_have_other_parts(kernel: native.Kernel) -> None:
+    """A block's tiles from one on that does not fit; those before it and such a block's others have fp16 parts."""
+    problem = Problem(6, 3, 24, 32, 40, 3, 3, padding=(1, 1), bias=True)
+    view = "channels_last" if kernel.name.endswith("nhwc") else "contiguous"
+    scaled, mixed = (operands(problem, torch.float32, "cpu", 0, (view,) * 3) for _ in range(2))
+    mixed.input[2:4, :, ::2] *= 2.0**-40
+    values = []
+    for o in (scaled, mixed):
+        result = run(kernel, o, problem, 1, False, view, "ieee")
+        assert result is not None, "refused"
+        reference.assert_right(result.value, expect_pass("fprop", o, problem), kernel.name, "ieee")
+        values.append(result.value)
+    for images, same in ((slice(0, 2), True), (slice(4, 6), False)):
+        assert torch.equal(values[0][images], values[1][images]) == same, images
 
 
 @pytest.mark.parametrize("kernel", QUADS)
@@ -484,6 +504,58 @@ def test_emulated_planes_of_groups(
     if special is None:
         reference.assert_right(result.value, expected, kernel.name, precision)
     assert torch.equal(result.value.isfinite(), expected.value.isfinite())
+
+
+QUADS_WGRAD = [pytest.param(it, id=it.name) for it in ALL_KERNELS if it.name.startswith("quads_wgrad_")]
+
+
+@st.composite
+def quads_wgrad_problems(draw: st.DrawFn, kernel: native.Kernel) -> Problem:
+    """What is copied of dy are eight neighbours."""
+    side = st.sampled_from([1, 2, 3, 3, 4, 7])
+    r, s = draw(side), draw(side)
+    stride, dilation = (draw(st.tuples(*[st.integers(1, most)] * 2)) for most in (4, 2))
+    padding = draw(st.sampled_from([(0, 0), (r // 2, s // 2), (r, s)]))
+    p, q = (
+        draw(st.integers(1, 12)),
+        draw(st.sampled_from([8, 16, 24, 40]) if "nchw" in kernel.name else st.integers(1, 40)),
+    )
+    # Rows and columns that give so many outputs, and some that no filter sees.
+    h, w = (
+        max(1, (outputs - 1) * step + d * (taps - 1) + 1 - 2 * pad + draw(st.integers(0, step - 1)))
+        for outputs, step, d, taps, pad in zip((p, q), stride, dilation, (r, s), padding, strict=True)
+    )
+    c = draw(st.integers(1, 3 if "3_channels" in kernel.name else 4))
+    k = draw(st.sampled_from([8, 16, 40, 64, 72, 136] if "nhwc" in kernel.name else [1, 5, 16, 33, 64, 72]))
+    return Problem(draw(st.integers(1, 3)), c, h, w, k, r, s, stride, padding, dilation)
+
+
+@pytest.mark.parametrize("kernel", QUADS_WGRAD)
+@given(
+    dtype=st.sampled_from(HALF),
+    seed=st.integers(0, 2**31),
+    sms=st.sampled_from([1, 4, 132]),
+    haste=st.booleans(),
+    views=st.tuples(*[st.sampled_from(LAYOUTS)] * 2),
+    data=st.data(),
+)
+@settings(max_examples=40)
+def test_emulated_weight_gradients_of_quads(
+    kernel: native.Kernel,
+    dtype: torch.dtype,
+    seed: int,
+    sms: int,
+    haste: bool,
+    views: tuple[str, str],
+    data: st.DataObject,
+) -> None:
+    problem = data.draw(quads_wgrad_problems(kernel))
+    of_y = "channels_last" if kernel.name.endswith("nhwc") else "contiguous"
+    assume("nchw" not in kernel.name or problem.output_size[3] % 8 == 0)
+    o = operands(problem, dtype, "cpu", seed, (views[0], views[1], of_y))
+    result = run(kernel, o, problem, sms, haste, views[1])
+    assert result is not None, "refused"
+    reference.assert_right(result.value, expect_pass("wgrad", o, problem), kernel.name)
 
 
 IN_PARTS = [

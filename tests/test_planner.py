@@ -609,6 +609,9 @@ def test_sums_of_few_products_are_not_of_two_parts(channels_last: bool) -> None:
         ("vgg_first", "dgrad", "fp16", "nchw", "halo_dgrad_512x16x3_c32_transposed .*"),
         ("vgg_first", "wgrad", "tf32", "nchw", "stem_wgrad_2_parts_64 .* 3x112 pixels"),
         ("mobilenet", "wgrad", "ieee", "nhwc", "stem_wgrad_2_halves_32 .* 8x56 pixels"),
+        ("mobilenet", "wgrad", "fp16", "nhwc", "quads_wgrad_3_channels_nhwc .* 4x112 pixels"),
+        ("vgg_first", "wgrad", "fp16", "nchw", "quads_wgrad_3_channels_nchw .* 5x112 pixels"),
+        ("latent", "wgrad", "fp16", "nhwc", "quads_wgrad_nhwc .* 5x64 pixels"),
         ("latent", "fprop", "ieee", "nchw", "quads_fprop_2_halves_nchw .* 5x64 pixels of 2 sets"),
         ("stage3_3x3s2_g32", "wgrad", "fp16", "nhwc", "depthwise_diagonal_wgrad_3s2_groups_of_16_tma "),
         ("stage4_3x3_g32", "dgrad", "fp16", "nhwc", "halo_dgrad_512x64_c32_tma_krsc "),
@@ -845,7 +848,8 @@ def test_hopper_folds_the_strides_of_stems(name: str, channels_last: bool) -> No
     quads = name not in {"7x7", "odd rows and columns", "more channels than a stage", "rn50_stem"}
     kernel = plan("fprop").kernel
     assert kernel.startswith("quads_") if quads else kernel.endswith("_folded"), kernel
-    assert "folds input" in str(plan("wgrad"))
+    wgrad = str(plan("wgrad"))
+    assert "folds input" in wgrad or (quads and channels_last and wgrad.startswith("quads_wgrad_")), wgrad
 
 
 @pytest.mark.parametrize("channels_last", [False, True])

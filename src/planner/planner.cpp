@@ -153,7 +153,9 @@ std::ostream& operator<<(std::ostream& out, const Plan& plan) {
     out << " tiles of " << plan.grouped_planes.images << " images, " << plan.grouped_planes.run_rows << " rows";
   }
   if (plan.kernel->family == KernelFamily::kStem) out << " " << plan.stem;
-  if (plan.kernel->family == KernelFamily::kQuads) out << " " << plan.quads;
+  if (plan.kernel->family == KernelFamily::kQuads || plan.kernel->family == KernelFamily::kQuadsWgrad) {
+    out << " " << plan.quads;
+  }
   if (plan.kernel->family == KernelFamily::kEmbed) out << " " << plan.embed;
   if (plan.split > 1) out << " split " << plan.split;
   if (plan.chunk > 0) out << " chunk " << plan.chunk;

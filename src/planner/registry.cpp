@@ -18,6 +18,7 @@
 #include "fastconv/planner/mma_family.h"
 #include "fastconv/planner/patches_family.h"
 #include "fastconv/planner/quads_family.h"
+#include "fastconv/planner/quads_wgrad_family.h"
 #include "fastconv/planner/stem_family.h"
 #include "fastconv/planner/subpixel_family.h"
 #include "fastconv/planner/wgrad_family.h"
@@ -268,6 +269,17 @@ std::vector<KernelEntry> build_table() {
   }
 #include "../launch/configs/quads.def"
 #undef QUADS_KERNEL
+  line = 0;
+#define QUADS_WGRAD_KERNEL(name, channels_inner, channels)                                                    \
+  {                                                                                                           \
+    const TileShape tile{kQuadsWgradFilters, 8 * channels, kQuadsWgradStep};                                  \
+    KernelEntry entry{"quads_wgrad_" #name, Pass::kWgrad, true, tile, quads_wgrad_why_not, quads_wgrad_plan}; \
+    entry.dtypes = kHalf, entry.family = KernelFamily::kQuadsWgrad, entry.line = line++;                      \
+    entry.quads_wgrad = {channels_inner, channels};                                                           \
+    table.push_back(entry);                                                                                   \
+  }
+#include "../launch/configs/quads_wgrad.def"
+#undef QUADS_WGRAD_KERNEL
   auto add_embed = [&](const char* name, Pass pass, EmbedConfig config, unsigned types) {
     const TileShape tile{kEmbedUnitPixels, kEmbedUnitFilters, kEmbedStepChunks * kEmbedChunk};
     KernelEntry entry{name, pass, true, tile, embed_why_not, embed_plan};

@@ -89,7 +89,7 @@ class StagedQuads {
     }
   }
 
-  // f(four), of float32: neighbours of a row, or a pixel's channels; zeros where there are none.
+  // f(four), of float32, which lie side by side in registers: of a pixel or two. Zeros where there are none.
   template <typename F>
   __device__ __forceinline__ void for_fours(const QuadsParams& params, F&& f) const {
     const int32_t fours = params.words == QuadsWords::kNone ? 1 : kWord * kQuadChannels / 4;  // of a unit
@@ -625,14 +625,14 @@ class QuadsScaling {
  public:
   __device__ __forceinline__ explicit QuadsScaling(uint32_t filter_range) : filter_{filter_range} {}
 
-  // Packs the filter. `first`: for the first tile's largest number, if there is a tile.
+  // Packs the filter. `first`: for the first tile's largest number.
   template <typename Packing>
   __device__ __forceinline__ void start(const QuadsParams& params, const Packing& packing,
-                                        const StagedQuads<float>& staged, bool exists, const StemRange& first) {
+                                        const StagedQuads<float>& staged, const StemRange& first) {
     float of_filter = 0, of_pixels = 0;
     packing.template pack<QuadsOperands::kFloats>([&](const float (&four)[4]) { add_largest(four, of_filter); });
     filter_.write_most(of_filter);
-    if (exists) staged.for_fours(params, [&](const float (&four)[4]) { add_largest(four, of_pixels); });
+    staged.for_fours(params, [&](const float (&four)[4]) { add_largest(four, of_pixels); });
     first.write_most(of_pixels);
     __syncthreads();
     filter_most_ = filter_.most(), most_ = first.most();
@@ -681,7 +681,7 @@ class QuadsScaling {
   }
 
  private:
-  // Which all know after the first tile.
+  // Asked for until it does; whether it does shows after the first tile.
   __device__ __forceinline__ bool filter_fits() {
     if (!filter_fits_) filter_fits_ = filter_.small() == 0;
     return filter_fits_;
@@ -728,11 +728,11 @@ __global__ void __launch_bounds__(quads_threads(kOperands, kSteps))
 
   packing.prefetch();
   StagedQuads<T> staged;
-  if (walker < params.tiles) staged.load(params, buffers.x, QuadsTile(params, walker));
+  staged.load(params, buffers.x, QuadsTile(params, walker));  // each block has a tile
   prepare_quads<T>(params, buffers.bias, first_set, smem);
   [[maybe_unused]] QuadsScaling scaling(smem + params.filter_range_at);
   if constexpr (kScaled) {
-    scaling.start(params, packing, staged, walker < params.tiles, {other + params.range_at});
+    scaling.start(params, packing, staged, {other + params.range_at});
   } else {
     packing.template pack<kOperands>();
   }

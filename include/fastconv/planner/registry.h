@@ -20,6 +20,7 @@
 #include "fastconv/tile/halo_config.h"
 #include "fastconv/tile/patches.h"
 #include "fastconv/tile/quads_config.h"
+#include "fastconv/tile/quads_wgrad_config.h"
 #include "fastconv/tile/stem_config.h"
 #include "fastconv/tile/subpixel.h"
 #include "fastconv/tile/wgrad_config.h"
@@ -54,6 +55,7 @@ enum class KernelFamily : int8_t {
   kGroupedPlanes,
   kStem,
   kQuads,
+  kQuadsWgrad,
   kEmbed,
   kHalo,
   kWgrad,
@@ -95,6 +97,7 @@ struct KernelEntry {
   GroupedPlanesConfig grouped_planes{};
   StemConfig stem{};
   QuadsConfig quads{};
+  QuadsWgradConfig quads_wgrad{};
   EmbedConfig embed{};
   PatchesConfig patches{};
   SubpixelConfig subpixel{};

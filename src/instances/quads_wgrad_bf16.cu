@@ -1,0 +1,3 @@
+#include "fastconv/kernels/quads_wgrad_launch.cuh"
+
+template fastconv::Launcher fastconv::quads_wgrad_launcher<__nv_bfloat16>(int);
