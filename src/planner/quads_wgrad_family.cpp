@@ -24,6 +24,7 @@ constexpr double kLoneClocks = 450;
 constexpr double kStagedClocks = 1, kCopyClocks = 0.25;  // of what is staged at once; of a copy of dy
 constexpr double kTileClocks = 2000;                     // barriers, and what begins anew
 constexpr double kStartUs = 4, kReduceUs = 3;            // and end; of the second kernel
+constexpr double kSumsRate = 0.45;                       // times device memory's, of blocks' sums, twice
 constexpr double kMemoryShare = 1.12;                    // of what is read, as measured of other kernels
 
 int64_t units_of(const QuadsWgradConfig& config, const ConvProblem& problem) {
@@ -51,10 +52,11 @@ double cost_us(const QuadsWgradConfig& config, const ConvProblem& problem, const
   const double busy = steps * params.tap_units / 4 * step, lone = std::ceil(steps / params.slices) * kLoneClocks;
   const double tile =
       kTileClocks + std::max(busy, lone) + params.units * kStagedClocks + quads_wgrad_chunks(params) * kCopyClocks;
-  const double sums = 8. * params.walkers * static_cast<double>(sums_of(problem));
+  const double rate = kBytesPerUsPerSm * device.sm_count;
+  const double reduce = kReduceUs + 8. * params.walkers * static_cast<double>(sums_of(problem)) / (kSumsRate * rate);
   const double compute = waves * tiles * tile / kTensorCyclesPerUs;
-  const double memory = (compulsory_bytes(problem) + sums) / (kMemoryShare * kBytesPerUsPerSm * device.sm_count);
-  return kStartUs + kReduceUs + std::max(compute, memory) + std::min(compute, memory) / 4;
+  const double memory = compulsory_bytes(problem) / (kMemoryShare * rate);
+  return kStartUs + reduce + std::max(compute, memory) + std::min(compute, memory) / 4;
 }
 
 // The cheapest tiling; none if plan.kernel is null.
