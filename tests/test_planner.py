@@ -1250,3 +1250,53 @@ def test_gradients_that_no_tap_reaches_are_not_for_the_halo_engine(problem: Prob
             assert kernel.why_not(asked, GPUS[90]) is not None, kernel.name
     others = ("direct_dgrad", "grouped_dgrad", "depthwise_diagonal_dgrad")
     assert native.make_plan(asked, GPUS[90]).kernel.startswith(others)
+
+
+@pytest.mark.parametrize(
+    ("images", "side", "taps"), [(1024, 112, 7), (200_000, 8, 3), (200_000, 4, 3), (20_000, 14, 3), (64, 224, 3)]
+)
+def test_weight_gradients_of_quads_sum_up_no_more_than_is_promised(images: int, side: int, taps: int) -> None:
+    """Tensor cores truncate what they add to: 16,384 pixels of a sum, of the slice that has most."""
+    for kernel in (it for it in native.kernel_table() if it.name.startswith("quads_wgrad_")):
+        problem = native.ConvProblem(
+            (images, 3, side, side),
+            (64, 3, taps, taps),
+            padding=(taps // 2, taps // 2),
+            pass_="wgrad",
+            dtype="float16",
+            channels_last="nhwc" in kernel.name,
+            align=128,
+        )
+        if kernel.why_not(problem, GPUS[90]) is not None:
+            assert side % 8 and "nchw" in kernel.name
+            continue
+        plan = str(native.make_plan(problem, GPUS[90], kernel.name))
+        found = re.search(r"(\d+)x(\d+) pixels of 1 sets, walkers (\d+)", plan)
+        assert found is not None, plan
+        rows, columns, walkers = map(int, found.groups())
+        units = -(-taps * taps // (16 if "3_channels" in kernel.name else 8))
+        units = -(-units // -(-units // 12))
+        tiles = images * -(-side // rows) * -(-side // columns)
+        turns = -(-(rows * columns // 16) // (12 // units))
+        assert -(-tiles // walkers) * turns * 16 <= 16384, plan
+
+
+def test_weight_gradients_of_quads_name_aligned_addresses_alone() -> None:
+    """Of copies that bring nothing, too: a dimension of size 1 may have any stride."""
+    for name, size, strides in (
+        ("quads_wgrad_nhwc", (4, 64, 1, 1), (64, 1, 1, 1)),
+        ("quads_wgrad_nchw", (4, 1, 8, 8), (64, 1, 8, 1)),
+    ):
+        kernel = next(it for it in native.kernel_table() if it.name == name)
+        n, k, p, q = size
+        for y_strides, refused in ((strides, True), (None, False)):
+            problem = native.ConvProblem(
+                (n, 3, p, q),
+                (k, 3, 1, 1),
+                pass_="wgrad",
+                dtype="float16",
+                channels_last="nhwc" in name,
+                align=128,
+                y_strides=y_strides,
+            )
+            assert (kernel.why_not(problem, GPUS[90]) is not None) == refused, (name, y_strides)

@@ -42,7 +42,7 @@ int64_t smem_of(const QuadsWgradConfig& config, const QuadsWgradParams& params) 
 
 double cost_us(const QuadsWgradConfig& config, const ConvProblem& problem, const DeviceSpec& device,
                const QuadsWgradParams& params) {
-  const double tiles = std::max(1., static_cast<double>(ceil_div(params.tiles, params.walkers)));
+  const double tiles = static_cast<double>(ceil_div(params.tiles, params.walkers));
   const double waves = static_cast<double>(
       ceil_div(int64_t{params.walkers} * static_cast<int64_t>(params.by_jobs.divisor), int64_t{device.sm_count}));
   const double blocks =
@@ -79,7 +79,10 @@ Plan cheapest(const KernelEntry& entry, const ConvProblem& problem, const Device
           smem_of(config, params) > device.smem_optin_bytes) {
         continue;
       }
-      const int64_t least = ceil_div(tiles * tile_p * tile_q, params.slices * kMostProducts);
+      // Of each tile the first slice has most.
+      const int64_t turns = ceil_div(tile_p * tile_q / kQuadsWgradStep, int64_t{params.slices});
+      const int64_t most_tiles = std::max<int64_t>(1, kMostProducts / (kQuadsWgradStep * turns));
+      const int64_t least = ceil_div(tiles, most_tiles);
       const int64_t most = kMaxWorkspaceBytes / (4 * sums_of(problem));
       const int64_t wanted = std::max<int64_t>(device.sm_count / jobs, least);
       if (wanted > most) continue;
@@ -100,12 +103,19 @@ Plan cheapest(const KernelEntry& entry, const ConvProblem& problem, const Device
   return best;
 }
 
-// Whether eight neighbours of dy can be copied at once.
+// Whether eight neighbours of dy can be copied at once. Copies of those that do not exist name aligned addresses, too,
+// so that a dimension of size 1 is no exception.
 bool has_chunks(const QuadsWgradConfig& config, const Side& side) {
   const bool inner = config.channels_inner;
+  const int64_t others = inner ? side.stride.w : side.stride.c;
   return (inner ? side.c : side.w) % 8 == 0 && (inner ? side.stride.c : side.stride.w) == 1 && side.align >= 16 &&
-         keeps_multiples(side.stride.n, side.n, 8) && keeps_multiples(side.stride.h, side.h, 8) &&
-         (inner ? keeps_multiples(side.stride.w, side.w, 8) : keeps_multiples(side.stride.c, side.c, 8));
+         side.stride.n % 8 == 0 && side.stride.h % 8 == 0 && others % 8 == 0;
+}
+
+// Of dy, from a tile's first element to those of a thread's next copy, which need not exist.
+bool offsets_fit_int32(const Side& side) {
+  constexpr int64_t kMost = INT32_MAX / 256;
+  return side.stride.c <= kMost && side.stride.h <= kMost && side.stride.w <= kMost;
 }
 
 }  // namespace
@@ -149,8 +159,8 @@ const char* quads_wgrad_why_not(const KernelEntry& entry, const ConvProblem& pro
   }
   if (problem.n * problem.k * problem.p() * problem.q() == 0) return "needs something to compute";
   if (!has_chunks(config, output_side(problem))) return "copies eight aligned neighbours of dy at once";
-  if (!images_fit_int32(problem) || sums_of(problem) >= kMaxExtent) {
-    return "counts with 32 bits: extents, and elements of an image or of the filter";
+  if (!images_fit_int32(problem) || sums_of(problem) >= kMaxExtent || !offsets_fit_int32(output_side(problem))) {
+    return "counts with 32 bits: extents, elements of an image or of the filter, and of some rows or filters";
   }
   if (cheapest(entry, problem, device).kernel == nullptr) {
     return "has no tile whose pixels threads can bring, and which fits shared memory";
