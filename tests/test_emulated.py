@@ -370,7 +370,7 @@ def test_emulated_quads(
 
 @pytest.mark.parametrize("kernel", [it for it in QUADS if "2_halves" in str(it.id)])
 def test_quads_that_one_scale_does_not_fit_have_other_parts(kernel: native.Kernel) -> None:
-    """A block's tiles from one on that does not fit; those before it and such a block's others have fp16 parts."""
+    """From the first tile of a block that does not fit on; those before it have fp16 parts."""
     problem = Problem(6, 3, 24, 32, 40, 3, 3, padding=(1, 1), bias=True)
     view = "channels_last" if kernel.name.endswith("nhwc") else "contiguous"
     scaled, mixed = (operands(problem, torch.float32, "cpu", 0, (view,) * 3) for _ in range(2))

@@ -28,7 +28,7 @@ __device__ __forceinline__ void copy_gradients(const QuadsWgradParams& params, c
        i += kQuadsWgradThreads, chunk.next(params, kChannelsInner)) {
     const bool exists = chunk.row(kChannelsInner) < tile.rows && chunk.column(kChannelsInner) < tile.columns &&
                         chunk.filter(kChannelsInner) < filters;
-    // Offsets within an image fit 32 bits.
+    // Offsets of those that exist fit 32 bits; the others' are aligned, and nothing is read there.
     ptx::async_copy<16>(smem + chunk.place, first + chunk.offset, exists);
   }
 }
