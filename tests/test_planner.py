@@ -333,12 +333,65 @@ def test_rows_of_two_images_share_steps_of_columns(name: str, n: int, h: int, w:
 
 
 def test_bands_sum_up_weight_gradients_of_a_stride_where_that_was_measured_faster() -> None:
-    """Of whole images, if windows of seven rows take these and those of five do not."""
-    narrow = PUBLIC["dw_5x5s2"].with_(c=144, k=144, groups=144)
-    for problem, kernel in [(PUBLIC["dw_5x5s2"], "depthwise_banded_wgrad_7s2"), (narrow, "depthwise_banded_wgrad_5s2")]:
+    """By windows of five rows, of whole images or of halves, in slices that fill the multiprocessors once."""
+    for channels, rows, slices in [(240, 28, 2), (144, 14, 3)]:
+        problem = PUBLIC["dw_5x5s2"].with_(c=channels, k=channels, groups=channels)
         for dtype in ("float16", "bfloat16"):
             plan = native.make_plan(native_problem(problem, "wgrad", dtype=dtype), GPUS[90])
-            assert plan.kernel == kernel, str(plan)
+            assert plan.kernel == "depthwise_banded_wgrad_5s2", str(plan)
+            assert f" runs of {rows} rows" in str(plan) and plan.split == slices, str(plan)
+
+
+@pytest.mark.parametrize(
+    ("channels", "size", "taps", "step", "pass_", "rows"),
+    [
+        (256, 56, 3, 1, "fprop", 14),
+        (512, 14, 3, 1, "fprop", 7),
+        (240, 28, 5, 1, "fprop", 10),
+        (384, 28, 7, 1, "dgrad", 14),
+        (240, 56, 5, 2, "fprop", 7),
+        (240, 56, 5, 2, "dgrad", 20),
+        (240, 28, 3, 2, "dgrad", 10),
+    ],
+)
+def test_runs_of_bands_are_those_that_were_measured_fastest(
+    channels: int, size: int, taps: int, step: int, pass_: str, rows: int
+) -> None:
+    """Any number of runs an image, not powers of two alone."""
+    problem = Problem(64, channels, size, size, channels, taps, taps, (step, step), (taps // 2,) * 2, groups=channels)
+    plan = native.make_plan(native_problem(problem, pass_, dtype="float16"), GPUS[90])
+    assert plan.kernel.startswith(f"depthwise_banded_{pass_}_{taps}"), str(plan)
+    assert f" runs of {rows} rows" in str(plan), str(plan)
+
+
+@pytest.mark.parametrize(
+    ("problem", "pass_", "rows"),
+    [
+        (PUBLIC["dw_3x3"], "fprop", 14),
+        (PUBLIC["dw_3x3"].with_(h=254, w=512, padding=(0, 0)), "fprop", 16),
+        (PUBLIC["dw_3x3"].with_(h=512, w=511), "fprop", 64),
+        (PUBLIC["dw_3x3"].with_(h=112, w=112, stride=(2, 2)), "fprop", 7),
+        (PUBLIC["dw_3x3"].with_(h=112, w=112, stride=(2, 2)), "dgrad", 8),
+        (PUBLIC["dw_5x5s2"].with_(stride=(1, 1), h=28, w=28), "fprop", 14),
+        (PUBLIC["dw_5x5s2"], "fprop", 14),
+    ],
+)
+def test_runs_of_depthwise_columns_are_short(problem: Problem, pass_: str, rows: int) -> None:
+    """However many threads there are: what blocks read at once then lies close together."""
+    for n in (64, 512):
+        plan = native.make_plan(native_problem(problem.with_(n=n), pass_), GPUS[90])
+        assert plan.kernel.startswith(f"depthwise_{pass_}_{problem.r}x{problem.s}"), str(plan)
+        assert f" runs of {rows} rows" in str(plan), str(plan)
+
+
+@pytest.mark.parametrize(("n", "at_once"), [(64, 3), (88, 4)])
+def test_staged_weight_gradients_have_as_many_stages_as_their_blocks_have_room_for(n: int, at_once: int) -> None:
+    """Blocks that a multiprocessor has share its memory: 384 are three for each, 528 four."""
+    problem = native_problem(PUBLIC["dw_7x7"].with_(n=n), "wgrad", dtype="float32", channels_last=True)
+    plan = native.make_plan(problem, GPUS[90])
+    assert plan.kernel == "depthwise_wgrad_7x7_nhwc_tma"
+    reserved = 1 << 10  # of each block
+    assert (GPUS[90].smem_optin_bytes + reserved) // (plan.smem_bytes + reserved) == at_once, str(plan)
 
 
 @pytest.mark.parametrize(
@@ -426,11 +479,13 @@ def test_single_images_are_left_to_what_takes_them_the_least_time(
 def test_rows_of_a_single_image_are_shared_out(taps: int, layout: str) -> None:
     """Where a thread that goes through all of them would be one of few."""
     single = Problem(1, 96, 56, 56, 96, taps, taps, padding=(taps // 2,) * 2, groups=96)
-    for n, whole in [(1, False), (512, True)]:
+    rows = []
+    for n in (1, 512):
         problem = native_problem(single.with_(n=n), "fprop", channels_last=layout == "nhwc")
         one = "1" if layout == "nhwc" else ""  # channel of a thread
         plan = str(native.make_plan(problem, GPUS[80], f"depthwise_fprop_{taps}x{taps}_{layout}{one}"))
-        assert (" runs of 56 rows" in plan) == whole, plan
+        rows.append(int(re.search(r" runs of (\d+) rows", plan)[1]))
+    assert rows[0] < rows[1], rows
 
 
 def test_diagonal_kernels_refuse_what_they_cannot_count() -> None:

@@ -13,10 +13,20 @@ namespace fastconv {
 namespace {
 
 constexpr int64_t kWarps = kBandedThreads / 32;
-constexpr double kIdleAtEnd = 0.25;  // of a round of warps
+// Of a run of rows, as fits the layers of EfficientNet, ConvNeXt and KernelBench on an H200: what a round of warps is
+// idle at the end; rows that take as long as a warp's begin; cycles of an instruction; and the share of the time for
+// its bytes that a transposed kernel takes.
+constexpr double kIdleAtEnd = 0.2, kStartRows = 5.3, kRunCycles = 1.28, kTransposedBytes = 0.85;
+constexpr double kLoneCycles = 4.3;  // the same of an instruction where others hide nothing of it
 // Weight gradient: slices that are tried, and the most rows that one warp adds up, which bounds the rounding errors of
 // its sums.
 constexpr int64_t kMostSlices = 256;
+constexpr int64_t kFewParts = 16;  // that rows are cut into: up to those any number, then each the double of the last
+// Rows that take as long as what a warp's tile has besides them, as a block's begin and end, as the kernel that adds up
+// slices, and as a slice there.
+constexpr double kTileRows = 11, kBlockRows = 4.5, kReduceRows = 9, kSliceRows = 0.05;
+constexpr double kUnusedTaps = 1.03;  // times the time, if a kernel has more rows of taps than the filter
+constexpr double kEvenRounds = 0.05;  // share of rounds that end as others do
 constexpr int64_t kMostRowsOfWarp = 1024;
 constexpr int32_t kMostFilterBytes = 48 << 10;
 // Staged: warps of a multiprocessor that hide each other's waits for rows, and the most blocks that it takes.
@@ -105,29 +115,63 @@ double resident_warps(const DepthwiseBandedConfig& config, const ConvProblem& a,
   return double(warps) * double(std::clamp<int64_t>(std::min(config.warps / warps, fit), 1, kMostBlocks));
 }
 
-// Rows that two runs see are read twice; few warps leave some multiprocessors idle at the end.
-int32_t choose_run(const DepthwiseBandedConfig& config, const ConvProblem& problem, const DeviceSpec& device) {
-  if (config.any_rows()) return kBandedRows;
-  const int64_t rows = std::max<int64_t>(1, target_side(problem).h);
-  const double warps = double(tiles_of_run(config, problem)) * double(target_channels(problem));
-  int64_t best = rows;
-  double least = 0;
-  for (int64_t parts = 1; parts <= rows; parts *= 2) {
-    const int64_t run = round_up(ceil_div(rows, parts), config.rows().shift());
-    if (smem_bytes(config, problem, run) > device.smem_optin_bytes) continue;
-    const double seen = double(config.rows().seen(static_cast<int32_t>(run))) / double(run);
-    const double resident = resident_warps(config, problem, run, device);
-    const double rounds = warps * double(ceil_div(rows, run)) / (resident * device.sm_count);
-    const double waits = config.staged() ? std::max(1., kEnoughWarps / resident) : 1;
-    const double cost = seen * (1 + kIdleAtEnd / rounds) * waits;
-    if (least > 0 && cost >= least) continue;
-    least = cost, best = run;
-  }
-  return static_cast<int32_t>(best);
+int64_t runs_of(const ConvProblem& problem, int64_t run_rows) {
+  return std::max<int64_t>(1, ceil_div(target_side(problem).h, run_rows));
 }
 
-int64_t runs_of(const ConvProblem& problem, int32_t run_rows) {
-  return std::max<int64_t>(1, ceil_div(target_side(problem).h, run_rows));
+// Rows of the source that all runs see, without those outside the image.
+double rows_of_runs(const DepthwiseBandedConfig& config, const ConvProblem& a, int64_t run_rows) {
+  const DepthwiseConfig rows = config.rows();
+  const int64_t runs = runs_of(a, run_rows), last = std::max<int64_t>(1, target_side(a).h) - (runs - 1) * run_rows;
+  const int64_t first = rows.first(static_cast<int32_t>(padding_of(config, a.pass, a.padding.h, a.r)));
+  const int64_t step = config.transposed() ? 1 : config.stride, over = config.transposed() ? config.stride : 1;
+  const int64_t seen = rows.seen(static_cast<int32_t>(last));
+  const int64_t end = first + (runs - 1) * run_rows / over * step + seen;
+  const int64_t all = (runs - 1) * rows.seen(static_cast<int32_t>(run_rows)) + seen;
+  return static_cast<double>(
+      std::max(runs, all - std::max<int64_t>(0, -first) - std::max<int64_t>(0, end - source_side(a).h)));
+}
+
+// Instructions of a row that a warp sees: loads, products and what else a loop has.
+double row_instructions(const DepthwiseBandedConfig& config, const ConvProblem& a, int32_t run_rows) {
+  const double seen = run_rows + double(a.r) - 1;
+  const double rows_a_product = config.any_rows() ? double(run_rows) * double(a.r) / seen : config.rows().slots();
+  const double products = rows_a_product * std::max(1, config.words() / 2) * (config.any_rows() ? 3 : 1);
+  return 12.0 * config.words() / config.word() + (a.pass == Pass::kWgrad ? 2 : 1) * products + 20;
+}
+
+// Runs of rows to choose from, each in ascending number.
+template <typename Consider>
+void each_run(const DepthwiseBandedConfig& config, const ConvProblem& a, const DeviceSpec& device,
+              const Consider& consider) {
+  const int64_t rows = std::max<int64_t>(1, target_side(a).h);
+  for (int64_t parts = 1; parts <= rows; parts += parts < kFewParts ? 1 : parts) {
+    const int64_t run = round_up(ceil_div(rows, parts), config.rows().shift());
+    if (smem_bytes(config, a, run) <= device.smem_optin_bytes) consider(static_cast<int32_t>(run));
+  }
+}
+
+// Short runs see many rows twice, and their warps begin often; few warps leave some multiprocessors idle at the end.
+int32_t choose_run(const DepthwiseBandedConfig& config, const ConvProblem& a, const DeviceSpec& device) {
+  if (config.any_rows()) return kBandedRows;
+  const double tiles = double(tiles_of_run(config, a)) * double(target_channels(a));
+  const double bytes_us =
+      (config.transposed() ? kTransposedBytes : 1) * compulsory_bytes(a) / (kBytesPerUsPerSm * device.sm_count);
+  auto best = static_cast<int32_t>(std::max<int64_t>(1, target_side(a).h));
+  double least = 0;
+  each_run(config, a, device, [&](int32_t run) {
+    const double runs = double(runs_of(a, run)), resident = resident_warps(config, a, run, device);
+    const double rounds = std::max(1., tiles * runs) / (resident * device.sm_count);
+    const double memory = bytes_us * std::max(1., kEnoughWarps / resident) * (1 + kIdleAtEnd / rounds);
+    const double rows = rows_of_runs(config, a, run) + kStartRows * runs;
+    const double lone = kLoneCycles * (double(config.rows().seen(run)) + kStartRows);
+    const double compute = std::max(kRunCycles * tiles * rows / (4.0 * device.sm_count), lone) *
+                           row_instructions(config, a, run) / kCyclesPerUs;
+    // Little more than the larger one.
+    const double time = memory * memory * memory * memory + compute * compute * compute * compute;
+    if (least == 0 || time < least) least = time, best = run;
+  });
+  return best;
 }
 
 // Of the weight gradient's filter, each some rows of it.
@@ -135,24 +179,38 @@ int64_t parts_of(const DepthwiseBandedConfig& config, const ConvProblem& problem
   return config.kind == DepthwiseKind::kWeights ? ceil_div(problem.r, config.taps) : 1;
 }
 
-// Slices of the weight gradient's tiles: blocks of a round go through theirs at once. A block takes half a tile's time
-// to begin and end, and adding up slices as long as that.
-int64_t choose_slices(const DepthwiseBandedConfig& config, const ConvProblem& problem, int64_t tiles, int32_t run_rows,
-                      const DeviceSpec& device) {
-  const int64_t sums = std::max<int64_t>(1, problem.k * problem.r * problem.s);
-  const int64_t most = std::max<int64_t>(1, std::min(tiles, kMaxWorkspaceBytes / (4 * sums)));
-  const int64_t least = std::min(most, ceil_div(tiles * run_rows, kMostRowsOfWarp * kWarps));
-  const double resident = resident_warps(config, problem, run_rows, device) / kWarps * device.sm_count;
-  const int64_t blocks = problem.k * parts_of(config, problem);
-  int64_t best = std::max<int64_t>(1, least);
+// Weight gradient: slices of a filter's tiles, and the rows of those. Blocks of a round go through theirs at once.
+struct Slicing {
+  int32_t run_rows;
+  int64_t slices;
+};
+Slicing choose_slicing(const DepthwiseBandedConfig& config, const ConvProblem& a, const DeviceSpec& device) {
+  const double blocks = double(a.k) * double(parts_of(config, a));
+  const int64_t sums = std::max<int64_t>(1, a.k * a.r * a.s);
+  Slicing best{static_cast<int32_t>(std::max<int64_t>(1, target_side(a).h)), 1};
   double fastest = 0;
-  for (int64_t slices = best; slices <= std::min(most, least + kMostSlices); ++slices) {
-    const double rounds = std::ceil(double(blocks) * double(slices) / resident);
-    const double time = rounds * (double(ceil_div(ceil_div(tiles, slices), kWarps)) + 0.5) + (slices > 1 ? 0.5 : 0);
-    if (fastest > 0 && time >= fastest) continue;
-    fastest = time, best = slices;
-  }
+  each_run(config, a, device, [&](int32_t run) {
+    const int64_t runs = runs_of(a, run), tiles = tiles_of_run(config, a) * runs;
+    const int64_t most = std::max<int64_t>(1, std::min(tiles, kMaxWorkspaceBytes / (4 * sums)));
+    const int64_t least = std::max<int64_t>(1, std::min(most, ceil_div(tiles * run, kMostRowsOfWarp * kWarps)));
+    const double resident = resident_warps(config, a, run, device) / kWarps * device.sm_count;
+    const double rows = rows_of_runs(config, a, run) / double(runs) + kTileRows;
+    for (int64_t slices = least; slices <= std::min(most, least + kMostSlices); ++slices) {
+      const double shares = blocks * double(slices) / resident;
+      const double rounds = (1 - kEvenRounds) * std::ceil(shares) + kEvenRounds * std::max(1., shares);
+      const auto own_tiles = static_cast<double>(ceil_div(ceil_div(tiles, slices), kWarps));
+      const double reduce = slices > 1 ? kReduceRows + kSliceRows * static_cast<double>(slices) : 0;
+      const double time = rounds * (own_tiles * rows + kBlockRows) + reduce;
+      if (fastest > 0 && time >= fastest) continue;
+      fastest = time, best = {run, slices};
+    }
+  });
   return best;
+}
+
+DepthwiseBandedTiling choose_tiling(const DepthwiseBandedConfig& config, const ConvProblem& a,
+                                    const DeviceSpec& device) {
+  return {a.pass == Pass::kWgrad ? choose_slicing(config, a, device).run_rows : choose_run(config, a, device)};
 }
 
 }  // namespace
@@ -218,7 +276,7 @@ const char* depthwise_banded_why_not(const KernelEntry& entry, const ConvProblem
       return "counts with 32 bits: images lie too far apart";
     }
   }
-  const int32_t run_rows = choose_run(config, problem, device);
+  const int32_t run_rows = choose_tiling(config, problem, device).run_rows;
   if (config.staged() && smem_bytes(config, problem, run_rows) > device.smem_optin_bytes) {
     return "has no room for the rows that one of the target sees";
   }
@@ -235,7 +293,7 @@ Plan depthwise_banded_plan(const KernelEntry& entry, const ConvProblem& problem,
   const DepthwiseConfig rows = config.rows();
   Plan plan;
   plan.kernel = &entry;
-  plan.depthwise_banded.run_rows = choose_run(config, problem, device);
+  plan.depthwise_banded = choose_tiling(config, problem, device);
   const int32_t run_rows = plan.depthwise_banded.run_rows;
   const int64_t warps = block_warps(config, problem);
   plan.block_threads = static_cast<int32_t>(32 * warps);
@@ -244,7 +302,7 @@ Plan depthwise_banded_plan(const KernelEntry& entry, const ConvProblem& problem,
   const int64_t tiles = tiles_of_run(config, problem) * runs_of(problem, run_rows);
   const int64_t parts = parts_of(config, problem);
   if (problem.pass == Pass::kWgrad) {
-    const int64_t slices = choose_slices(config, problem, tiles, run_rows, device);
+    const int64_t slices = choose_slicing(config, problem, device).slices;
     // Rounding a slice's tiles up can leave the last ones empty.
     plan.split = std::max<int64_t>(1, ceil_div(tiles, std::max<int64_t>(1, ceil_div(tiles, slices))));
     plan.workspace_bytes = plan.split > 1 ? 4 * plan.split * problem.k * problem.r * problem.s : 0;
@@ -253,20 +311,18 @@ Plan depthwise_banded_plan(const KernelEntry& entry, const ConvProblem& problem,
     plan.grid = channels * ceil_div(tiles, warps);
   }
   const double seen = config.any_rows() ? run_rows + double(problem.r) - 1 : rows.seen(run_rows);
-  // Instructions of a row: loads, products and what else a loop has.
-  const double rows_a_product = config.any_rows() ? double(run_rows) * double(problem.r) / seen : rows.slots();
-  const double products = rows_a_product * std::max(1, config.words() / 2) * (config.any_rows() ? 3 : 1);
-  const double row = 12.0 * config.words() / config.word() + (problem.pass == Pass::kWgrad ? 2 : 1) * products + 20;
   const double all_rows = double(channels) * double(tiles) * double(parts) * seen;
   // Times what is counted, on an H200: products wait for shared memory where the filter lies there, and for operands
   // that are transposed. Gradients of a stride move less than others in the time, those of the filter by the rows that
   // two runs see; and warps of the weight gradient wait for staged rows one tile after the other.
   const bool wgrad = problem.pass == Pass::kWgrad, staged = config.staged(), single = config.word() == 1;
   const double waits = config.any_rows() ? 3 : wgrad ? 2 : 1.2;
-  const double cycles = waits * all_rows * row / (4.0 * device.sm_count);
-  const double strided = wgrad && config.stride > 1 ? double(rows.seen(run_rows)) / double(config.stride * run_rows)
-                         : config.transposed()      ? 1.1
-                                                    : 0.97;
+  const double cycles = waits * all_rows * row_instructions(config, problem, run_rows) / (4.0 * device.sm_count);
+  const double unused = config.taps > problem.r ? kUnusedTaps : 1;
+  const double strided = wgrad && config.stride > 1
+                             ? unused * double(rows.seen(run_rows)) / double(config.stride * run_rows)
+                         : config.transposed() ? 1.1
+                                               : 0.97;
   const double moved = staged ? (wgrad ? 1.3 : 0.93) : strided;
   // Rows shorter than a sector are read twice if they are not staged; single elements of them are stored one by one.
   const bool narrow = row_bytes(wgrad ? source_side(problem) : target_side(problem)) <= kSectorBytes;

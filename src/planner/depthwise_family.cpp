@@ -19,9 +19,13 @@ constexpr int32_t kLanesOfStage = 28;      // the same, so that a box has no mor
 constexpr int32_t kStagedBytes = 54 << 8;  // of rows, a warp: 16 then run on a multiprocessor at once
 constexpr int32_t kMostStageRows = 8;
 // A run of rows is cut in two until so many threads have work, unless it becomes so short that the rows which two runs
-// see cost more. Threads with columns take fewer registers, so that more of them run at once.
+// see cost more. Threads with columns take fewer registers, so that more of them run at once; theirs are short in any
+// case, so that what blocks read at once lies close together, as fits KernelBench's and EfficientNet's layers on an
+// H200.
 constexpr int64_t kColumnThreadsPerSm = 2048, kChannelThreadsPerSm = 768;
-constexpr int32_t kLeastRun = 8;  // times the filter's rows
+constexpr int32_t kLeastRun = 8;       // times the filter's rows
+constexpr int32_t kShortRun = 56;      // outputs of a thread, over the stride
+constexpr int32_t kLeastShortRun = 2;  // times the filter's rows, and one more
 // Where there are not even so many of them, runs may be as short as the filter: a thread's time is what counts then.
 constexpr double kFewThreads = 0.25;
 // Cycles of a thread if others hide nothing of it: of an instruction, and a row that is waited for, a sector for each
@@ -85,6 +89,10 @@ int32_t choose_run(const DepthwiseConfig& config, const ConvProblem& problem, in
   const auto wanted = static_cast<double>((columns ? kColumnThreadsPerSm : kChannelThreadsPerSm) * device.sm_count);
   const double threads = double(problem.n) * double(units) * w.tiles * double(strands);  // of whole runs
   int64_t parts = 1;
+  if (columns && !config.staged()) {
+    const int32_t least = std::max(kShortRun / (config.columns * config.stride), kLeastShortRun * config.taps + 1);
+    while (rows / (2 * parts) >= least) parts *= 2;
+  }
   while (rows / (2 * parts) >= kLeastRun * config.taps && threads * double(parts) < wanted) parts *= 2;
   if (config.kind != DepthwiseKind::kWeights && !config.staged()) {
     while (rows / (2 * parts) >= config.taps && threads * double(parts) < kFewThreads * wanted) parts *= 2;
@@ -138,7 +146,9 @@ struct Staging {
   DepthwiseStages source, target;
   int32_t smem_bytes;
 };
-Staging make_staging(const DepthwiseConfig& config, const DepthwiseTiling& tiling, DType dtype) {
+// As many stages as find room in `smem_bytes`, if that is more than a block has in any case.
+Staging make_staging(const DepthwiseConfig& config, const DepthwiseTiling& tiling, DType dtype,
+                     int64_t smem_bytes = 0) {
   const auto size = static_cast<int32_t>(element_size(dtype));
   const bool wgrad = config.kind == DepthwiseKind::kWeights;
   // Accesses of a thread reach a vector further than what it sees, and a box begins up to 16 bytes early.
@@ -157,7 +167,8 @@ Staging make_staging(const DepthwiseConfig& config, const DepthwiseTiling& tilin
       wgrad ? kDepthwiseThreads / 32 : static_cast<int32_t>(ceil_div(tiling.columns * tiling.channels, 32));
   const int32_t ring_bytes = warps * kStagedBytes;
   staging = with(std::clamp(ring_bytes / 3 / bytes(staging), 1, kMostStageRows));
-  staging.source.count = std::clamp(ring_bytes / bytes(staging), 2, kDepthwiseBarrierBytes / 16);
+  const auto room = static_cast<int32_t>(std::max<int64_t>(ring_bytes, smem_bytes - kDepthwiseBarrierBytes));
+  staging.source.count = std::clamp(room / bytes(staging), 2, kDepthwiseBarrierBytes / 16);
   staging.smem_bytes = kDepthwiseBarrierBytes + staging.source.count * bytes(staging);
   return staging;
 }
@@ -305,6 +316,12 @@ Plan depthwise_plan(const KernelEntry& entry, const ConvProblem& problem, const 
     plan.smem_bytes = std::max(plan.smem_bytes, sums_bytes + (config.staged() ? kDepthwiseBarrierBytes : 0));
     plan.grid = chunks * plan.split;
     plan.block_threads = kDepthwiseThreads;
+    if (config.staged() && plan.grid > 0) {
+      // Blocks that run at once share the multiprocessor; no more of them fit than there are for each.
+      const int64_t resident = std::min(ceil_div(plan.grid, device.sm_count), kStagedBlocksPerSm);
+      const int64_t room = (device.smem_optin_bytes + kReservedSmemBytes) / resident - kReservedSmemBytes;
+      plan.smem_bytes = std::max(plan.smem_bytes, make_staging(config, tiling, problem.dtype, room).smem_bytes);
+    }
   } else {
     plan.grid = chunks * ceil_div(h.tiles, tiling.runs) * ceil_div(w.tiles, tiling.columns) * problem.n;
     plan.block_threads = static_cast<int32_t>(round_up(int64_t{tiling.runs} * tiling.columns * tiling.channels, 32));
@@ -371,7 +388,7 @@ DepthwiseParams depthwise_params(const Plan& plan, const ConvProblem& problem) {
   params.filter_strides = problem.w_strides;
   const DepthwiseTiling& tiling = params.tiling = plan.depthwise;
   if (config.staged()) {
-    const Staging staging = make_staging(config, tiling, problem.dtype);
+    const Staging staging = make_staging(config, tiling, problem.dtype, plan.smem_bytes);
     params.stages = staging.source, params.target_stages = staging.target;
   }
   params.by_chunks = FastDivmod(std::max<int64_t>(1, ceil_div(params.channels, tiling.channels * config.channels())));
@@ -398,7 +415,7 @@ DepthwiseParams depthwise_params(const Plan& plan, const ConvProblem& problem) {
 
 DepthwiseMaps depthwise_maps(const Plan& plan, const ConvProblem& problem) {
   const DepthwiseConfig& config = plan.kernel->depthwise;
-  const Staging staging = make_staging(config, plan.depthwise, problem.dtype);
+  const Staging staging = make_staging(config, plan.depthwise, problem.dtype, plan.smem_bytes);
   const int64_t channels = target_channels(problem), size = element_size(problem.dtype);
   auto map_of = [&](const Side& side, const DepthwiseStages& stages) {
     auto dimension = [](int64_t v) { return static_cast<uint64_t>(v); };
