@@ -14,6 +14,8 @@
 namespace fastconv {
 namespace {
 
+constexpr int64_t kBankBytes = 128;  // from a bank of shared memory to itself
+
 // Clocks of a multiprocessor.
 struct Clocks {
   double step, unit;                         // a unit's steps, and the rest of it
@@ -86,6 +88,15 @@ bool whole_runs(const QuadsConfig& config, const ConvProblem& problem, const Sid
   return extent % run == 0 && step == 1 && side.align >= run * element_size(problem.dtype) &&
          keeps_multiples(side.stride.n, side.n, run) && keeps_multiples(side.stride.h, side.h, run) &&
          (inner ? keeps_multiples(side.stride.w, side.w, run) : keeps_multiples(side.stride.c, side.c, run));
+}
+
+// Between staged rows, so that what lanes read at once lies in different banks: four taps of two pixels side by side,
+// or, of 8 bytes a quad, of four. Where a row of taps ends, the next one goes on in the banks behind what those see.
+int32_t row_gap(const QuadsConfig& config, const ConvProblem& problem, int32_t row_bytes) {
+  const int32_t quad = quad_bytes(config.operands);
+  const int64_t pixels = quad > 8 ? problem.stride.w : config.channels_inner ? 5 : problem.stride.w + 1;
+  const int64_t wanted = round_up((problem.s + pixels) * quad, int64_t{16});
+  return static_cast<int32_t>(((wanted - row_bytes) % kBankBytes + kBankBytes) % kBankBytes);
 }
 
 int32_t smem_of(const QuadsConfig& config, const QuadsParams& params) {
@@ -217,7 +228,8 @@ QuadsParams quads_params(const QuadsConfig& config, const ConvProblem& problem, 
   params.by_tile_q = FastDivmod(tiling.tile_q), params.by_units_w = FastDivmod(units_w);
   params.by_taps_w = FastDivmod(problem.s), params.by_steps = FastDivmod(params.steps);
   params.by_sets = FastDivmod(tiling.sets), params.by_set_blocks = FastDivmod(ceil_div(sets_of(problem), tiling.sets));
-  params.range_at = round_up(params.units * params.unit_pixels * params.quad_bytes, 16);
+  params.row_gap = row_gap(config, problem, params.halo_w * params.quad_bytes);
+  params.range_at = round_up(params.place(params.units / units_w, 0), 16);
   params.stage_bytes = params.range_at + range_bytes(config);
   params.filter_at = 2 * params.stage_bytes;
   params.runs_at = params.filter_at + tiling.sets * params.steps * params.step_bytes();

@@ -184,6 +184,9 @@ def quads_products(
 ) -> npt.NDArray[np.int64]:
     """The same of 16 bits and TF32; the tiling is rows of pixels, runs of 16 bytes of columns, sets and walkers."""
 
+def quads_accesses(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> float:
+    """How often shared memory is accessed for a tile's first 32 pixels, over the least for so many bytes."""
+
 def embed_products(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> npt.NDArray[np.int64]:
     """The same of patch embeddings."""
 

@@ -2,6 +2,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <functional>
@@ -977,7 +978,8 @@ Products quads_products(const ConvProblem& problem, const KernelEntry& kernel, c
     const QuadsTile tile(params, index);
     const int64_t image = tile.image * params.source.n;
     // Where each channel of a staged pixel comes from.
-    std::vector<std::array<int64_t, kQuadChannels>> quads(static_cast<size_t>(params.units) * vector);
+    const int32_t row_quads = params.place(1, 0) / params.quad_bytes;
+    std::vector<std::array<int64_t, kQuadChannels>> quads(static_cast<size_t>(params.units / units_w * row_quads));
     for (int32_t unit = 0; unit < params.units; ++unit) {
       const int32_t h = tile.source_h + unit / units_w, w = tile.source_w + unit % units_w * vector;
       const bool exists = h >= 0 && h < params.h.source_extent && w >= 0 && w < params.w.source_extent;
@@ -988,7 +990,7 @@ Products quads_products(const ConvProblem& problem, const KernelEntry& kernel, c
         const int32_t word = i / vector, element = i % vector;
         const bool whole = params.words == QuadsWords::kInner;
         const int32_t pixel = whole ? i / params.channels : element, channel = whole ? i % params.channels : word;
-        quads.at(static_cast<size_t>(unit * vector + pixel))[channel] =
+        quads.at(static_cast<size_t>(unit / units_w * row_quads + unit % units_w * vector + pixel))[channel] =
             exists ? from + word * params.word_step + element : kOutside;
       }
     }
@@ -1013,6 +1015,32 @@ Products quads_products(const ConvProblem& problem, const KernelEntry& kernel, c
     }
   }
   return products;
+}
+
+// How often shared memory is accessed for the quads of a tile's first 32 pixels, over the least for so many bytes.
+double quads_accesses(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device) {
+  const Plan plan = kernel.plan(kernel, problem, device);
+  const QuadsParams params = quads_params(kernel.quads, problem, plan.quads);
+  constexpr int32_t kBankWords = 32;
+  const int32_t at_once = kBankWords * 4 / params.quad_bytes;  // lanes
+  int32_t accesses = 0, least = 0;
+  for (int32_t step = 0; step < params.steps; ++step) {
+    for (int32_t first = 0; first < 4 * 32; first += at_once, ++least) {
+      std::map<int32_t, std::set<int32_t>> words;  // of a bank
+      for (int32_t i = first; i < first + at_once; ++i) {
+        const int32_t lane = i % 32, pixel = quads_pixel(kernel.quads.channels_inner, params.run, i / 32, lane / 4);
+        const int32_t tap = quads_tap(params, step * kQuadsStepTaps + lane % 4);
+        const int32_t place = QuadsRun(params, pixel / params.run).place + pixel % params.run * params.place_step();
+        const int32_t from = tap < 0 ? params.zeros_at : place + tap;
+        for (int32_t word = from / 4; word < (from + params.quad_bytes) / 4; ++word)
+          words[word % kBankWords].insert(word);
+      }
+      size_t most = 0;
+      for (const auto& [bank, of_bank] : words) most = std::max(most, of_bank.size());
+      accesses += static_cast<int32_t>(most);
+    }
+  }
+  return double(accesses) / least;
 }
 
 // As the warps of the kernels for patch embeddings read chunks of pixels, and know what they sum up, of filter 0.
@@ -2660,6 +2688,7 @@ void bind_index_maths(py::module_& m) {
   m.def("mma_chunk", &mma_chunk, "element"_a, "along_rows"_a, "is_b"_a, "line"_a, "chunk"_a, "length"_a);
   m.def("stem_products", &stem_products, "problem"_a, "kernel"_a, "device"_a, "tiling"_a = std::nullopt);
   m.def("quads_products", &quads_products, "problem"_a, "kernel"_a, "device"_a, "tiling"_a = std::nullopt);
+  m.def("quads_accesses", &quads_accesses, "problem"_a, "kernel"_a, "device"_a);
   m.def("embed_products", &embed_products, "problem"_a, "kernel"_a, "device"_a);
   m.def("run_column", &run_column, "run"_a, "product"_a, "column"_a);
   m.def("stem_wgrad_products", &stem_wgrad_products, "problem"_a, "kernel"_a, "device"_a, "tiling"_a = std::nullopt);

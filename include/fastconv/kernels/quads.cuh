@@ -163,13 +163,13 @@ class StagedQuads {
         for (int k = 0; k < kQuad; ++k) quads[pixel * kQuad + k] = quad[k];
       }
       constexpr int kBytes = sizeof(quads);
+      const uint32_t place = smem + unit * kBytes + params.by_units_w.div(unit) * params.row_gap;
       if constexpr (kBytes == 8) {
-        ptx::store_shared8(smem + unit * kBytes, make_uint2(quads[0], quads[1]));
+        ptx::store_shared8(place, make_uint2(quads[0], quads[1]));
       } else {
 #pragma unroll
         for (int k = 0; k < kBytes / 4; k += 4) {
-          ptx::store_shared16(smem + unit * kBytes + k * 4,
-                              make_uint4(quads[k], quads[k + 1], quads[k + 2], quads[k + 3]));
+          ptx::store_shared16(place + k * 4, make_uint4(quads[k], quads[k + 1], quads[k + 2], quads[k + 3]));
         }
       }
     }
@@ -324,9 +324,9 @@ __device__ __forceinline__ void store_neighbours(T* y, int32_t step, const float
     }
     if (exist <= 0) return;
     if constexpr (sizeof(words) == 8) {
-      ptx::store_global8(y, words);
+      ptx::store_global8_once(y, words);
     } else {
-      ptx::store_global16(y, words);
+      ptx::store_global16_once(y, words);
     }
   } else {
 #pragma unroll

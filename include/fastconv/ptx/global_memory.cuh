@@ -11,8 +11,14 @@ __device__ __forceinline__ void store_global16(void* pointer, const uint32_t (&v
                : "memory");
 }
 
-__device__ __forceinline__ void store_global8(void* pointer, const uint32_t (&v)[2]) {
-  asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(pointer), "r"(v[0]), "r"(v[1]) : "memory");
+// What no thread of this multiprocessor reads: the first-level cache keeps what it has instead.
+__device__ __forceinline__ void store_global16_once(void* pointer, const uint32_t (&v)[4]) {
+  asm volatile("st.global.L1::no_allocate.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(pointer), "r"(v[0]), "r"(v[1]),
+               "r"(v[2]), "r"(v[3])
+               : "memory");
+}
+__device__ __forceinline__ void store_global8_once(void* pointer, const uint32_t (&v)[2]) {
+  asm volatile("st.global.L1::no_allocate.v2.b32 [%0], {%1, %2};" ::"l"(pointer), "r"(v[0]), "r"(v[1]) : "memory");
 }
 
 __device__ __forceinline__ void load_global16(const void* pointer, uint32_t (&v)[4]) {

@@ -27,6 +27,7 @@ struct QuadsParams {
   int32_t channels, filters, taps, steps;
   int32_t quad_bytes;
   int32_t tile_p, tile_q, halo_w;  // halo_w: columns of a tile with its halo, as they are staged
+  int32_t row_gap;                 // bytes from a row of those to the next one
   int32_t tiles, walkers;          // every walkers-th tile is a block's
   QuadsWords words;
   int32_t unit_pixels;  // that a thread brings at once, neighbours in a row that begin at a multiple of their number
@@ -45,7 +46,9 @@ struct QuadsParams {
   FASTCONV_HOST_DEVICE int32_t sets() const { return static_cast<int32_t>(by_sets.divisor); }
   // Of a step of a set's filter.
   FASTCONV_HOST_DEVICE int32_t step_bytes() const { return kQuadsUnit * kQuadsStepTaps * quad_bytes; }
-  FASTCONV_HOST_DEVICE int32_t place(int32_t row, int32_t column) const { return (row * halo_w + column) * quad_bytes; }
+  FASTCONV_HOST_DEVICE int32_t place(int32_t row, int32_t column) const {
+    return (row * halo_w + column) * quad_bytes + row * row_gap;
+  }
   // From a pixel's first tap to that of the next one in its row.
   FASTCONV_HOST_DEVICE int32_t place_step() const { return w.source_step * quad_bytes; }
   // Of units of a tile, of which the last may lack some.

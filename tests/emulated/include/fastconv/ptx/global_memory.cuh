@@ -7,10 +7,13 @@
 
 namespace fastconv::ptx {
 
-inline void store_global8(void* pointer, const uint32_t (&v)[2]) {
+inline void store_global8_once(void* pointer, const uint32_t (&v)[2]) {
   std::memcpy(const_cast<void*>(emulated::global(pointer, 8)), v, 8);
 }
 inline void store_global16(void* pointer, const uint32_t (&v)[4]) {
+  std::memcpy(const_cast<void*>(emulated::global(pointer, 16)), v, 16);
+}
+inline void store_global16_once(void* pointer, const uint32_t (&v)[4]) {
   std::memcpy(const_cast<void*>(emulated::global(pointer, 16)), v, 16);
 }
 inline void load_global16(const void* pointer, uint32_t (&v)[4]) { std::memcpy(v, emulated::global(pointer, 16), 16); }
