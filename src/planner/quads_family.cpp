@@ -92,9 +92,11 @@ bool whole_runs(const QuadsConfig& config, const ConvProblem& problem, const Sid
 
 // Between staged rows, so that what lanes read at once lies in different banks: four taps of two pixels side by side,
 // or, of 8 bytes a quad, of four. Where a row of taps ends, the next one goes on in the banks behind what those see.
+// Those of the weight gradient were measured in channels_last.
 int32_t row_gap(const QuadsConfig& config, const ConvProblem& problem, int32_t row_bytes) {
   const int32_t quad = quad_bytes(config.operands);
-  const int64_t pixels = quad > 8 ? problem.stride.w : config.channels_inner ? 5 : problem.stride.w + 1;
+  const bool spread = config.channels_inner || problem.pass == Pass::kWgrad;  // four pixels, over six
+  const int64_t pixels = quad > 8 ? problem.stride.w : spread ? 5 : problem.stride.w + 1;
   const int64_t wanted = round_up((problem.s + pixels) * quad, int64_t{16});
   return static_cast<int32_t>(((wanted - row_bytes) % kBankBytes + kBankBytes) % kBankBytes);
 }
