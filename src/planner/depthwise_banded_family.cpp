@@ -18,16 +18,16 @@ constexpr int64_t kWarps = kBandedThreads / 32;
 // its bytes that a transposed kernel takes.
 constexpr double kIdleAtEnd = 0.2, kStartRows = 5.3, kRunCycles = 1.28, kTransposedBytes = 0.85;
 constexpr double kLoneCycles = 4.3;  // the same of an instruction where others hide nothing of it
+constexpr int64_t kFewParts = 16;    // that rows are cut into: up to those any number, then each the double of the last
 // Weight gradient: slices that are tried, and the most rows that one warp adds up, which bounds the rounding errors of
 // its sums.
 constexpr int64_t kMostSlices = 256;
-constexpr int64_t kFewParts = 16;  // that rows are cut into: up to those any number, then each the double of the last
-// Rows that take as long as what a warp's tile has besides them, as a block's begin and end, as the kernel that adds up
-// slices, and as a slice there.
-constexpr double kTileRows = 11, kBlockRows = 4.5, kReduceRows = 9, kSliceRows = 0.05;
-constexpr double kUnusedTaps = 1.03;  // times the time, if a kernel has more rows of taps than the filter
-constexpr double kEvenRounds = 0.05;  // share of rounds that end as others do
 constexpr int64_t kMostRowsOfWarp = 1024;
+// Rows that take as long as what a warp's tile has besides them, as a block's begin and end, as the kernel that adds up
+// slices, and as a slice there; and the share of a round of blocks that takes less time if fewer blocks are in it.
+constexpr double kTileRows = 11, kBlockRows = 4.5, kReduceRows = 9, kSliceRows = 0.05;
+constexpr double kEvenRounds = 0.05;
+constexpr double kUnusedTaps = 1.03;  // times the time, if a kernel has more rows of taps than the filter
 constexpr int32_t kMostFilterBytes = 48 << 10;
 // Staged: warps of a multiprocessor that hide each other's waits for rows, and the most blocks that it takes.
 constexpr double kEnoughWarps = 20;
@@ -140,14 +140,16 @@ double row_instructions(const DepthwiseBandedConfig& config, const ConvProblem& 
   return 12.0 * config.words() / config.word() + (a.pass == Pass::kWgrad ? 2 : 1) * products + 20;
 }
 
-// Runs of rows to choose from, each in ascending number.
+// Runs of rows to choose from, the longest ones first.
 template <typename Consider>
 void each_run(const DepthwiseBandedConfig& config, const ConvProblem& a, const DeviceSpec& device,
               const Consider& consider) {
   const int64_t rows = std::max<int64_t>(1, target_side(a).h);
+  int64_t last = 0;
   for (int64_t parts = 1; parts <= rows; parts += parts < kFewParts ? 1 : parts) {
     const int64_t run = round_up(ceil_div(rows, parts), config.rows().shift());
-    if (smem_bytes(config, a, run) <= device.smem_optin_bytes) consider(static_cast<int32_t>(run));
+    if (run != last && smem_bytes(config, a, run) <= device.smem_optin_bytes) consider(static_cast<int32_t>(run));
+    last = run;
   }
 }
 
@@ -181,13 +183,13 @@ int64_t parts_of(const DepthwiseBandedConfig& config, const ConvProblem& problem
 
 // Weight gradient: slices of a filter's tiles, and the rows of those. Blocks of a round go through theirs at once.
 struct Slicing {
-  int32_t run_rows;
-  int64_t slices;
+  DepthwiseBandedTiling tiling;
+  int64_t slices = 1;
 };
 Slicing choose_slicing(const DepthwiseBandedConfig& config, const ConvProblem& a, const DeviceSpec& device) {
   const double blocks = double(a.k) * double(parts_of(config, a));
   const int64_t sums = std::max<int64_t>(1, a.k * a.r * a.s);
-  Slicing best{static_cast<int32_t>(std::max<int64_t>(1, target_side(a).h)), 1};
+  Slicing best{{static_cast<int32_t>(std::max<int64_t>(1, target_side(a).h))}};
   double fastest = 0;
   each_run(config, a, device, [&](int32_t run) {
     const int64_t runs = runs_of(a, run), tiles = tiles_of_run(config, a) * runs;
@@ -198,19 +200,21 @@ Slicing choose_slicing(const DepthwiseBandedConfig& config, const ConvProblem& a
     for (int64_t slices = least; slices <= std::min(most, least + kMostSlices); ++slices) {
       const double shares = blocks * double(slices) / resident;
       const double rounds = (1 - kEvenRounds) * std::ceil(shares) + kEvenRounds * std::max(1., shares);
-      const auto own_tiles = static_cast<double>(ceil_div(ceil_div(tiles, slices), kWarps));
+      if (fastest > 0 && rounds * (rows + kBlockRows) >= fastest) break;  // as are those of more slices
+      const int64_t own_tiles = ceil_div(ceil_div(tiles, slices), kWarps);
+      if (own_tiles * run > kMostRowsOfWarp && slices < most) continue;
       const double reduce = slices > 1 ? kReduceRows + kSliceRows * static_cast<double>(slices) : 0;
-      const double time = rounds * (own_tiles * rows + kBlockRows) + reduce;
+      const double time = rounds * (static_cast<double>(own_tiles) * rows + kBlockRows) + reduce;
       if (fastest > 0 && time >= fastest) continue;
-      fastest = time, best = {run, slices};
+      fastest = time, best = {{run}, slices};
     }
   });
   return best;
 }
 
-DepthwiseBandedTiling choose_tiling(const DepthwiseBandedConfig& config, const ConvProblem& a,
-                                    const DeviceSpec& device) {
-  return {a.pass == Pass::kWgrad ? choose_slicing(config, a, device).run_rows : choose_run(config, a, device)};
+Slicing choose_tiling(const DepthwiseBandedConfig& config, const ConvProblem& a, const DeviceSpec& device) {
+  if (a.pass == Pass::kWgrad) return choose_slicing(config, a, device);
+  return {{choose_run(config, a, device)}};
 }
 
 }  // namespace
@@ -276,7 +280,7 @@ const char* depthwise_banded_why_not(const KernelEntry& entry, const ConvProblem
       return "counts with 32 bits: images lie too far apart";
     }
   }
-  const int32_t run_rows = choose_tiling(config, problem, device).run_rows;
+  const int32_t run_rows = choose_tiling(config, problem, device).tiling.run_rows;
   if (config.staged() && smem_bytes(config, problem, run_rows) > device.smem_optin_bytes) {
     return "has no room for the rows that one of the target sees";
   }
@@ -293,7 +297,8 @@ Plan depthwise_banded_plan(const KernelEntry& entry, const ConvProblem& problem,
   const DepthwiseConfig rows = config.rows();
   Plan plan;
   plan.kernel = &entry;
-  plan.depthwise_banded = choose_tiling(config, problem, device);
+  const auto [tiling, slices] = choose_tiling(config, problem, device);
+  plan.depthwise_banded = tiling;
   const int32_t run_rows = plan.depthwise_banded.run_rows;
   const int64_t warps = block_warps(config, problem);
   plan.block_threads = static_cast<int32_t>(32 * warps);
@@ -302,7 +307,6 @@ Plan depthwise_banded_plan(const KernelEntry& entry, const ConvProblem& problem,
   const int64_t tiles = tiles_of_run(config, problem) * runs_of(problem, run_rows);
   const int64_t parts = parts_of(config, problem);
   if (problem.pass == Pass::kWgrad) {
-    const int64_t slices = choose_slicing(config, problem, device).slices;
     // Rounding a slice's tiles up can leave the last ones empty.
     plan.split = std::max<int64_t>(1, ceil_div(tiles, std::max<int64_t>(1, ceil_div(tiles, slices))));
     plan.workspace_bytes = plan.split > 1 ? 4 * plan.split * problem.k * problem.r * problem.s : 0;

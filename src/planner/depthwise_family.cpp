@@ -19,9 +19,9 @@ constexpr int32_t kLanesOfStage = 28;      // the same, so that a box has no mor
 constexpr int32_t kStagedBytes = 54 << 8;  // of rows, a warp: 16 then run on a multiprocessor at once
 constexpr int32_t kMostStageRows = 8;
 // A run of rows is cut in two until so many threads have work, unless it becomes so short that the rows which two runs
-// see cost more. Threads with columns take fewer registers, so that more of them run at once; theirs are short in any
-// case, so that what blocks read at once lies close together, as fits KernelBench's and EfficientNet's layers on an
-// H200.
+// see cost more. Threads with columns take fewer registers, so that more of them run at once; runs of those that
+// read device memory are short in any case, so that what blocks read at once lies close together, as fits KernelBench's
+// and EfficientNet's layers on an H200.
 constexpr int64_t kColumnThreadsPerSm = 2048, kChannelThreadsPerSm = 768;
 constexpr int32_t kLeastRun = 8;       // times the filter's rows
 constexpr int32_t kShortRun = 56;      // outputs of a thread, over the stride
@@ -146,7 +146,7 @@ struct Staging {
   DepthwiseStages source, target;
   int32_t smem_bytes;
 };
-// As many stages as find room in `smem_bytes`, if that is more than a block has in any case.
+// Weight gradient: as many stages as find room in `smem_bytes`, if that is more than a block has in any case.
 Staging make_staging(const DepthwiseConfig& config, const DepthwiseTiling& tiling, DType dtype,
                      int64_t smem_bytes = 0) {
   const auto size = static_cast<int32_t>(element_size(dtype));
@@ -167,7 +167,8 @@ Staging make_staging(const DepthwiseConfig& config, const DepthwiseTiling& tilin
       wgrad ? kDepthwiseThreads / 32 : static_cast<int32_t>(ceil_div(tiling.columns * tiling.channels, 32));
   const int32_t ring_bytes = warps * kStagedBytes;
   staging = with(std::clamp(ring_bytes / 3 / bytes(staging), 1, kMostStageRows));
-  const auto room = static_cast<int32_t>(std::max<int64_t>(ring_bytes, smem_bytes - kDepthwiseBarrierBytes));
+  const int64_t more = wgrad ? smem_bytes - kDepthwiseBarrierBytes : 0;
+  const auto room = static_cast<int32_t>(std::max<int64_t>(ring_bytes, more));
   staging.source.count = std::clamp(room / bytes(staging), 2, kDepthwiseBarrierBytes / 16);
   staging.smem_bytes = kDepthwiseBarrierBytes + staging.source.count * bytes(staging);
   return staging;

@@ -91,13 +91,15 @@ bool whole_runs(const QuadsConfig& config, const ConvProblem& problem, const Sid
 }
 
 // Between staged rows, so that what lanes read at once lies in different banks: four taps of two pixels side by side,
-// or, of 8 bytes a quad, of four. Where a row of taps ends, the next one goes on in the banks behind what those see.
-// Those of the weight gradient were measured in channels_last.
+// or, of 8 bytes a quad, of four, which in channels_last are spread over six. Where a row of taps ends, the next one
+// goes on in the banks behind what those see. No gap was found to help the weight gradient, whose lanes read eight taps
+// of pairs of pixels, nor 16 bits of a stride in channels_last, nor rows of one or two taps.
 int32_t row_gap(const QuadsConfig& config, const ConvProblem& problem, int32_t row_bytes) {
   const int32_t quad = quad_bytes(config.operands);
-  const bool spread = config.channels_inner || problem.pass == Pass::kWgrad;  // four pixels, over six
-  const int64_t pixels = quad > 8 ? problem.stride.w : spread ? 5 : problem.stride.w + 1;
-  const int64_t wanted = round_up((problem.s + pixels) * quad, int64_t{16});
+  const bool spread = quad == 8 && config.channels_inner;
+  if (problem.pass == Pass::kWgrad || problem.s < 3 || (spread && problem.stride.w > 1)) return 0;
+  const int64_t seen = quad > 8 ? problem.stride.w : spread ? 5 : problem.stride.w + 1;
+  const int64_t wanted = round_up(((problem.s - 1) * problem.dilation.w + 1 + seen) * quad, int64_t{16});
   return static_cast<int32_t>(((wanted - row_bytes) % kBankBytes + kBankBytes) % kBankBytes);
 }
 
@@ -231,7 +233,7 @@ QuadsParams quads_params(const QuadsConfig& config, const ConvProblem& problem, 
   params.by_taps_w = FastDivmod(problem.s), params.by_steps = FastDivmod(params.steps);
   params.by_sets = FastDivmod(tiling.sets), params.by_set_blocks = FastDivmod(ceil_div(sets_of(problem), tiling.sets));
   params.row_gap = row_gap(config, problem, params.halo_w * params.quad_bytes);
-  params.range_at = round_up(params.place(params.units / units_w, 0), 16);
+  params.range_at = round_up(params.place(params.units / units_w, 0), 16);  // single pixels may be 8 bytes
   params.stage_bytes = params.range_at + range_bytes(config);
   params.filter_at = 2 * params.stage_bytes;
   params.runs_at = params.filter_at + tiling.sets * params.steps * params.step_bytes();

@@ -27,7 +27,7 @@ struct QuadsParams {
   int32_t channels, filters, taps, steps;
   int32_t quad_bytes;
   int32_t tile_p, tile_q, halo_w;  // halo_w: columns of a tile with its halo, as they are staged
-  int32_t row_gap;                 // bytes from a row of those to the next one
+  int32_t row_gap;                 // bytes between the end of a row of those and the next one
   int32_t tiles, walkers;          // every walkers-th tile is a block's
   QuadsWords words;
   int32_t unit_pixels;  // that a thread brings at once, neighbours in a row that begin at a multiple of their number
