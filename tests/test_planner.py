@@ -354,10 +354,10 @@ def test_bands_sum_up_weight_gradients_of_a_stride_where_that_was_measured_faste
         (240, 28, 3, 2, "dgrad", 10),
     ],
 )
-def test_runs_of_bands_are_those_that_were_measured_fastest(
+def test_runs_of_bands_are_near_those_that_were_measured_fastest(
     channels: int, size: int, taps: int, step: int, pass_: str, rows: int
 ) -> None:
-    """Any number of runs an image, not powers of two alone."""
+    """By 2 % or less. Any number of runs an image, not powers of two alone."""
     problem = Problem(64, channels, size, size, channels, taps, taps, (step, step), (taps // 2,) * 2, groups=channels)
     plan = native.make_plan(native_problem(problem, pass_, dtype="float16"), GPUS[90])
     assert plan.kernel.startswith(f"depthwise_banded_{pass_}_{taps}"), str(plan)

@@ -13,9 +13,7 @@ inline void store_global8_once(void* pointer, const uint32_t (&v)[2]) {
 inline void store_global16(void* pointer, const uint32_t (&v)[4]) {
   std::memcpy(const_cast<void*>(emulated::global(pointer, 16)), v, 16);
 }
-inline void store_global16_once(void* pointer, const uint32_t (&v)[4]) {
-  std::memcpy(const_cast<void*>(emulated::global(pointer, 16)), v, 16);
-}
+inline void store_global16_once(void* pointer, const uint32_t (&v)[4]) { store_global16(pointer, v); }
 inline void load_global16(const void* pointer, uint32_t (&v)[4]) { std::memcpy(v, emulated::global(pointer, 16), 16); }
 inline void load_ahead(const void* pointer, uint32_t& v) { std::memcpy(&v, emulated::global(pointer, 4), 4); }
 inline void load_ahead(const void* pointer, uint16_t& v) { std::memcpy(&v, emulated::global(pointer, 2), 2); }
