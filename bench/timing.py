@@ -16,8 +16,8 @@ Call = Callable[[], object]
 
 # Above this a call is timed by itself: launch overhead is lost in it, and holding a graph's outputs would cost memory.
 GRAPH_LIMIT_MS = 3.0
-# A replay shorter than this is timed too coarsely by events (resolution about half a microsecond).
-MIN_REPLAY_MS = 0.3
+# What starts a replay, and the events around it, take 2 to 6 us of it, whatever it holds.
+MIN_REPLAY_MS = 2.0
 MAX_SETS = 512
 
 

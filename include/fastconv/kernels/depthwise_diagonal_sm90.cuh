@@ -110,7 +110,13 @@ class DiagonalTargets<float> {
   uint32_t to_[4];
 };
 
-// Output and input gradient. Warps are chunks of channels, times runs of columns; all are at the same box.
+// Of a box of targets: the first, and those that exist, counted from it.
+struct DiagonalRows {
+  int32_t image, row;
+  int32_t begin, end;
+};
+
+// Output and input gradient. Warps are chunks of channels, times runs of columns; all are at the same box or the next.
 template <typename T, typename Line>
 __global__ void __launch_bounds__(32 * kMostDiagonalWarps, Line::kConfig.warps / kMostDiagonalWarps)
     depthwise_diagonal_sm90(const __grid_constant__ DepthwiseDiagonalParams params,
@@ -126,6 +132,7 @@ __global__ void __launch_bounds__(32 * kMostDiagonalWarps, Line::kConfig.warps /
   constexpr int kPlanes = kConfig.planes(), kPairPixels = kConfig.advance() / kPlanes;
   using Targets = DiagonalTargets<T>;
   static_assert(kBoxRows % kStageRows == 0);
+  constexpr bool kStoresLate = kConfig.stores_late();
   extern __shared__ uint8_t smem_raw[];
   const auto lane = static_cast<int32_t>(threadIdx.x % 32), warps = static_cast<int32_t>(blockDim.x / 32);
   const int32_t warp = __shfl_sync(0xffffffffu, static_cast<int32_t>(threadIdx.x / 32), 0);
@@ -135,7 +142,7 @@ __global__ void __launch_bounds__(32 * kMostDiagonalWarps, Line::kConfig.warps /
   const uint32_t targets = ring.data + ring.stages * ring.stage_bytes;
   const uint32_t target_box_bytes = kBoxTargets * params.boxes.target_row_bytes;
   ring.barriers = targets + params.boxes.targets_bytes;
-  ring.init(warp, warps, lane, 1, 1);
+  ring.init(warp, warps, lane, 1, warps);
   ptx::mbarrier_init_fence();
   __syncthreads();
 
@@ -181,6 +188,30 @@ __global__ void __launch_bounds__(32 * kMostDiagonalWarps, Line::kConfig.warps /
   __syncthreads();  // all have their operands
 
   int32_t target_box = 0;
+  // Stores a box of targets that all warps have written, each warp some of its rows. What a warp stored of the box
+  // before has been read then.
+  auto store_box = [&](const DiagonalRows& rows, int32_t place) {
+    const uint32_t first = targets + place * target_box_bytes;
+    for (int32_t i = warp; i < kBoxTargets; i += warps) {
+      if (i < rows.begin || i >= rows.end) continue;
+      ptx::tma_store(&target_map, first + i * params.boxes.target_row_bytes, share.chunk * kChunk, share.column,
+                     rows.row + i, rows.image, 0);
+    }
+    ptx::bulk_commit();
+    ptx::bulk_wait_read<1>();
+  };
+  DiagonalRows written{-1, 0, 0, 0};  // by this warp, not yet by all
+  // By a warp that has begun with the next box, so that it need not wait for the others, but has not come to its
+  // targets, whose place is that of the last box but two.
+  auto store_written = [&] {
+    if (lane == 0 && written.image >= 0) {
+      const Ring left = ring.previous();
+      left.wait_left();
+      store_box(written, (target_box > 0 ? target_box : kDiagonalTargetBoxes) - 1);
+      if (copies) loads.next(left);
+    }
+    __syncwarp();
+  };
 #pragma unroll 1
   for (int32_t index = share.first_unit; index < params.units; index += params.shares) {
     const DiagonalUnit unit(kConfig, params, index);
@@ -229,12 +260,14 @@ __global__ void __launch_bounds__(32 * kMostDiagonalWarps, Line::kConfig.warps /
             }
             if (i == 0 && row > 0 && (row - 1) % kStageRows == kRows.last_row()) store((row - 1) / kStageRows, done);
           }
+          if (kStoresLate && row == 0) store_written();
           if (a != kRows.last_row()) continue;
 #pragma unroll
           for (int i = 0; i < kShift; ++i) copy_sums(sums[i], done[i]);
         }
         if (kRows.last_row() == kStageRows - 1) store(kBoxRows / kStageRows - 1, done);
       } else {
+        if (kStoresLate) store_written();
 #pragma unroll
         for (int stage = 0; stage < kConfig.box_stages(); ++stage) {
 #pragma unroll
@@ -248,23 +281,25 @@ __global__ void __launch_bounds__(32 * kMostDiagonalWarps, Line::kConfig.warps /
         }
       }
       ptx::async_proxy_fence();
-      __syncthreads();
-      if (lane == 0) {
-        for (int32_t row = warp; row < kBoxTargets; row += warps) {
-          const int32_t output = unit.output + box * kBoxTargets + row;
-          if (output < 0 || output >= unit.outputs) continue;
-          ptx::tma_store(&target_map, targets + target + row * params.boxes.target_row_bytes, share.chunk * kChunk,
-                         share.column, unit.row + output, unit.image, 0);
+      const int32_t output = unit.output + box * kBoxTargets;
+      const DiagonalRows rows{unit.image, unit.row + output, -output, unit.outputs - output};
+      if constexpr (kStoresLate) {
+        written = rows;
+        __syncwarp();
+        if (lane == 0) ptx::mbarrier_arrive(ring.empty());
+      } else {
+        __syncthreads();
+        if (lane == 0) {
+          store_box(rows, target_box);
+          if (copies) loads.next(ring);
         }
-        ptx::bulk_commit();
-        ptx::bulk_wait_read<1>();  // the box before: the one after the next takes its place
-        if (copies) loads.next(ring);
+        __syncwarp();
       }
-      __syncwarp();
       ring.next();
       target_box = target_box + 1 == kDiagonalTargetBoxes ? 0 : target_box + 1;
     }
   }
+  if (kStoresLate) store_written();
   if (lane == 0) ptx::bulk_wait();
   __syncthreads();
   if (!__any_sync(0xffffffffu, not_finite != 0) || share.chunk + chunk >= params.chunks) return;

@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kDiagonalWgradThreads, DiagonalWgradConfig{Lin
   ring.data = (ptx::smem_address(smem_raw) + 1023) & ~1023u;  // swizzling goes by absolute address
   ring.stage_bytes = boxes.stage_bytes(), ring.stages = kConfig.ahead;
   ring.barriers = ring.data + ring.stages * ring.stage_bytes;
-  ring.init(warp, kDiagonalWgradWarps, lane, 1, 1);
+  ring.init(warp, kDiagonalWgradWarps, lane, 1, kDiagonalWgradWarps);
   ptx::mbarrier_init_fence();
   __syncthreads();
 
@@ -99,6 +99,19 @@ __global__ void __launch_bounds__(kDiagonalWgradThreads, DiagonalWgradConfig{Lin
   };
   const uint32_t target = ring.data + boxes.target_offset() +
                           boxes.swizzled(boxes.target_pixel(lane) * boxes.kPixelBytes + warp * kChunkBytes);
+
+  // To where the box before this one was, once all warps have left it: by a thread that has begun with this one, so that
+  // its warp need not wait for the others.
+  bool begun = false;
+  auto refill = [&] {
+    if (copies && begun) {
+      const Ring left = ring.previous();
+      left.wait_left();
+      loads.next(left);
+    }
+    begun = true;
+    __syncwarp();
+  };
 
   float sums[kSources][kTaps][kTapPairs][4] = {};
   // Rows of dy: of this box those that were read, and of the one before the others.
@@ -137,8 +150,10 @@ __global__ void __launch_bounds__(kDiagonalWgradThreads, DiagonalWgradConfig{Lin
 #pragma unroll
             for (int r = row % kStride; r < kTaps; r += kStride) multiply(row, i, r, columns[i % 2]);
           }
+          if (row == 0) refill();
         }
       } else {
+        refill();
         // Rows of dy that the run lacks are left out: what x has there may be no number.
 #pragma unroll
         for (int row = 0; row < kBoxRows; ++row) {
@@ -157,9 +172,8 @@ __global__ void __launch_bounds__(kDiagonalWgradThreads, DiagonalWgradConfig{Lin
           }
         }
       }
-      __syncthreads();
-      if (copies) loads.next(ring);
       __syncwarp();
+      if (lane == 0) ptx::mbarrier_arrive(ring.empty());
       ring.next();
     }
   }

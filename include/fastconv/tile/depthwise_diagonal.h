@@ -98,6 +98,9 @@ struct DepthwiseDiagonalConfig {
   // Of a box: stages of rows of the source, and the rows of targets that they complete.
   constexpr int32_t box_stages() const { return box_rows / stage_rows(); }
   constexpr int32_t box_targets() const { return box_stages() * rows().shift(); }
+  // Whether a box of targets is stored while warps are at work with the next one, rather than wait for each other. That
+  // takes registers, and the next box but `ahead` is asked for as late: two chunks a group have room for too few.
+  constexpr bool stores_late() const { return boxed() && element_bytes == 2 && sources() == 1; }
 };
 
 // What the copy engine moves for a block, as it lies in shared memory: pixels of the block's channels, of the source in

@@ -40,11 +40,19 @@ struct Ring {
   __device__ void wait_empty() const {
     ptx::mbarrier_wait(empty(), parity ^ 1);
   }  // passes at once the first time round
+  // Until all consumers have left the stage, once it was full.
+  __device__ void wait_left() const { ptx::mbarrier_wait(empty(), parity); }
   __device__ void next() {
     if (++index == stages) {
       index = 0;
       parity ^= 1;
     }
+  }
+  __device__ Ring previous() const {
+    Ring ring = *this;
+    ring.parity ^= index == 0;
+    ring.index = (index == 0 ? stages : index) - 1;
+    return ring;
   }
   // By at most a round.
   __device__ void advance(int count) {
