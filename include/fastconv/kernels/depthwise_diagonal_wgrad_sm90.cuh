@@ -100,8 +100,8 @@ __global__ void __launch_bounds__(kDiagonalWgradThreads, DiagonalWgradConfig{Lin
   const uint32_t target = ring.data + boxes.target_offset() +
                           boxes.swizzled(boxes.target_pixel(lane) * boxes.kPixelBytes + warp * kChunkBytes);
 
-  // To where the box before this one was, once all warps have left it: by a thread that has begun with this one, so that
-  // its warp need not wait for the others.
+  // To where the box before this one was, once all warps have left it: by a thread that has begun with this one, so
+  // that its warp need not wait for the others.
   bool begun = false;
   auto refill = [&] {
     if (copies && begun) {
