@@ -18,6 +18,7 @@ Call = Callable[[], object]
 GRAPH_LIMIT_MS = 3.0
 # What starts a replay, and the events around it, take 2 to 6 us of it, whatever it holds.
 MIN_REPLAY_MS = 2.0
+MAX_CYCLES = 16
 MAX_SETS = 512
 
 
@@ -131,18 +132,25 @@ def _prepare_cuda(calls: Sequence[Call]) -> Timed:
         turn = itertools.cycle(calls)
         return Timed(lambda: _start_events(next(turn)), 1, rough_ms, "events")
 
-    cycles = max(1, min(16, round(MIN_REPLAY_MS / (rough_ms * len(calls)))))
+    graph = _capture(calls)
+    cycles = max(1, min(MAX_CYCLES, round(MIN_REPLAY_MS / _event_ms(graph.replay))))
+    if cycles > 1:
+        graph = _capture([*calls] * cycles)
+    method = f"graph of {cycles} x {len(calls)}"
+    return Timed(lambda: _start_events(graph.replay), cycles * len(calls), _event_ms(graph.replay), method)
+
+
+def _capture(calls: Sequence[Call]) -> torch.cuda.CUDAGraph:
     graph = torch.cuda.CUDAGraph()
     # Not `with torch.cuda.graph`: it collects garbage and empties the allocator's cache, a tenth of a second each time.
     graph.capture_begin()
     try:
         # Kept until the capture ends, or every call would write its result to the same, cached, memory.
-        results = [call() for _ in range(cycles) for call in calls]
+        results = [call() for call in calls]
     finally:
         graph.capture_end()
     del results
-    method = f"graph of {cycles} x {len(calls)}"
-    return Timed(lambda: _start_events(graph.replay), cycles * len(calls), _event_ms(graph.replay), method)
+    return graph
 
 
 def _start_events(call: Call) -> Callable[[], float]:

@@ -149,6 +149,29 @@ def test_contenders_take_turns() -> None:
     assert all(found[name].samples + 1 == calls.count(name) for name in "ab")
 
 
+class Replays:
+    """Stands for a graph: a replay takes so many milliseconds a call, and some to start."""
+
+    def __init__(self, calls: int, ms: float) -> None:
+        self.calls, self.ms = calls, ms
+
+    def replay(self) -> float:
+        return 0.005 + self.calls * self.ms
+
+
+@pytest.mark.parametrize(
+    ("sets", "ms", "cycles"), [(20, 0.006, 16), (1, 0.1, 16), (2, 0.1, 10), (2, 0.4, 2), (2, 2.9, 1)]
+)
+def test_replays_are_long_whatever_a_call_costs_the_host(
+    monkeypatch: pytest.MonkeyPatch, sets: int, ms: float, cycles: int
+) -> None:
+    monkeypatch.setattr(timing, "_capture", lambda calls: Replays(len(calls), ms))
+    monkeypatch.setattr(timing, "_event_ms", lambda call: call() or max(ms, 0.05))  # a call by itself: its launch
+    timed = timing._prepare_cuda([lambda: None] * sets)
+    assert timed.calls == cycles * sets and timed.sample_ms == pytest.approx(0.005 + cycles * sets * ms)
+    assert timed.method == f"graph of {cycles} x {sets}"
+
+
 def test_host_times_compare_all_contenders() -> None:
     found = timing.host_times({"a": lambda: None, "b": lambda: sum(range(2000))}, torch.device("cpu"), burst=10)
     assert 0 < found["a"] < found["b"]
