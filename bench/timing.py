@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import itertools
 import statistics
@@ -16,7 +17,7 @@ Call = Callable[[], object]
 
 # Above this a call is timed by itself: launch overhead is lost in it, and holding a graph's outputs would cost memory.
 GRAPH_LIMIT_MS = 3.0
-# What starts a replay, and the events around it, take 2 to 6 us of it, whatever it holds.
+# What starts a replay, and the events around it, take 2 to 6 us of it.
 MIN_REPLAY_MS = 2.0
 MAX_CYCLES = 16
 MAX_SETS = 512
@@ -132,24 +133,27 @@ def _prepare_cuda(calls: Sequence[Call]) -> Timed:
         turn = itertools.cycle(calls)
         return Timed(lambda: _start_events(next(turn)), 1, rough_ms, "events")
 
-    graph = _capture(calls)
+    graph = _capture(calls, 1)
     cycles = max(1, min(MAX_CYCLES, round(MIN_REPLAY_MS / _event_ms(graph.replay))))
     if cycles > 1:
-        graph = _capture([*calls] * cycles)
+        del graph
+        graph = _capture(calls, cycles)
     method = f"graph of {cycles} x {len(calls)}"
     return Timed(lambda: _start_events(graph.replay), cycles * len(calls), _event_ms(graph.replay), method)
 
 
-def _capture(calls: Sequence[Call]) -> torch.cuda.CUDAGraph:
+def _capture(calls: Sequence[Call], cycles: int) -> torch.cuda.CUDAGraph:
     graph = torch.cuda.CUDAGraph()
+    # A round's results are kept until others of the next one take their place, or every call would write to the same,
+    # cached, memory.
+    results: collections.deque[object] = collections.deque(maxlen=len(calls))
     # Not `with torch.cuda.graph`: it collects garbage and empties the allocator's cache, a tenth of a second each time.
     graph.capture_begin()
     try:
-        # Kept until the capture ends, or every call would write its result to the same, cached, memory.
-        results = [call() for call in calls]
+        for call in [*calls] * cycles:
+            results.append(call())
     finally:
         graph.capture_end()
-    del results
     return graph
 
 

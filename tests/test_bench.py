@@ -165,7 +165,7 @@ class Replays:
 def test_replays_are_long_whatever_a_call_costs_the_host(
     monkeypatch: pytest.MonkeyPatch, sets: int, ms: float, cycles: int
 ) -> None:
-    monkeypatch.setattr(timing, "_capture", lambda calls: Replays(len(calls), ms))
+    monkeypatch.setattr(timing, "_capture", lambda calls, cycles: Replays(len(calls) * cycles, ms))
     monkeypatch.setattr(timing, "_event_ms", lambda call: call() or max(ms, 0.05))  # a call by itself: its launch
     timed = timing._prepare_cuda([lambda: None] * sets)
     assert timed.calls == cycles * sets and timed.sample_ms == pytest.approx(0.005 + cycles * sets * ms)

@@ -1,6 +1,7 @@
-// What it costs how a warp's stores lie in memory: 256 bytes a pixel, of which a warp writes all or half at once. Two
-// warps share some pixels, each with one half of them, or each warp has pixels of its own and writes one half, then the
-// other. `lanes`: in the order of memory, or as products of 16x8 leave them: lane i has pixel i % 4.
+// What it costs how a warp's stores lie in memory: 256 bytes a pixel (128 by 8 bytes a lane), of which a warp writes
+// all or half at once. Two warps share some pixels, each with one half of them, or each warp has pixels of its own and
+// writes one half, then the other. `lanes`: in the order of memory, or as products of 16x8 leave them: lane i has pixel
+// i % 4.
 //   nvcc -O3 -std=c++20 -arch=sm_90a -o store_patterns bench/micro/store_patterns.cu && ./store_patterns
 #include <cuda_runtime.h>
 

@@ -1,5 +1,5 @@
-// What the second-level cache's policies do to streams that do not fit it: a warp stores lines of 512 bytes, and reads
-// one for every `ratio` lines; each launch goes on in other memory.
+// What the second-level cache's policies do to streams that do not fit it: warps store lines of 512 bytes, and one is
+// read for every `ratio` lines, by the same warps always; each launch goes on in other memory.
 //   nvcc -O3 -std=c++20 -arch=sm_90a -o store_policies bench/micro/store_policies.cu && ./store_policies
 #include <cuda_runtime.h>
 

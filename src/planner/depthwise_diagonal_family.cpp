@@ -22,7 +22,7 @@ constexpr double kBoxedStartCycles = 4500, kTapsCycles = 280;  // of a block: th
 constexpr double kBoxedBytesPerUsPerSm = 1.06 * kBytesPerUsPerSm;
 constexpr double kHalfLines = 1.06;       // times what whole lines of 128 bytes take
 constexpr double kScatteredRows = 1.12;   // the same of a transposed kernel, which stores most of what it moves
-constexpr double kBoxCycles = 250;        // until all warps are done, and it is stored
+constexpr double kBoxCycles = 250;        // beside its products; fitted when all warps met at a box's end
 constexpr double kBytesOfBoxes = 640;     // a cycle, that keep warps waiting
 constexpr double kEmptyBoxCycles = 400;   // that has rows of targets alone
 constexpr double kOwnProductCycles = 10;  // until a warp's next one

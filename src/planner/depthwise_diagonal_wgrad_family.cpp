@@ -73,7 +73,7 @@ int64_t choose_columns(const DiagonalWgradConfig& config, const ConvProblem& a) 
 constexpr double kSumUs = 1.9;  // of slices
 constexpr double kBoxedBlockCycles = 2800;
 constexpr double kBoxedProductCycles = 6.5, kBoxedRowCycles = 36;
-constexpr double kBoxCycles = 360;    // until a stage is free again
+constexpr double kBoxCycles = 360;    // beside its products; fitted when all warps met at a box's end
 constexpr double kUnitCycles = 1400;  // of branches, where a run begins and ends
 
 DiagonalWgradBoxes boxes_of(const DiagonalWgradConfig& config, const ConvProblem& a, int64_t run_rows) {

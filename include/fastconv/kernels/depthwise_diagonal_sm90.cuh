@@ -133,6 +133,7 @@ __global__ void __launch_bounds__(32 * kMostDiagonalWarps, Line::kConfig.warps /
   using Targets = DiagonalTargets<T>;
   static_assert(kBoxRows % kStageRows == 0);
   constexpr bool kStoresLate = kConfig.stores_late();
+  static_assert(!kStoresLate || kConfig.ahead > 1);  // a box is asked for when the next one is there
   extern __shared__ uint8_t smem_raw[];
   const auto lane = static_cast<int32_t>(threadIdx.x % 32), warps = static_cast<int32_t>(blockDim.x / 32);
   const int32_t warp = __shfl_sync(0xffffffffu, static_cast<int32_t>(threadIdx.x / 32), 0);
@@ -201,8 +202,8 @@ __global__ void __launch_bounds__(32 * kMostDiagonalWarps, Line::kConfig.warps /
     ptx::bulk_wait_read<1>();
   };
   DiagonalRows written{-1, 0, 0, 0};  // by this warp, not yet by all
-  // By a warp that has begun with the next box, so that it need not wait for the others, but has not come to its
-  // targets, whose place is that of the last box but two.
+  // By a warp that has begun with the next box, if there is one, so that it need not wait for the others, but has not
+  // come to its targets, whose place is that of the last box but two.
   auto store_written = [&] {
     if (lane == 0 && written.image >= 0) {
       const Ring left = ring.previous();

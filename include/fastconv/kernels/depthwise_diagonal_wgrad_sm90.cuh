@@ -60,6 +60,7 @@ __global__ void __launch_bounds__(kDiagonalWgradThreads, DiagonalWgradConfig{Lin
   constexpr int kStride = kConfig.stride, kBoxRows = kConfig.box_rows, kBoxTargets = kConfig.box_targets();
   constexpr int kEarlier = kConfig.earlier_targets(), kSources = kConfig.sources();
   static_assert(kBoxRows % kStride == 0 && kStride <= 2 && kUnits == 2 && kBoxTargets > kEarlier);
+  static_assert(kConfig.ahead > 1);  // a box is asked for when the next one is there
   extern __shared__ uint8_t smem_raw[];
   const DiagonalWgradBoxes& boxes = params.boxes;
   const int32_t lane = static_cast<int32_t>(threadIdx.x) % 32;

@@ -98,8 +98,9 @@ struct DepthwiseDiagonalConfig {
   // Of a box: stages of rows of the source, and the rows of targets that they complete.
   constexpr int32_t box_stages() const { return box_rows / stage_rows(); }
   constexpr int32_t box_targets() const { return box_stages() * rows().shift(); }
-  // Whether a box of targets is stored while warps are at work with the next one, rather than wait for each other. That
-  // takes registers, and the next box but `ahead` is asked for as late: two chunks a group have room for too few.
+  // Of output and input gradient: whether warps do not meet at a box's end, but store it, and ask for another one, when
+  // they are at work with the next. Float32 leaves no registers for that, and stages of two chunks, of which few fit
+  // shared memory, would be asked for too late.
   constexpr bool stores_late() const { return boxed() && element_bytes == 2 && sources() == 1; }
 };
 
