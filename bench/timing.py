@@ -17,7 +17,7 @@ Call = Callable[[], object]
 
 # Above this a call is timed by itself: launch overhead is lost in it, and holding a graph's outputs would cost memory.
 GRAPH_LIMIT_MS = 3.0
-# What starts a replay, and the events around it, take 2 to 6 us of it.
+# What starts a replay, and the events around it, take 2 to 7 us of it.
 MIN_REPLAY_MS = 2.0
 MAX_CYCLES = 16
 MAX_SETS = 512

@@ -4,16 +4,7 @@
 #include <cooperative_groups.h>
 #include <cuda_runtime.h>
 
-#include <algorithm>
-#include <cstdio>
-#include <cstdlib>
-#include <vector>
-
-void check(cudaError_t status) {
-  if (status == cudaSuccess) return;
-  std::fprintf(stderr, "%s\n", cudaGetErrorString(status));
-  std::exit(1);
-}
+#include "graph_time.cuh"
 
 enum Wait { kNone, kGridSync, kCounter };
 
@@ -41,15 +32,12 @@ __global__ void __launch_bounds__(384, 1) empty(unsigned* counter) {
 
 template <Wait kWait, bool kEarly>
 void measure(const char* name, bool cooperative, int grid, int smem_bytes, unsigned* counter) {
-  constexpr int kLaunches = 100, kRepeats = 11;
-  cudaStream_t stream;
-  check(cudaStreamCreate(&stream));
   check(cudaMemset(counter, 0, sizeof *counter));
   check(cudaFuncSetAttribute(empty<kWait, kEarly>, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes));
   cudaLaunchConfig_t config{};
   cudaLaunchAttribute attributes[2];
   config.gridDim = grid, config.blockDim = 384, config.dynamicSmemBytes = smem_bytes;
-  config.stream = stream, config.attrs = attributes;
+  config.attrs = attributes;
   if (cooperative) {
     attributes[config.numAttrs].id = cudaLaunchAttributeCooperative;
     attributes[config.numAttrs++].val.cooperative = 1;
@@ -58,27 +46,11 @@ void measure(const char* name, bool cooperative, int grid, int smem_bytes, unsig
     attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
   }
-  cudaGraph_t graph;
-  cudaGraphExec_t executable;
-  check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-  for (int i = 0; i < kLaunches; ++i) check(cudaLaunchKernelEx(&config, empty<kWait, kEarly>, counter));
-  check(cudaStreamEndCapture(stream, &graph));
-  check(cudaGraphInstantiate(&executable, graph, 0));
-  cudaEvent_t begin, end;
-  check(cudaEventCreate(&begin));
-  check(cudaEventCreate(&end));
-  std::vector<float> us;
-  for (int i = 0; i < kRepeats; ++i) {
-    check(cudaEventRecord(begin, stream));
-    check(cudaGraphLaunch(executable, stream));
-    check(cudaEventRecord(end, stream));
-    check(cudaEventSynchronize(end));
-    float ms;
-    check(cudaEventElapsedTime(&ms, begin, end));
-    us.push_back(1000 * ms / kLaunches);
-  }
-  std::sort(us.begin(), us.end());
-  std::printf("%-42s grid %d, shared memory %6d: %.2f us\n", name, grid, smem_bytes, us[kRepeats / 2]);
+  const float us = median_us(100, [&](int, cudaStream_t stream) {
+    config.stream = stream;
+    check(cudaLaunchKernelEx(&config, empty<kWait, kEarly>, counter));
+  });
+  std::printf("%-42s grid %d, shared memory %6d: %.2f us\n", name, grid, smem_bytes, us);
 }
 
 int main() {

@@ -3,19 +3,9 @@
 // writes one half, then the other. `lanes`: in the order of memory, or as products of 16x8 leave them: lane i has pixel
 // i % 4.
 //   nvcc -O3 -std=c++20 -arch=sm_90a -o store_patterns bench/micro/store_patterns.cu && ./store_patterns
-#include <cuda_runtime.h>
-
-#include <algorithm>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <vector>
 
-void check(cudaError_t status) {
-  if (status == cudaSuccess) return;
-  std::fprintf(stderr, "%s\n", cudaGetErrorString(status));
-  std::exit(1);
-}
+#include "graph_time.cuh"
 
 enum Pattern { kWhole, kHalves, kHalvesOfProducts, kPixelPairs, kLinesOfProducts };
 const char* const kNames[] = {"512 bytes side by side", "halves, in order", "halves, of products",
@@ -59,36 +49,12 @@ __global__ void __launch_bounds__(256) fill(char* to, int64_t tiles) {
 template <Pattern kPattern, bool kOwn, int kVector>
 void measure(int64_t bytes, char* memory, int64_t memory_bytes) {
   const int sets = static_cast<int>(memory_bytes / bytes), calls = std::max(sets, 12);
-  cudaStream_t s;
-  check(cudaStreamCreate(&s));
-  check(cudaStreamBeginCapture(s, cudaStreamCaptureModeThreadLocal));
-  for (int i = 0; i < calls; ++i) {
-    fill<kPattern, kOwn, kVector><<<132 * 4, 256, 0, s>>>(memory + i % sets * bytes, bytes / (16 * 2 * 64 * kVector));
-  }
-  cudaGraph_t graph;
-  check(cudaStreamEndCapture(s, &graph));
-  cudaGraphExec_t exec;
-  check(cudaGraphInstantiate(&exec, graph, 0));
-  cudaEvent_t a, b;
-  check(cudaEventCreate(&a));
-  check(cudaEventCreate(&b));
-  std::vector<float> times;
-  for (int i = 0; i < 12; ++i) {
-    check(cudaEventRecord(a, s));
-    check(cudaGraphLaunch(exec, s));
-    check(cudaEventRecord(b, s));
-    check(cudaEventSynchronize(b));
-    float ms;
-    check(cudaEventElapsedTime(&ms, a, b));
-    if (i > 2) times.push_back(ms / calls * 1e3f);
-  }
-  std::sort(times.begin(), times.end());
-  const float us = times[times.size() / 2];
+  const float us = median_us(calls, [&](int i, cudaStream_t stream) {
+    fill<kPattern, kOwn, kVector>
+        <<<132 * 4, 256, 0, stream>>>(memory + i % sets * bytes, bytes / (16 * 2 * 64 * kVector));
+  });
   std::printf("%3d MB, %2d bytes a lane, %-34s %-22s %7.2f us %6.0f GB/s\n", static_cast<int>(bytes >> 20), kVector,
               kNames[kPattern], kOwn ? "one warp, both halves" : "two warps", us, bytes / us / 1e3);
-  check(cudaGraphExecDestroy(exec));
-  check(cudaGraphDestroy(graph));
-  check(cudaStreamDestroy(s));
 }
 
 int main() {

@@ -1,19 +1,9 @@
 // What the second-level cache's policies do to streams that do not fit it: warps store lines of 512 bytes, and one is
 // read for every `ratio` lines, by the same warps always; each launch goes on in other memory.
 //   nvcc -O3 -std=c++20 -arch=sm_90a -o store_policies bench/micro/store_policies.cu && ./store_policies
-#include <cuda_runtime.h>
-
-#include <algorithm>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <vector>
 
-void check(cudaError_t status) {
-  if (status == cudaSuccess) return;
-  std::fprintf(stderr, "%s\n", cudaGetErrorString(status));
-  std::exit(1);
-}
+#include "graph_time.cuh"
 
 enum Policy { kNone, kFirst, kLast, kStreaming, kThrough };
 const char* const kNames[] = {"default", "evict_first", "evict_last", ".cs", ".wt"};
@@ -59,56 +49,35 @@ __device__ void store(uint4* to, uint4 v, uint64_t p) {
 }
 
 // Lines of a block lie side by side, as a tile's; blocks take tiles of 32 lines in turns. What is read is on its way a
-// line ahead. kHalves: two warps share two lines, each has every other 128 bytes, as sets of filters have of pixels.
-template <Policy kLoad, Policy kStore, bool kHalves>
-__global__ void __launch_bounds__(256) stream(const uint4* from, uint4* to, int64_t lines, int ratio) {
+// line ahead.
+template <Policy kLoad, Policy kStore>
+__global__ void __launch_bounds__(256) copy(const uint4* from, uint4* to, int64_t lines, int ratio) {
   const uint64_t load_policy = policy<kLoad>(), store_policy = policy<kStore>();
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int at = kHalves ? lane / 8 * 16 + warp % 2 * 8 + lane % 8 - warp % 2 * 32 : lane;
   uint4 next{1, 2, 3, 4};
   for (int64_t tile = blockIdx.x; tile < lines / 32; tile += gridDim.x) {
     for (int i = warp; i < 32; i += 8) {
       const int64_t line = tile * 32 + i;
       const uint4 v = next;
       if (ratio > 0 && line % ratio == 0) next = load<kLoad>(from + line / ratio * 32 + lane, load_policy);
-      store<kStore>(to + line * 32 + at, v, store_policy);
+      store<kStore>(to + line * 32 + lane, v, store_policy);
     }
   }
 }
 
-template <Policy kLoad, Policy kStore, bool kHalves = false>
+template <Policy kLoad, Policy kStore>
 void measure(int64_t out_bytes, int ratio, char* memory, int64_t memory_bytes) {
   const int64_t in_bytes = ratio > 0 ? out_bytes / ratio : 0, set = out_bytes + in_bytes;
   const int sets =
       static_cast<int>(std::min<int64_t>(memory_bytes / set, std::max<int64_t>(3, (int64_t{200} << 20) / set)));
-  cudaStream_t s;
-  check(cudaStreamCreate(&s));
-  cudaGraph_t graph;
-  check(cudaStreamBeginCapture(s, cudaStreamCaptureModeThreadLocal));
   const int calls = sets * std::max(1, 12 / sets);
-  for (int i = 0; i < calls; ++i) {
+  const float us = median_us(calls, [&](int i, cudaStream_t stream) {
     char* at = memory + i % sets * set;
-    stream<kLoad, kStore, kHalves><<<132 * 8, 256, 0, s>>>(
-        reinterpret_cast<uint4*>(at), reinterpret_cast<uint4*>(at + in_bytes), out_bytes / 512, ratio);
-  }
-  check(cudaStreamEndCapture(s, &graph));
-  cudaGraphExec_t exec;
-  check(cudaGraphInstantiate(&exec, graph, 0));
-  cudaEvent_t a, b;
-  check(cudaEventCreate(&a)), check(cudaEventCreate(&b));
-  std::vector<float> times;
-  for (int i = 0; i < 12; ++i) {
-    check(cudaEventRecord(a, s)), check(cudaGraphLaunch(exec, s)), check(cudaEventRecord(b, s)),
-        check(cudaEventSynchronize(b));
-    float ms;
-    check(cudaEventElapsedTime(&ms, a, b));
-    if (i > 2) times.push_back(ms / calls * 1e3f);
-  }
-  std::sort(times.begin(), times.end());
-  const float us = times[times.size() / 2];
-  std::printf("%4d MB out, %3d MB in  load %-12s store %-12s%s %8.2f us %6.0f GB/s\n", int(out_bytes >> 20),
-              int(in_bytes >> 20), kNames[kLoad], kNames[kStore], kHalves ? " halves" : "", us, double(set) / us / 1e3);
-  check(cudaGraphExecDestroy(exec)), check(cudaGraphDestroy(graph)), check(cudaStreamDestroy(s));
+    copy<kLoad, kStore><<<132 * 8, 256, 0, stream>>>(reinterpret_cast<uint4*>(at),
+                                                     reinterpret_cast<uint4*>(at + in_bytes), out_bytes / 512, ratio);
+  });
+  std::printf("%4d MB out, %3d MB in  load %-12s store %-12s %8.2f us %6.0f GB/s\n", int(out_bytes >> 20),
+              int(in_bytes >> 20), kNames[kLoad], kNames[kStore], us, double(set) / us / 1e3);
 }
 
 int main() {
@@ -118,7 +87,6 @@ int main() {
   for (const int64_t out : {int64_t{96} << 20, int64_t{392} << 20}) {
     for (const int ratio : {0, 16, 4}) {
       measure<kNone, kNone>(out, ratio, memory, bytes);
-      measure<kNone, kNone, true>(out, ratio, memory, bytes);
       measure<kNone, kFirst>(out, ratio, memory, bytes);
       measure<kNone, kLast>(out, ratio, memory, bytes);
       measure<kNone, kStreaming>(out, ratio, memory, bytes);

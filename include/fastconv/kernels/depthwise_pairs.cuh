@@ -73,7 +73,7 @@ __device__ __forceinline__ void move_boxes(const DepthwisePairsParams& params, c
     const PairsUnit unit(kConfig, params, index);
 #pragma unroll 1
     for (int32_t output = unit.output + row, box = 0; box < unit.boxes; ++box, output += kConfig.box_rows()) {
-      ptx::mbarrier_wait(ring.empty(), ring.parity);
+      ring.wait_left();
       if (row < kConfig.box_rows() && output >= 0 && output < unit.outputs) {
         ptx::tma_store(&target_map, targets + (ring.index * kConfig.box_rows() + row) * params.target_row_bytes(),
                        share.channel, share.column, unit.row + output, unit.image, 0);
