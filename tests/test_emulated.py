@@ -31,6 +31,7 @@ from shapes import (
     VIEWS,
     Operands,
     Problem,
+    for_squares,
     group_widths,
     least_products,
     operands,
@@ -321,7 +322,7 @@ def quads_problems(draw: st.DrawFn, kernel: str) -> Problem:
         for x, d, taps, p in zip((h, w), dilation, (r, s), padding, strict=True)
     )
     n, k = draw(st.integers(1, 3)), draw(st.sampled_from([1, 5, 8, 24, 33, 40, 64, 96, 160]))
-    return Problem(n, c, h, w, k, r, s, stride, padding, dilation, bias=draw(st.booleans()))
+    return for_squares(kernel, Problem(n, c, h, w, k, r, s, stride, padding, dilation, bias=draw(st.booleans())))
 
 
 @pytest.mark.parametrize("kernel", QUADS)
@@ -371,7 +372,7 @@ def test_emulated_quads(
 @pytest.mark.parametrize("kernel", [it for it in QUADS if "2_halves" in str(it.id)])
 def test_quads_that_one_scale_does_not_fit_have_other_parts(kernel: native.Kernel) -> None:
     """From the first tile of a block that does not fit on; those before it have fp16 parts."""
-    problem = Problem(6, 3, 24, 32, 40, 3, 3, padding=(1, 1), bias=True)
+    problem = for_squares(kernel.name, Problem(6, 3, 24, 32, 40, 3, 3, padding=(1, 1), bias=True))
     view = "channels_last" if kernel.name.endswith("nhwc") else "contiguous"
     scaled, mixed = (operands(problem, torch.float32, "cpu", 0, (view,) * 3) for _ in range(2))
     mixed.input[2:4, :, ::2] *= 2.0**-40
@@ -397,6 +398,7 @@ def test_quads_that_one_scale_does_not_fit_have_other_parts(kernel: native.Kerne
 @pytest.mark.parametrize("haste", [False, True])
 def test_blocks_of_quads(kernel: native.Kernel, case: str, problem: Problem, sms: int, haste: bool) -> None:
     """Each place of a tile is filled once more with the third."""
+    problem = for_squares(kernel.name, problem)
     dtype, _ = element_type(kernel, torch.float16)
     view = "channels_last" if kernel.name.endswith("nhwc") else "contiguous"
     o = operands(problem, dtype, "cpu", 0, (view,) * 3)
@@ -406,7 +408,8 @@ def test_blocks_of_quads(kernel: native.Kernel, case: str, problem: Problem, sms
     found = re.search(r"grid (\d+) .* (\d+)x(\d+) pixels of (\d+) sets, walkers (\d+)", str(result.plan))
     assert found is not None, result.plan
     grid, rows, columns, sets, walkers = map(int, found.groups())
-    tiles = len(o.input) * -(-problem.h // rows) * -(-problem.w // columns)
+    p, q = problem.output_size[2:]
+    tiles = len(o.input) * -(-p // rows) * -(-q // columns)
     lacking = 32 * sets * grid // walkers - problem.k
     is_so = {"several sets": sets > 1, "the last block lacks a set": sets > 1 and lacking >= 32}
     assert is_so.get(case, tiles >= 3 * walkers), result.plan
@@ -427,7 +430,7 @@ def test_quads_of_rows_that_lie_far_apart(
     kernel: native.Kernel, size: tuple[int, int, int, int], strides: tuple[int, int, int, int]
 ) -> None:
     """Padding is not read, however far away it would be."""
-    problem = Problem(*size, 8, 3, 3, padding=(1, 1))
+    problem = for_squares(kernel.name, Problem(*size, 8, 3, 3, padding=(1, 1)))
     dtype, _ = element_type(kernel, torch.float16)
     o = operands(problem, dtype, "cpu", 0, ("contiguous",) * 3)
     last = sum((n - 1) * stride for n, stride in zip(size, strides, strict=True))
@@ -602,7 +605,7 @@ def stem_problems(draw: st.DrawFn, kernel: str) -> Problem:
     padding = draw(st.sampled_from([(0, 0), (r // 2, s // 2), (r, s)]))
     h, w = (max(draw(st.integers(16, 20)), 1 + d * (taps - 1)) for d, taps in zip(dilation, (r, s), strict=True))
     n, k = draw(st.integers(1, 3)), draw(st.sampled_from([1, 5, 24, 33]))
-    return Problem(n, c, h, w, k, r, s, stride, padding, dilation, bias=draw(st.booleans()))
+    return for_squares(kernel, Problem(n, c, h, w, k, r, s, stride, padding, dilation, bias=draw(st.booleans())))
 
 
 @pytest.mark.parametrize("kernel", IN_PARTS)
@@ -648,6 +651,7 @@ def test_emulated_images_of_few_channels(
         ("fprop", Problem(2, 3, 8, 8, 160, 3, 3, padding=(1, 1)), 2, lambda o: o.weight[7]),
         ("fprop", Problem(2, 3, 8, 8, 32, 5, 5, padding=(4, 4)), 132, lambda o: o.input[:, :, :, 0]),
         ("fprop", Problem(1, 3, 32, 32, 32, 3, 3, padding=(1, 1)), 132, lambda o: o.input[0, :, 30:, 20:]),
+        ("fprop", Problem(1, 3, 32, 32, 64, 7, 7, stride=(2, 2), padding=(3, 3)), 132, lambda o: o.weight[7]),
         ("wgrad", Problem(8, 3, 8, 8, 64, 3, 3, stride=(2, 2), padding=(1, 1)), 132, lambda o: o.grad_output[:, 5]),
         ("wgrad", Problem(8, 3, 8, 8, 32, 3, 3, padding=(1, 1)), 132, lambda o: o.input[:, 1]),
     ],

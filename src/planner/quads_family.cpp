@@ -14,7 +14,8 @@
 namespace fastconv {
 namespace {
 
-constexpr int64_t kBankBytes = 128;  // from a bank of shared memory to itself
+constexpr int64_t kBankBytes = 128;   // from a bank of shared memory to itself
+constexpr int64_t kCopiedBytes = 16;  // at once, of a filter
 
 // Clocks of a multiprocessor.
 struct Clocks {
@@ -33,6 +34,8 @@ constexpr Clocks kTf32KeptClocks{25, 59, 0.84, 200, 220, 0.80, 1174, 700};
 constexpr Clocks kPartsClocks{54, 73, 0.75, 126, 2300, 0.85, 600, 210};
 constexpr Clocks kPartsKeptClocks{23, 59, 0.88, 200, 220, 0.84, 1174, 800};
 constexpr Clocks kScaledClocks{70, 75, 0.80, 140, 2300, 0.90, 1400, 350};
+constexpr Clocks kTf32SquaresClocks{36, 300, 0.75, 60, 1000, 0.85, 800, 900};
+constexpr Clocks kScaledSquaresClocks{110, 200, 0.85, 170, 900, 0.90, 1400, 350};
 // Of one channel, depthwise filters take as long, and do not round; what they are expected to take is more.
 constexpr double kOneChannel = 1.2;
 constexpr double kStartUs = 2.5;       // and end
@@ -45,6 +48,7 @@ constexpr int64_t kLeastColumns = 24;  // of a tile that has others beside it
 constexpr int64_t kMostPixels = 4096;  // of a tile with its halo
 
 const Clocks& clocks_of(const QuadsConfig& config) {
+  if (config.squares) return config.operands == QuadsOperands::kTf32 ? kTf32SquaresClocks : kScaledSquaresClocks;
   switch (config.operands) {
     case QuadsOperands::kTf32: return config.steps > 0 ? kTf32KeptClocks : kTf32Clocks;
     case QuadsOperands::kParts: return config.steps > 0 ? kPartsKeptClocks : kPartsClocks;
@@ -53,12 +57,24 @@ const Clocks& clocks_of(const QuadsConfig& config) {
   }
 }
 
-int32_t filter_bytes(const ConvProblem& problem) {
-  const int64_t elements = problem.c * problem.r * problem.s;
+// An extent of 1 may have any stride.
+bool is_step(int64_t stride, int64_t extent, int64_t wanted) { return extent == 1 || stride == wanted; }
+
+QuadsRaw raw_of(const ConvProblem& problem) {
+  const int64_t taps = problem.r * problem.s, elements = problem.c * taps;
   const Strides& stride = problem.w_strides;
-  const int64_t last = (problem.c - 1) * stride.c + (problem.r - 1) * stride.h + (problem.s - 1) * stride.w;
-  const bool whole = last + 1 == elements && (problem.k == 1 || stride.n == elements);
-  return whole ? static_cast<int32_t>(elements * element_size(problem.dtype)) : 0;
+  auto has_steps = [&](int64_t tap, int64_t channel) {
+    return is_step(stride.n, problem.k, elements) && is_step(stride.c, problem.c, channel) &&
+           is_step(stride.h, problem.r, problem.s * tap) && is_step(stride.w, problem.s, tap);
+  };
+  QuadsRaw raw{};
+  const bool inner = !has_steps(1, taps) && has_steps(problem.c, 1);
+  raw.is_copied = (inner || has_steps(1, taps)) && problem.w_align % kCopiedBytes == 0;
+  raw.elements = static_cast<int32_t>(elements);
+  raw.tap = static_cast<int32_t>(raw.is_copied && inner ? problem.c : 1);
+  raw.channel = static_cast<int32_t>(raw.is_copied && inner ? 1 : taps);
+  raw.by_elements = FastDivmod(elements), raw.by_taps = FastDivmod(taps);
+  return raw;
 }
 
 int32_t range_bytes(const QuadsConfig& config) {
@@ -103,9 +119,14 @@ int32_t row_gap(const QuadsConfig& config, const ConvProblem& problem, int32_t r
   return static_cast<int32_t>(((wanted - row_bytes) % kBankBytes + kBankBytes) % kBankBytes);
 }
 
-int32_t smem_of(const QuadsConfig& config, const QuadsParams& params) {
-  return params.filter_range_at + range_bytes(config);
+int32_t smem_of(const QuadsConfig& config, const QuadsParams& params, int32_t threads) {
+  if (!config.squares) return params.first_range_at + range_bytes(config);
+  const bool lines = config.channels_inner && params.whole_runs;
+  return params.cells.lines_at + (lines ? threads / 32 * kQuadsLines * kQuadsLine : 0);
 }
+
+// Columns and rows of a square, otherwise 1.
+int64_t side_of(const QuadsConfig& config) { return config.squares ? kQuadsSquare : 1; }
 
 // Blocks of a multiprocessor.
 int64_t resident_blocks(int32_t smem, const DeviceSpec& device, int64_t at_most) {
@@ -117,14 +138,17 @@ double cost_us(const QuadsConfig& config, const ConvProblem& problem, const Devi
   const double blocks = double(params.walkers) * params.by_set_blocks.divisor;
   const double at_once = std::ceil(blocks / device.sm_count);  // of the busiest multiprocessor
   const double tiles = std::ceil(double(params.tiles) / params.walkers);
-  const double units = std::ceil(double(params.tile_p) * params.tile_q / kQuadsUnit) * params.sets();
+  const double units = config.squares ? double(params.tile_p) * params.tile_q / (kQuadsSquare * kQuadsSquare)
+                                      : std::ceil(double(params.tile_p) * params.tile_q / kQuadsUnit) * params.sets();
+  const double steps = config.squares ? params.cells.steps : params.steps;
+  const double workers = config.squares ? warps / 4 : warps;
   const Clocks& of = clocks_of(config);
   const double staged = double(params.units) * params.channels;
   // What is stored by elements takes as many accesses; not measured.
   const double stored = params.whole_runs ? 1 : config.channels_inner ? kQuadsFilters : params.run;
-  const double busy = at_once * (units * (params.steps * of.step + stored * of.unit) + staged * of.staged);
-  const double lone = std::ceil(units / warps) * (params.steps * of.lone_step + stored * of.lone_unit) +
-                      staged * of.lone_staged + of.tile;
+  const double busy = at_once * (units * (steps * of.step + stored * of.unit) + staged * of.staged);
+  const double lone =
+      std::ceil(units / workers) * (steps * of.lone_step + stored * of.lone_unit) + staged * of.lone_staged + of.tile;
   const double clocks = params.sets() * params.steps * of.pack + tiles * std::max(busy, lone);
   const auto parts = static_cast<uint32_t>(ceil_div(params.w.rows, params.tile_q));
   const double row_bytes = double(params.tile_q) * element_size(problem.dtype);
@@ -153,30 +177,34 @@ const char* precision_why_not(QuadsOperands operands, const ConvProblem& problem
 // The cheapest tiling; none if plan.kernel is null.
 Plan cheapest(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
   const ConvMap map = make_conv_map(problem, false);
-  const int32_t most_threads = quads_threads(entry.quads.operands, entry.quads.steps);
+  const QuadsConfig& config = entry.quads;
+  const int32_t most_threads = quads_threads(config);
+  const int64_t side = side_of(config);
   const int64_t sets = sets_of(problem), steps = ceil_div(problem.r * problem.s, int64_t{kQuadsStepTaps});
   Plan best;
   for (int64_t parts = 1; parts <= map.w.rows; parts *= 2) {
     // Whole runs, so that a lane's lie in a row; of pixels side by side whole sectors, if other tiles are beside them.
-    const bool sectors = parts > 1 && !entry.quads.channels_inner;
+    const bool sectors = parts > 1 && !config.channels_inner;
     // Narrower ones were not measured: only where no other is possible.
-    if (parts > 1 && map.w.rows / parts < kLeastColumns && best.kernel != nullptr) break;
-    const int64_t tile_q = round_up(ceil_div(map.w.rows, parts), run_of(problem) * (sectors ? 2 : 1));
-    for (int64_t tile_p = 1; tile_p <= map.h.rows && tile_p <= 64; tile_p += 1 + tile_p / 8) {
+    if (parts > 1 && map.w.rows / parts < (config.squares ? side : kLeastColumns) && best.kernel != nullptr) break;
+    const int64_t tile_q = round_up(ceil_div(map.w.rows, parts), std::max(side, run_of(problem) * (sectors ? 2 : 1)));
+    for (int64_t tile_p = side; tile_p <= round_up(map.h.rows, side) && tile_p <= 64;
+         tile_p += round_up(1 + tile_p / 8, side)) {
       const int64_t halo_h = source_extent(map.h, tile_p), halo_w = source_extent(map.w, tile_q);
       if (halo_h > kMostPixels / halo_w) break;
       for (const int32_t threads : {most_threads / 2, most_threads}) {
-        for (int64_t some = sets; some > 0; some /= 2) {
+        for (int64_t some = config.squares ? kQuadsSquareSets : sets; some > 0; some /= 2) {
+          if (config.squares && (some < kQuadsSquareSets || threads % 128 != 0)) continue;
           // Each of a block's warps has one.
-          if (entry.quads.steps > 0 && threads / 32 % some != 0) continue;
+          if (config.steps > 0 && threads / 32 % some != 0) continue;
           // Before anything counts its bytes with 32 bits: a step of a set has more than 32.
           if (some > device.smem_optin_bytes / (steps * kQuadsUnit)) continue;
           QuadsTiling tiling{static_cast<int32_t>(tile_p), static_cast<int32_t>(tile_q), static_cast<int32_t>(some), 1};
           const int64_t tiles = problem.n * ceil_div(map.h.rows, tile_p) * ceil_div(map.w.rows, tile_q);
           const int64_t set_blocks = ceil_div(sets, some);
           if (tiles * set_blocks > INT32_MAX / 2) continue;
-          QuadsParams params = quads_params(entry.quads, problem, tiling);
-          const int32_t smem = smem_of(entry.quads, params);
+          QuadsParams params = quads_params(config, problem, tiling);
+          const int32_t smem = smem_of(config, params, threads);
           if (params.units > quads_staged(params.words != QuadsWords::kNone) * threads ||
               smem > device.smem_optin_bytes) {
             continue;
@@ -186,7 +214,7 @@ Plan cheapest(const KernelEntry& entry, const ConvProblem& problem, const Device
           const int64_t wanted = std::max<int64_t>(1, resident * device.sm_count / set_blocks);
           const int64_t walkers = tiles > 0 ? ceil_div(tiles, ceil_div(tiles, std::min(wanted, tiles))) : 1;
           params.walkers = tiling.walkers = static_cast<int32_t>(walkers);
-          const double cost = cost_us(entry.quads, problem, device, params, threads / 32);
+          const double cost = cost_us(config, problem, device, params, threads / 32);
           if (best.kernel != nullptr && cost >= best.cost_us) continue;
           best.kernel = &entry;
           best.grid = tiles > 0 ? walkers * set_blocks : 0;
@@ -199,6 +227,44 @@ Plan cheapest(const KernelEntry& entry, const ConvProblem& problem, const Device
     }
   }
   return best;
+}
+
+// Once the tile is known.
+void set_cells(QuadsParams& params, const QuadsConfig& config, const ConvProblem& problem) {
+  QuadsCells& cells = params.cells;
+  const bool parts = config.operands == QuadsOperands::kScaledParts;
+  const int64_t columns = ceil_div(problem.s, int64_t{cells.taps});
+  cells.count = static_cast<int32_t>(problem.r * columns), cells.steps = ceil_div(cells.count, 2);
+  cells.by_columns = FastDivmod(columns), cells.by_squares_w = FastDivmod(params.tile_q / kQuadsSquare);
+  // Where the tile's first tap is, see QuadsTile.
+  const int32_t lead = -params.w.padding & (params.unit_pixels - 1);
+  cells.shift = lead % cells.taps;
+  const int32_t rows = params.units * params.unit_pixels / params.halo_w;
+  cells.part_bytes = round_up(params.cell_place(rows, cells.shift), kQuadsCellBytes);
+  params.range_at = std::max(params.range_at, cells.part_bytes * (parts ? 2 : 1));
+  for (int32_t i = 0; i < std::min(cells.steps, kQuadsMostSteps); ++i) {
+    const int32_t first = 2 * i < cells.count ? quads_cell(params, 2 * i) : 0;
+    const int32_t second = 2 * i + 1 < cells.count ? quads_cell(params, 2 * i + 1) : 0;
+    const int32_t on = second > 0 ? second - first : parts ? 0 : -first;
+    cells.step[i] =
+        static_cast<uint32_t>(first / kQuadsCellBytes) + (static_cast<uint32_t>(on / kQuadsCellBytes) << 16);
+  }
+  // Scaled numbers are finite. Others have zeros, and the last step counts from these to the first cell.
+  if (cells.count % 2 == 0 || parts) return;
+  const int32_t row_bytes = params.cell_place(params.h.source_step, 0);
+  cells.zero_bytes = (kQuadsSquare - 1) * row_bytes + kQuadsSquare * kQuadsCellBytes;
+}
+
+const char* squares_why_not(const QuadsConfig& config, const ConvProblem& problem, const DeviceSpec& device) {
+  if (device.arch != 90) return "needs compute capability 9.0";
+  if (problem.k <= kQuadsUnit) return "is for more than 32 filters";
+  const int64_t taps = quads_cell_taps(config.operands);
+  if (problem.r * ceil_div(problem.s, taps) > 2 * kQuadsMostSteps) return "is for smaller filters";
+  if (problem.stride.w != taps || (taps > 1 && problem.dilation.w != 1)) {
+    return "reads 16 bytes of each pixel's taps, from one pixel to the next: of TF32 with stride 1, of parts with "
+           "stride 2";
+  }
+  return nullptr;
 }
 
 }  // namespace
@@ -218,12 +284,14 @@ QuadsParams quads_params(const QuadsConfig& config, const ConvProblem& problem, 
   const bool words = params.words != QuadsWords::kNone;
   params.unit_pixels = words ? kQuadsWordBytes / static_cast<int32_t>(element_size(problem.dtype)) : 1;
   // And as many columns as one may begin before the first tap.
-  params.halo_w = static_cast<int32_t>(
-      round_up(source_extent(map.w, tiling.tile_q) + params.unit_pixels - 1, int64_t{params.unit_pixels}));
+  params.cells.taps = config.squares ? quads_cell_taps(config.operands) : 1;
+  const int64_t lacking = round_up(problem.s, int64_t{params.cells.taps}) - problem.s;  // taps of a row's last cell
+  params.halo_w = static_cast<int32_t>(round_up(source_extent(map.w, tiling.tile_q) + lacking + params.unit_pixels - 1,
+                                                int64_t{std::max(params.unit_pixels, params.cells.taps)}));
   const int32_t units_w = params.halo_w / params.unit_pixels;
   params.units = static_cast<int32_t>(source_extent(map.h, tiling.tile_p)) * units_w;
   params.word_step = params.words == QuadsWords::kInner ? params.unit_pixels : static_cast<int32_t>(from.stride.c);
-  params.filter_bytes = filter_bytes(problem);
+  params.raw = raw_of(problem);
   params.run = static_cast<int32_t>(run_of(problem));
   params.whole_runs = whole_runs(config, problem, to);
   const int64_t tiles_h = ceil_div(map.h.rows, tiling.tile_p), tiles_w = ceil_div(map.w.rows, tiling.tile_q);
@@ -232,15 +300,23 @@ QuadsParams quads_params(const QuadsConfig& config, const ConvProblem& problem, 
   params.by_tile_q = FastDivmod(tiling.tile_q), params.by_units_w = FastDivmod(units_w);
   params.by_taps_w = FastDivmod(problem.s), params.by_steps = FastDivmod(params.steps);
   params.by_sets = FastDivmod(tiling.sets), params.by_set_blocks = FastDivmod(ceil_div(sets_of(problem), tiling.sets));
-  params.row_gap = row_gap(config, problem, params.halo_w * params.quad_bytes);
+  params.row_gap = config.squares ? 0 : row_gap(config, problem, params.halo_w * params.quad_bytes);
   params.range_at = round_up(params.place(params.units / units_w, 0), 16);  // single pixels may be 8 bytes
+  if (config.squares) set_cells(params, config, problem);
   params.stage_bytes = params.range_at + range_bytes(config);
-  params.filter_at = 2 * params.stage_bytes;
-  params.runs_at = params.filter_at + tiling.sets * params.steps * params.step_bytes();
+  const int64_t raw_bytes = int64_t{params.raw.elements} * tiling.sets * kQuadsUnit * element_size(problem.dtype);
+  params.filter_at = std::max(2 * params.stage_bytes, static_cast<int32_t>(round_up(raw_bytes, kCopiedBytes)));
+  // Of squares, cells; if they are scaled, they may have to be floats for other units yet.
+  const int32_t filter = tiling.sets * params.steps * params.step_bytes();
+  const int32_t cells = params.cells.filter_part_bytes() * (config.operands == QuadsOperands::kTf32 ? 1 : 2);
+  params.runs_at = params.filter_at + (config.squares ? std::max(filter, cells) : filter);
   params.zeros_at = params.runs_at + params.runs() * static_cast<int32_t>(sizeof(QuadsRun));
   params.bias_at = params.zeros_at + 16;
   params.table_at = params.bias_at + tiling.sets * kQuadsUnit * 4;
   params.filter_range_at = params.table_at + params.steps * kQuadsStepTaps * 4;
+  params.first_range_at = params.filter_range_at + range_bytes(config);
+  params.cells.zeros_at = round_up(params.first_range_at + range_bytes(config), kQuadsCellBytes);
+  params.cells.lines_at = params.cells.zeros_at + params.cells.zero_bytes;
   return params;
 }
 
@@ -248,6 +324,9 @@ const char* quads_why_not(const KernelEntry& entry, const ConvProblem& problem, 
   if (device.arch < 80) return "needs compute capability 8.0 or newer";
   if (!(entry.dtypes & dtype_bit(problem.dtype))) return "is not compiled for this dtype";
   if (const char* reason = precision_why_not(entry.quads.operands, problem)) return reason;
+  if (entry.quads.squares) {
+    if (const char* reason = squares_why_not(entry.quads, problem, device)) return reason;
+  }
   if (problem.groups != 1 || problem.c < 1 || problem.c > kQuadChannels || problem.k < 1) {
     return "is for images of 1 to 4 channels, in one group";
   }

@@ -259,12 +259,12 @@ std::vector<KernelEntry> build_table() {
 #include "../launch/configs/stem.def"
 #undef STEM_KERNEL
   line = 0;
-#define QUADS_KERNEL(name, channels_inner, steps, operands, types)                                \
+#define QUADS_KERNEL(name, channels_inner, steps, operands, squares, types)                       \
   {                                                                                               \
     const TileShape tile{kQuadsUnit, kQuadsUnit, kQuadsStepTaps * kQuadChannels};                 \
     KernelEntry entry{"quads_fprop_" #name, Pass::kFprop, true, tile, quads_why_not, quads_plan}; \
     entry.dtypes = types, entry.family = KernelFamily::kQuads, entry.line = line++;               \
-    entry.quads = {channels_inner, steps, QuadsOperands::operands};                               \
+    entry.quads = {channels_inner, steps, QuadsOperands::operands, squares};                      \
     table.push_back(entry);                                                                       \
   }
 #include "../launch/configs/quads.def"

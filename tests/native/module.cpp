@@ -954,6 +954,34 @@ Products stem_products(const ConvProblem& problem, const KernelEntry& kernel, co
   return products;
 }
 
+// What warpgroups multiply of a tile whose quads lie side by side.
+void add_squares(const ConvProblem& problem, const QuadsParams& params, const QuadsTile& tile, int64_t first,
+                 const std::vector<std::array<int64_t, kQuadChannels>>& quads, Products& products) {
+  const QuadsCells& cells = params.cells;
+  if (params.tile_p % kQuadsSquare != 0 || params.tile_q % kQuadsSquare != 0) throw py::index_error("no squares");
+  const auto columns = static_cast<int32_t>(cells.by_columns.divisor);
+  for (int32_t pixel = 0; pixel < tile.rows * tile.columns; ++pixel) {
+    const int32_t p = pixel / tile.columns, q = pixel % tile.columns;
+    const int32_t place = params.cell_place(p * params.h.source_step, tile.lead + cells.shift) + q * kQuadsCellBytes;
+    if (place % kQuadsCellBytes != 0) throw py::index_error("a cell that is not aligned");
+    for (int32_t cell = 0; cell < cells.count; ++cell) {
+      const uint32_t step = cells.step[cell / 2];
+      const auto at =
+          static_cast<int32_t>((step & 0xffff) + (cell % 2 == 0 ? 0 : step >> 16)) * kQuadsCellBytes + place;
+      for (int32_t t = 0; t < cells.taps; ++t) {
+        const int32_t r = cell / columns, s = cell % columns * cells.taps + t;
+        for (int32_t c = 0; c < params.channels && s < problem.s; ++c) {
+          const int64_t from =
+              quads.at(static_cast<size_t>(at * cells.taps / kQuadsCellBytes + t))[static_cast<size_t>(c)];
+          if (from == kOutside) continue;
+          products.emplace_back(from, r * params.filter.h + s * params.filter.w + c * params.filter.c,
+                                first + p * params.target.h + q * params.target.w);
+        }
+      }
+    }
+  }
+}
+
 // As the warps of the kernels that stage quads bring pixels, find taps and store runs, of filter 0. By its own tiling,
 // or one that is given: pixels, sets, walkers.
 Products quads_products(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device,
@@ -963,7 +991,9 @@ Products quads_products(const ConvProblem& problem, const KernelEntry& kernel, c
   QuadsTiling tiling = plan.quads;
   const auto run_length = static_cast<int32_t>(16 / element_size(problem.dtype));
   if (given) {
-    tiling = {(*given)[0], (*given)[1] * run_length, std::min((*given)[2], tiling.sets), (*given)[3]};
+    const bool squares = kernel.quads.squares;
+    tiling = {(*given)[0] * (squares ? kQuadsSquare : 1), (*given)[1] * (squares ? kQuadsSquare : run_length),
+              squares ? kQuadsSquareSets : std::min((*given)[2], tiling.sets), (*given)[3]};
   }
   const QuadsParams params = quads_params(kernel.quads, problem, tiling);
   if (!given && params.walkers * params.by_set_blocks.divisor != plan.grid) {
@@ -978,8 +1008,9 @@ Products quads_products(const ConvProblem& problem, const KernelEntry& kernel, c
     const QuadsTile tile(params, index);
     const int64_t image = tile.image * params.source.n;
     // Where each channel of a staged pixel comes from.
-    const int32_t row_quads = params.place(1, 0) / params.quad_bytes;
-    std::vector<std::array<int64_t, kQuadChannels>> quads(static_cast<size_t>(params.units / units_w * row_quads));
+    const int32_t row_quads = params.place(1, 0) / params.quad_bytes, shift = params.cells.shift;
+    std::vector<std::array<int64_t, kQuadChannels>> quads(
+        static_cast<size_t>(params.units / units_w * row_quads + shift));
     for (int32_t unit = 0; unit < params.units; ++unit) {
       const int32_t h = tile.source_h + unit / units_w, w = tile.source_w + unit % units_w * vector;
       const bool exists = h >= 0 && h < params.h.source_extent && w >= 0 && w < params.w.source_extent;
@@ -990,11 +1021,15 @@ Products quads_products(const ConvProblem& problem, const KernelEntry& kernel, c
         const int32_t word = i / vector, element = i % vector;
         const bool whole = params.words == QuadsWords::kInner;
         const int32_t pixel = whole ? i / params.channels : element, channel = whole ? i % params.channels : word;
-        quads.at(static_cast<size_t>(unit / units_w * row_quads + unit % units_w * vector + pixel))[channel] =
+        quads.at(static_cast<size_t>(unit / units_w * row_quads + unit % units_w * vector + pixel + shift))[channel] =
             exists ? from + word * params.word_step + element : kOutside;
       }
     }
     const int64_t first = tile.image * params.target.n + tile.p * params.target.h + tile.q * params.target.w;
+    if (kernel.quads.squares) {
+      add_squares(problem, params, tile, first, quads, products);
+      continue;
+    }
     for (int32_t pixel = 0; pixel < (tile.rows * params.tile_q + kQuadsUnit - 1) / kQuadsUnit * kQuadsUnit; ++pixel) {
       // A lane finds each by its run.
       const int32_t of_run = pixel % params.run;

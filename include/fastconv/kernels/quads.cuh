@@ -4,13 +4,17 @@
 #include <cstddef>
 #include <type_traits>
 
+#include "fastconv/ptx/async_copy.cuh"
 #include "fastconv/ptx/dependent_launch.cuh"
 #include "fastconv/ptx/global_memory.cuh"
 #include "fastconv/ptx/mma.cuh"
 #include "fastconv/ptx/shared_memory.cuh"
+#include "fastconv/ptx/tma.cuh"
 #include "fastconv/tile/element.cuh"
 #include "fastconv/tile/kept.cuh"
+#include "fastconv/tile/mainloop_quads_sm90.cuh"
 #include "fastconv/tile/mainloop_stem.cuh"
+#include "fastconv/tile/quad_words.cuh"
 #include "fastconv/tile/quads.h"
 #include "fastconv/tile/split.h"
 #include "fastconv/tile/stem_range.cuh"
@@ -30,40 +34,6 @@ using QuadsBits = std::conditional_t<sizeof(T) == 2, uint16_t, uint32_t>;
 template <typename T>
 inline constexpr int32_t kQuadsRunOf = 16 / sizeof(T);
 
-// A quad in registers: both of a product's, or those of two, of channels (TF32) or parts, one after the other.
-template <QuadsOperands kOperands>
-inline constexpr int kQuadWords = quad_bytes(kOperands) / 4;
-template <QuadsOperands kOperands>
-inline constexpr int kQuadPairs = kQuadWords<kOperands> / 2;
-
-// Of four channels, as products take them; `scale`: of kScaledParts, or 0 if they remain float32.
-template <QuadsOperands kOperands>
-__device__ __forceinline__ void put_together(const uint32_t (&channels)[kQuadChannels], float scale,
-                                             uint32_t (&quad)[kQuadWords<kOperands>]) {
-  if constexpr (kOperands == QuadsOperands::kHalf) {
-    quad[0] = channels[0] | channels[1] << 16, quad[1] = channels[2] | channels[3] << 16;
-  } else if constexpr (kOperands == QuadsOperands::kParts || kOperands == QuadsOperands::kScaledParts) {
-    if (kOperands == QuadsOperands::kScaledParts && scale == 0) {
-      return put_together<QuadsOperands::kFloats>(channels, scale, quad);
-    }
-    float values[kQuadChannels];
-#pragma unroll
-    for (int c = 0; c < kQuadChannels; ++c) values[c] = __uint_as_float(channels[c]);
-    auto parts = parts_of<kOperands == QuadsOperands::kParts ? Operand::kBf16 : Operand::kFp16>(values, scale);
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      uint32_t part[2];
-      parts.take(i, 2, part);
-      quad[2 * i] = part[0], quad[2 * i + 1] = part[1];
-    }
-  } else {
-#pragma unroll
-    for (int c = 0; c < kQuadChannels; ++c) {
-      quad[c] = kOperands == QuadsOperands::kTf32 ? to_tf32(__uint_as_float(channels[c])) : channels[c];
-    }
-  }
-}
-
 // A thread's pixels of a tile, on their way from memory through registers.
 template <typename T>
 class StagedQuads {
@@ -73,18 +43,18 @@ class StagedQuads {
     params.words == QuadsWords::kNone ? load<false>(params, image, tile) : load<true>(params, image, tile);
   }
 
-  // Put together when all are there.
-  template <QuadsOperands kOperands>
+  // Put together when all are there. kCells: scaled parts as cells.
+  template <QuadsOperands kOperands, bool kCells = false>
   __device__ __forceinline__ void store(const QuadsParams& params, uint32_t smem, float scale = 1) const {
     if (params.words == QuadsWords::kNone) {
-      store<kOperands, 1, 1>(params, smem, scale);
+      store<kOperands, kCells, 1, 1>(params, smem, scale);
     } else if (params.words == QuadsWords::kPlanes) {
-      store<kOperands, kWord, 1, kWord>(params, smem, scale);
+      store<kOperands, kCells, kWord, 1, kWord>(params, smem, scale);
     } else {
       switch (params.channels) {
-        case 2: return store<kOperands, kWord, 2>(params, smem, scale);
-        case 3: return store<kOperands, kWord, 3>(params, smem, scale);
-        default: return store<kOperands, kWord, 4>(params, smem, scale);
+        case 2: return store<kOperands, kCells, kWord, 2>(params, smem, scale);
+        case 3: return store<kOperands, kCells, kWord, 3>(params, smem, scale);
+        default: return store<kOperands, kCells, kWord, 4>(params, smem, scale);
       }
     }
   }
@@ -135,7 +105,7 @@ class StagedQuads {
   }
 
   // Units of so many pixels, the elements of which lie so far apart in registers: pixels', and a pixel's channels'.
-  template <QuadsOperands kOperands, int kPixels, int kPixelStep, int kChannelStep = 1>
+  template <QuadsOperands kOperands, bool kCells, int kPixels, int kPixelStep, int kChannelStep = 1>
   __device__ __forceinline__ void store(const QuadsParams& params, uint32_t smem, float scale) const {
     constexpr bool kWords = kPixels > 1;
     constexpr int kQuad = kQuadWords<kOperands>;
@@ -162,6 +132,16 @@ class StagedQuads {
 #pragma unroll
         for (int k = 0; k < kQuad; ++k) quads[pixel * kQuad + k] = quad[k];
       }
+      if constexpr (kCells && kOperands == QuadsOperands::kScaledParts) {
+        if (scale != 0) {
+#pragma unroll
+          for (int k = 0; k < kPixels * 2; ++k) {
+            const uint32_t place = smem + params.cell_place(0, unit * kPixels + k / 2 + params.cells.shift);
+            ptx::store_shared8(place + k % 2 * params.cells.part_bytes, make_uint2(quads[2 * k], quads[2 * k + 1]));
+          }
+          continue;
+        }
+      }
       constexpr int kBytes = sizeof(quads);
       const uint32_t place = smem + unit * kBytes + params.by_units_w.div(unit) * params.row_gap;
       if constexpr (kBytes == 8) {
@@ -178,11 +158,10 @@ class StagedQuads {
   uint32_t words_[4 * kQuadChannels];
 };
 
-// What a block has in shared memory beside tiles and filters.
+// What a block has in shared memory beside tiles and filters, by so many threads.
 template <typename T>
 __device__ __forceinline__ void prepare_quads(const QuadsParams& params, const T* bias, int32_t first_set,
-                                              uint32_t smem) {
-  const auto thread = static_cast<int32_t>(threadIdx.x), threads = static_cast<int32_t>(blockDim.x);
+                                              uint32_t smem, int32_t thread, int32_t threads) {
   for (int32_t i = thread; i < params.steps * kQuadsStepTaps; i += threads) {
     ptx::store_shared4(smem + params.table_at + i * 4, quads_tap(params, i));
   }
@@ -200,7 +179,8 @@ __device__ __forceinline__ void prepare_quads(const QuadsParams& params, const T
   }
 }
 
-// A block's filters on their way to shared memory: a lane's share is two rows of a block of 16 and a tap of a step.
+// A block's filters on their way to shared memory, first as they are, where the tiles will be: of its rows and taps a
+// lane would find only few in a line of memory.
 template <typename T, bool kChannelsInner>
 struct QuadsPacking {
   const QuadsParams& params;
@@ -208,81 +188,82 @@ struct QuadsPacking {
   int32_t first_set;
   uint32_t smem;
 
-  // All at once, where lanes would wait for each of their shares.
-  __device__ __forceinline__ void prefetch() const {
-    constexpr int32_t kLine = 128;
-    const int32_t first = first_set * kQuadsUnit, filters = min(params.sets() * kQuadsUnit, params.filters - first);
-    const auto* from = reinterpret_cast<const char*>(w) + int64_t{first} * params.filter_bytes;
-    const auto step = static_cast<int32_t>(blockDim.x) * kLine;
-    for (auto i = static_cast<int32_t>(threadIdx.x) * kLine; i < filters * params.filter_bytes; i += step) {
-      ptx::prefetch(from + i);
+  // By so many threads. Some are there only after await().
+  __device__ __forceinline__ void bring(int32_t thread, int32_t threads) const {
+    constexpr int32_t kRun = kQuadsRunOf<T>;
+    const int32_t first = first_set * kQuadsUnit;
+    const int32_t elements = brought();
+    const auto* from = reinterpret_cast<const QuadsBits<T>*>(w) + first * params.filter.n;
+    const int32_t copied = params.raw.is_copied ? elements / kRun * kRun : 0;
+    for (int32_t i = thread * kRun; i < copied; i += threads * kRun) {
+      ptx::async_copy<16>(smem + i * static_cast<int32_t>(sizeof(T)), from + i, true);
+    }
+    ptx::async_copy_commit();
+    for (int32_t i = copied + thread; i < (elements + kRun - 1) / kRun * kRun; i += threads) {
+      const QuadsBits<T> element = i < elements ? from[quads_raw_offset(params, i)] : 0;
+      const uint32_t to = smem + i * static_cast<int32_t>(sizeof(T));
+      if constexpr (sizeof(T) == 2) {
+        ptx::store_shared2(to, element);
+      } else {
+        ptx::store_shared4(to, element);
+      }
+    }
+  }
+  __device__ __forceinline__ void await() const {
+    ptx::async_copy_wait<0>();
+    __syncthreads();
+  }
+
+  // f(four of float32 that have been brought, or zeros).
+  template <typename F>
+  __device__ __forceinline__ void for_brought(F&& f) const {
+    static_assert(sizeof(T) == 4);
+    for (int32_t i = static_cast<int32_t>(threadIdx.x) * 4; i < brought(); i += static_cast<int32_t>(blockDim.x) * 4) {
+      const uint4 v = ptx::load_shared16(smem + i * 4);
+      f({__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w)});
     }
   }
 
-  // f(a quad's channels as float32), of each; looks at them before they are put together.
-  template <QuadsOperands kOperands, typename F>
-  __device__ __forceinline__ void pack(F&& f) const {
+  // `scale`: of scaled parts. A lane's share is two rows of a block of 16 and a tap of a step.
+  template <QuadsOperands kOperands>
+  __device__ __forceinline__ void pack(float scale = 1) const {
     const auto lane = static_cast<int32_t>(threadIdx.x % 32), warps = static_cast<int32_t>(blockDim.x / 32);
+    const int32_t filters = params.filters - first_set * kQuadsUnit;
 #pragma unroll 2
     for (auto i = static_cast<int32_t>(threadIdx.x / 32); i < pieces(); i += warps) {
-      int32_t set, step, r, s;
+      int32_t set, step;
       params.by_steps.divmod(i / 2, set, step);
       const int32_t tap = step * kQuadsStepTaps + lane % 4;
-      params.by_taps_w.divmod(tap, r, s);
-      const auto* from = reinterpret_cast<const QuadsBits<T>*>(w) + (r * params.filter.h + s * params.filter.w);
       uint32_t quads[2][kQuadWords<kOperands>];
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
-        const int32_t filter = (first_set + set) * kQuadsUnit + quads_filter(kChannelsInner, lane, i % 2 * 2 + j);
+        const int32_t filter = set * kQuadsUnit + quads_filter(kChannelsInner, lane, i % 2 * 2 + j);
+        const uint32_t from = smem + (filter * params.raw.elements + tap * params.raw.tap) * sizeof(T);
         uint32_t values[kQuadChannels];
 #pragma unroll
         for (int c = 0; c < kQuadChannels; ++c) {
-          const bool exists = tap < params.taps && filter < params.filters && c < params.channels;
-          values[c] = exists ? from[filter * params.filter.n + c * params.filter.c] : 0;
+          values[c] = 0;
+          if (tap >= params.taps || filter >= filters || c >= params.channels) continue;
+          const uint32_t at = from + c * params.raw.channel * sizeof(T);
+          values[c] = sizeof(T) == 2 ? ptx::load_shared2(at) : ptx::load_shared4(at);
         }
-        f({__uint_as_float(values[0]), __uint_as_float(values[1]), __uint_as_float(values[2]),
-           __uint_as_float(values[3])});
-        put_together<kOperands>(values, 1, quads[j]);
-      }
-      store(i, lane, quads);
-    }
-  }
-  template <QuadsOperands kOperands>
-  __device__ __forceinline__ void pack() const {
-    pack<kOperands>([](const float (&)[kQuadChannels]) {});
-  }
-
-  // Of float32 values that a thread has packed, scaled parts; f as above.
-  template <typename F>
-  __device__ __forceinline__ void scale_packed(float scale, F&& f) const {
-    const auto lane = static_cast<int32_t>(threadIdx.x % 32), warps = static_cast<int32_t>(blockDim.x / 32);
-#pragma unroll 2
-    for (auto i = static_cast<int32_t>(threadIdx.x / 32); i < pieces(); i += warps) {
-      const uint4 pair[2] = {ptx::load_shared16(place<2>(i, 0, lane)), ptx::load_shared16(place<2>(i, 1, lane))};
-      const uint32_t values[2][kQuadChannels] = {{pair[0].x, pair[0].z, pair[1].x, pair[1].z},
-                                                 {pair[0].y, pair[0].w, pair[1].y, pair[1].w}};
-      uint32_t quads[2][kQuadChannels];
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        f({__uint_as_float(values[j][0]), __uint_as_float(values[j][1]), __uint_as_float(values[j][2]),
-           __uint_as_float(values[j][3])});
-        put_together<QuadsOperands::kScaledParts>(values[j], scale, quads[j]);
+        put_together<kOperands>(values, scale, quads[j]);
       }
       store(i, lane, quads);
     }
   }
 
  private:
-  __device__ __forceinline__ int32_t pieces() const { return params.sets() * params.steps * 2; }
-  template <int kPairs>
-  __device__ __forceinline__ uint32_t place(int32_t piece, int32_t pair, int32_t lane) const {
-    return smem + params.filter_at + ((piece / 2 * kPairs + pair) * 2 + piece % 2) * 512 + lane * 16;
+  __device__ __forceinline__ int32_t brought() const {  // elements
+    return min(params.sets() * kQuadsUnit, params.filters - first_set * kQuadsUnit) * params.raw.elements;
   }
+  __device__ __forceinline__ int32_t pieces() const { return params.sets() * params.steps * 2; }
   template <int kWords>
   __device__ __forceinline__ void store(int32_t piece, int32_t lane, const uint32_t (&quads)[2][kWords]) const {
+    constexpr int kPairs = kWords / 2;
 #pragma unroll
-    for (int h = 0; h < kWords / 2; ++h) {
-      ptx::store_shared16(place<kWords / 2>(piece, h, lane),
+    for (int h = 0; h < kPairs; ++h) {
+      ptx::store_shared16(smem + params.filter_at + ((piece / 2 * kPairs + h) * 2 + piece % 2) * 512 + lane * 16,
                           make_uint4(quads[0][2 * h], quads[1][2 * h], quads[0][2 * h + 1], quads[1][2 * h + 1]));
     }
   }
@@ -617,6 +598,77 @@ struct QuadsBlock {
                         : unit.template store<false>(params, tile, y, runs, first_filter, lane);
     }
   }
+
+  // The same of squares, by warpgroups.
+  template <QuadsOperands kOperands>
+  __device__ __forceinline__ void multiply_squares(const QuadsTile& tile, uint32_t stage, T* y, float back) const {
+    using Square = QuadsSquare<kChannelsInner>;
+    const auto warp =
+        static_cast<int32_t>(ptx::reduce_max(threadIdx.x / 32));  // and the compiler knows it is the warp's
+    const auto lane = static_cast<int32_t>(threadIdx.x % 32), groups = static_cast<int32_t>(blockDim.x / 128);
+    const uint32_t first_place = stage + params.cell_place(0, tile.lead + params.cells.shift);
+    const auto squares_w = static_cast<int32_t>(params.cells.by_squares_w.divisor);
+    const int32_t squares = (tile.rows + kQuadsSquare - 1) / kQuadsSquare * squares_w;
+#pragma unroll 1
+    for (int32_t i = warp / 4; i < squares; i += groups) {
+      int32_t down, right;
+      params.cells.by_squares_w.divmod(i, down, right);
+      down *= kQuadsSquare, right *= kQuadsSquare;
+      if (right >= tile.columns) continue;
+      Square square;
+      square.template multiply<kOperands>(
+          params, smem, first_place + params.cell_place(down * params.h.source_step, 0) + right * kQuadsCellBytes,
+          back);
+      square.add_bias(smem + params.bias_at, lane);
+      const int32_t p = down + warp % 4 * 2;
+      if constexpr (kChannelsInner) {
+        if (params.whole_runs && params.filters - first_set * kQuadsUnit >= kQuadsSquareFilters) {
+          store_lines(tile, y, square, p, right, warp, lane);
+          continue;
+        }
+      }
+      store_singly(tile, y, square, p, right + lane / 4, lane);
+    }
+  }
+
+ private:
+  // By whole lines of memory, those of two pixels at once: in the order in which lanes have sums, lines side by side
+  // would be written by halves, which takes longer.
+  __device__ __forceinline__ void store_lines(const QuadsTile& tile, T* y, const QuadsSquare<kChannelsInner>& square,
+                                              int32_t p, int32_t q, int32_t warp, int32_t lane) const {
+    const uint32_t lines = smem + params.cells.lines_at + warp * kQuadsLines * kQuadsLine;
+    __syncwarp();
+    square.store_lines(lines, lane);
+    __syncwarp();
+    constexpr int kLanes = kQuadsLine / 16;  // of a pixel
+    T* first = y + (first_set * kQuadsUnit + lane % kLanes * 4);
+    q += lane / kLanes;
+#pragma unroll
+    for (int i = 0; i < kQuadsLines; i += 32 / kLanes) {
+      const int32_t row = p + i / kQuadsSquare, column = q + i % kQuadsSquare;
+      const uint4 v = ptx::load_shared16(lines + i * kQuadsLine + lane * 16);
+      if (row >= tile.rows || column >= tile.columns) continue;
+      const uint32_t words[] = {v.x, v.y, v.z, v.w};
+      ptx::store_global16_once(first + static_cast<int32_t>(row * params.target.h + column * params.target.w), words);
+    }
+  }
+
+  // A lane's pixels of a square, those below each other.
+  __device__ __forceinline__ void store_singly(const QuadsTile& tile, T* y, const QuadsSquare<kChannelsInner>& square,
+                                               int32_t p, int32_t q, int32_t lane) const {
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      if (p + row >= tile.rows || q >= tile.columns) return;
+      const auto pixel = static_cast<int32_t>((p + row) * params.target.h + q * params.target.w);
+#pragma unroll
+      for (int k = 0; k < kQuadsSquareFilters / 4; ++k) {
+        const int32_t filter = first_set * kQuadsUnit + square.filter_of(lane, k);
+        if (filter < params.filters) {
+          y[pixel + filter * static_cast<int32_t>(params.target.c)] = narrow<T>(square.at(row, k));
+        }
+      }
+    }
+  }
 };
 
 // How a block scales tiles to fp16, each by the largest number so far, until there is one that a scale does not fit;
@@ -625,26 +677,28 @@ class QuadsScaling {
  public:
   __device__ __forceinline__ explicit QuadsScaling(uint32_t filter_range) : filter_{filter_range} {}
 
-  // Packs the filter. `first`: for the first tile's largest number.
-  template <typename Packing>
-  __device__ __forceinline__ void start(const QuadsParams& params, const Packing& packing,
+  // Of the filter that has been brought, which `packing` packs; `first`: for the first tile's largest number.
+  template <typename Brought, typename Packing>
+  __device__ __forceinline__ void start(const QuadsParams& params, const Brought& brought, const Packing& packing,
                                         const StagedQuads<float>& staged, const StemRange& first) {
     float of_filter = 0, of_pixels = 0;
-    packing.template pack<QuadsOperands::kFloats>([&](const float (&four)[4]) { add_largest(four, of_filter); });
+    uint32_t smallest = ~0u;
+    brought.for_brought([&](const float (&four)[4]) {
+      add_largest(four, of_filter);
+      smallest = min(smallest, least_magnitude(four));
+    });
     filter_.write_most(of_filter);
     staged.for_fours(params, [&](const float (&four)[4]) { add_largest(four, of_pixels); });
     first.write_most(of_pixels);
     __syncthreads();
     filter_most_ = filter_.most(), most_ = first.most();
-    const uint32_t least = least_order(filter_most_);
-    uint32_t small = 0;
-    packing.scale_packed(StemScale(0, filter_most_).second,
-                         [&](const float (&four)[4]) { add_small(four, least, small); });
-    filter_.write_small(small);
+    filter_.write_small(smallest < least_order(filter_most_));
+    packing.template pack<QuadsOperands::kScaledParts>(StemScale(0, filter_most_).second);
   }
 
-  // Stores a tile, and returns what its sums are multiplied by, or 0 if it and the filter are float32 now.
-  template <typename Packing>
+  // Stores a tile, and returns what its sums are multiplied by, or 0 if it and the filter are float32 now, as units
+  // that are no squares take them.
+  template <bool kCells, typename Packing>
   __device__ __forceinline__ float store(const QuadsParams& params, const Packing& packing,
                                          const StagedQuads<float>& staged, uint32_t stage) {
     constexpr uint32_t kMostSmall = 1;  // fours: a small number in one of a block's tiles is not rare
@@ -664,7 +718,8 @@ class QuadsScaling {
         range.write_most(largest);
         range.write_small(misfits + (__float_as_uint(largest) > by ? kMostSmall + 1 : 0));
       }
-      staged.store<QuadsOperands::kScaledParts>(params, stage, scales_ ? scale.first : 0);
+      staged.store<QuadsOperands::kScaledParts, kCells>(params, stage, scales_ ? scale.first : 0);
+      if constexpr (kCells) ptx::async_proxy_fence();
       __syncthreads();
       if (!scales_) return 0;
       if (range.small() <= kMostSmall && scale.fits && filter_fits()) {
@@ -676,7 +731,11 @@ class QuadsScaling {
       scales_ = by != most;
       by = most;
       __syncthreads();
-      if (!scales_) packing.template pack<QuadsOperands::kFloats>();
+      if (scales_) continue;
+      packing.bring(static_cast<int32_t>(threadIdx.x), static_cast<int32_t>(blockDim.x));
+      packing.await();
+      packing.template pack<QuadsOperands::kFloats>();
+      __syncthreads();
     }
   }
 
@@ -709,61 +768,88 @@ struct KeptQuads {
   }
 };
 
-// kSteps: of filters that warps keep in registers, each that of one set; 0: any number, from shared memory.
-template <typename T, bool kChannelsInner, int kSteps, QuadsOperands kOperands>
-__global__ void __launch_bounds__(quads_threads(kOperands, kSteps))
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+inline constexpr bool kHasSquares = true;
+#else
+inline constexpr bool kHasSquares = false;
+#endif
+
+// kSteps: of filters that warps keep in registers, each that of one set; 0: any number, from shared memory. kSquares:
+// units are squares.
+template <typename T, bool kChannelsInner, int kSteps, QuadsOperands kOperands, bool kSquares>
+__global__ void __launch_bounds__(quads_threads(QuadsConfig{kChannelsInner, kSteps, kOperands, kSquares}))
     quads_fprop(const __grid_constant__ QuadsParams params, const QuadsBuffers<T> buffers) {
 #if __CUDA_ARCH__ >= 800
-  constexpr bool kScaled = kOperands == QuadsOperands::kScaledParts;
-  constexpr int kPairs = kQuadPairs<kOperands>;
-  ptx::follow_previous_kernel();
-  extern __shared__ uint4 quads_smem[];
-  const uint32_t smem = ptx::smem_address(quads_smem);
-  int32_t walker, first_set;
-  params.by_set_blocks.divmod(static_cast<int32_t>(blockIdx.x), walker, first_set);
-  first_set *= params.sets();
-  const QuadsBlock<T, kChannelsInner> block{params, smem, first_set};
-  const QuadsPacking<T, kChannelsInner> packing{params, buffers.w, first_set, smem};
-  uint32_t stage = smem, other = smem + params.stage_bytes;
+  if constexpr (kSquares && !kHasSquares)
+    return;
+  else {
+    constexpr bool kScaled = kOperands == QuadsOperands::kScaledParts;
+    constexpr int kPairs = kQuadPairs<kOperands>;
+    ptx::follow_previous_kernel();
+    extern __shared__ uint4 quads_smem[];
+    const uint32_t smem = ptx::smem_address(quads_smem);
+    int32_t walker, first_set;
+    params.by_set_blocks.divmod(static_cast<int32_t>(blockIdx.x), walker, first_set);
+    first_set *= params.sets();
+    const QuadsBlock<T, kChannelsInner> block{params, smem, first_set};
+    const QuadsPacking<T, kChannelsInner> packing{params, buffers.w, first_set, smem};
+    const QuadsCellPacking<kChannelsInner, kOperands> cells{params, params.filters - first_set * kQuadsUnit, smem};
+    uint32_t stage = smem, other = smem + params.stage_bytes;
 
-  packing.prefetch();
-  StagedQuads<T> staged;
-  staged.load(params, buffers.x, QuadsTile(params, walker));  // each block has a tile
-  prepare_quads<T>(params, buffers.bias, first_set, smem);
-  [[maybe_unused]] QuadsScaling scaling(smem + params.filter_range_at);
-  if constexpr (kScaled) {
-    scaling.start(params, packing, staged, {other + params.range_at});
-  } else {
-    packing.template pack<kOperands>();
-  }
-  KeptQuads<kSteps, kPairs> kept;
-  if constexpr (kSteps > 0) {
-    __syncthreads();
-    kept.load(block);
-  }
-#pragma unroll 1
-  for (int32_t index = walker; index < params.tiles; index += params.walkers) {
-    const QuadsTile tile(params, index);
-    float back = 1;
-    if constexpr (kScaled) {
-      back = scaling.store(params, packing, staged, stage);
-    } else {
-      staged.template store<kOperands>(params, stage);
+    // Half of the warps bring the filter meanwhile, the others prepare the rest: small problems wait for instructions
+    // more than for anything else, and so twice as many are on their way.
+    const auto half = static_cast<int32_t>(blockDim.x / 2), thread = static_cast<int32_t>(threadIdx.x);
+    if (thread < half) packing.bring(thread, half);
+    StagedQuads<T> staged;
+    staged.load(params, buffers.x, QuadsTile(params, walker));  // each block has a tile
+    if (thread >= half) {
+      prepare_quads<T>(params, buffers.bias, first_set, smem, thread - half, half);
+      if constexpr (kSquares) clear_zero_cells(params, smem, thread - half, half);
+    }
+    packing.await();
+    [[maybe_unused]] QuadsScaling scaling(smem + params.filter_range_at);
+    auto pack = [&](const auto& as) {
+      if constexpr (kScaled) {
+        scaling.start(params, packing, as, staged, {smem + params.first_range_at});
+      } else {
+        as.template pack<kOperands>();
+      }
       __syncthreads();
+    };
+    if constexpr (kSquares) {
+      pack(cells);
+    } else {
+      pack(packing);
     }
-    // The next tile's pixels are on their way meanwhile.
-    const int32_t next = index + params.walkers;
-    if (next < params.tiles) staged.load(params, buffers.x, QuadsTile(params, next));
-    T* y =
-        kept_global(buffers.y + (tile.image * params.target.n + tile.p * params.target.h + tile.q * params.target.w));
-    if (!kScaled || back != 0) {
-      block.template multiply<kOperands, kSteps>(tile, stage, y, kept, back);
-    } else if constexpr (kScaled) {
-      block.template multiply<QuadsOperands::kFloats, 0>(tile, stage, y, kept);
+    KeptQuads<kSteps, kPairs> kept;
+    if constexpr (kSteps > 0) kept.load(block);
+#pragma unroll 1
+    for (int32_t index = walker; index < params.tiles; index += params.walkers) {
+      const QuadsTile tile(params, index);
+      float back = 1;
+      if constexpr (kScaled) {
+        back = scaling.store<kSquares>(params, packing, staged, stage);
+      } else {
+        staged.template store<kOperands>(params, stage);
+        if constexpr (kSquares) ptx::async_proxy_fence();
+        __syncthreads();
+      }
+      // The next tile's pixels are on their way meanwhile.
+      const int32_t next = index + params.walkers;
+      if (next < params.tiles) staged.load(params, buffers.x, QuadsTile(params, next));
+      T* y =
+          kept_global(buffers.y + (tile.image * params.target.n + tile.p * params.target.h + tile.q * params.target.w));
+      if (kScaled && back == 0) {
+        if constexpr (kScaled) block.template multiply<QuadsOperands::kFloats, 0>(tile, stage, y, kept);
+      } else if constexpr (kSquares) {
+        block.template multiply_squares<kOperands>(tile, stage, y, back);
+      } else {
+        block.template multiply<kOperands, kSteps>(tile, stage, y, kept, back);
+      }
+      // Whoever is still at work with this tile meets the others before its place is filled again.
+      const uint32_t done = stage;
+      stage = other, other = done;
     }
-    // Whoever is still at work with this tile meets the others before its place is filled again.
-    const uint32_t done = stage;
-    stage = other, other = done;
   }
 #endif
 }

@@ -6,7 +6,7 @@
 namespace fastconv::ptx {
 
 // Swizzle of a row of the operand tile, as the matrix descriptor encodes it (bits 62-63).
-enum class Swizzle : uint32_t { k128B = 1, k64B = 2, k32B = 3 };
+enum class Swizzle : uint32_t { kNone = 0, k128B = 1, k64B = 2, k32B = 3 };
 // By the bytes of a row.
 __host__ __device__ constexpr Swizzle swizzle_of(int row_bytes) {
   return row_bytes == 128 ? Swizzle::k128B : row_bytes == 64 ? Swizzle::k64B : Swizzle::k32B;

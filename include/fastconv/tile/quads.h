@@ -21,6 +21,30 @@ namespace fastconv {
 // Whether rows of the image consist of whole words: of one channel's, or, where channels lie side by side, of all.
 enum class QuadsWords : int8_t { kNone, kPlanes, kInner };
 
+// A block's filters as they are brought to shared memory: from a filter, a tap and a channel to the next one, elements.
+struct QuadsRaw {
+  int32_t elements, tap, channel;
+  bool is_copied;  // in the order of memory, of which they are one piece; otherwise taps lie side by side
+  FastDivmod by_elements, by_taps;
+};
+
+// Squares of 8x8 pixels, times 64 filters. `taps`: of a cell. What has two parts has one behind the other, of a tile
+// and of the filter, whose cells are [part][cell][filter].
+struct QuadsCells {
+  int32_t taps, count, steps;  // steps: of two cells
+  int32_t shift;               // columns that are left out before the first one of a row, for cells to be aligned
+  int32_t part_bytes;          // of a tile
+  FastDivmod by_columns, by_squares_w;
+  int32_t zeros_at, zero_bytes;  // zeros: as many cells as pixels of a square have, in their places
+  int32_t lines_at;              // of whole lines of the output, as many as the block's warps have
+  // Of each step, from a pixel's first cell to that which is multiplied first, and on to the second one, as a matrix
+  // descriptor has them. The last step may lack the second: the filter's is zeros, and what is read there must be
+  // finite.
+  uint32_t step[kQuadsMostSteps];
+
+  FASTCONV_HOST_DEVICE int32_t filter_part_bytes() const { return steps * 2 * kQuadsCellBlock; }
+};
+
 struct QuadsParams {
   Axis h, w;
   Strides source, filter, target;
@@ -35,19 +59,26 @@ struct QuadsParams {
   int32_t word_step;    // of the image, elements: from one word of a unit to the next, of as many as there are channels
   int32_t run;          // pixels of a run: see QuadsRun
   bool whole_runs;      // of the output: stored at once
-  int32_t filter_bytes;  // of one, if all of them are one piece of memory, otherwise 0
+  QuadsRaw raw;
   FastDivmod by_tiles_w, by_tiles_h, by_tile_q, by_units_w, by_taps_w, by_steps, by_sets, by_set_blocks;
-  // Shared memory begins with two tiles, of which one is filled while warps are at work with the other. Then: the
-  // filter, [set][step][product][block][lane]; runs of pixels; a quad of zeros; the bias, as float32; offsets of taps.
+  // Shared memory begins with two tiles, of which one is filled while warps are at work with the other, and with which
+  // the filter as it was shares it. Then: the filter, [set][step][product][block][lane]; runs of pixels; a quad of
+  // zeros; the bias, as float32; offsets of taps.
   int32_t stage_bytes, filter_at, runs_at, zeros_at, bias_at, table_at;
-  // If quads are scaled, ranges (tile/stem_range.cuh): after the pixels of a tile, and after all else the filter's.
-  int32_t range_at, filter_range_at;
+  // If quads are scaled, ranges (tile/stem_range.cuh): after the pixels of a tile, and after all else the filter's and
+  // the first tile's.
+  int32_t range_at, filter_range_at, first_range_at;
+  QuadsCells cells;  // if units are squares
 
   FASTCONV_HOST_DEVICE int32_t sets() const { return static_cast<int32_t>(by_sets.divisor); }
   // Of a step of a set's filter.
   FASTCONV_HOST_DEVICE int32_t step_bytes() const { return kQuadsUnit * kQuadsStepTaps * quad_bytes; }
   FASTCONV_HOST_DEVICE int32_t place(int32_t row, int32_t column) const {
     return (row * halo_w + column) * quad_bytes + row * row_gap;
+  }
+  // The same of a part's, for cells.
+  FASTCONV_HOST_DEVICE int32_t cell_place(int32_t row, int32_t column) const {
+    return (row * halo_w + column) * (kQuadsCellBytes / cells.taps);
   }
   // From a pixel's first tap to that of the next one in its row.
   FASTCONV_HOST_DEVICE int32_t place_step() const { return w.source_step * quad_bytes; }
@@ -102,11 +133,33 @@ FASTCONV_HOST_DEVICE constexpr int32_t quads_pixel(bool channels_inner, int32_t 
   if (!channels_inner) return run_column(run, product, column);
   return product * 8 + (run == 8 ? column % 2 * 4 + column / 2 : column);
 }
+// From the first of a block's filters to what is brought as number `i`.
+FASTCONV_HOST_DEVICE int64_t quads_raw_offset(const QuadsParams& params, int32_t i) {
+  if (params.raw.is_copied) return i;
+  int32_t filter, rest, channel, tap, r, s;
+  params.raw.by_elements.divmod(i, filter, rest);
+  params.raw.by_taps.divmod(rest, channel, tap);
+  params.by_taps_w.divmod(tap, r, s);
+  return filter * params.filter.n + channel * params.filter.c + r * params.filter.h + s * params.filter.w;
+}
 // From a pixel's first tap to another one; far below zero if there is no such tap.
 FASTCONV_HOST_DEVICE int32_t quads_tap(const QuadsParams& params, int32_t tap) {
   int32_t r, s;
   params.by_taps_w.divmod(tap, r, s);
   return tap < params.taps ? params.place(r * params.h.tap_source_step, s * params.w.tap_source_step) : INT32_MIN;
+}
+
+// Of 64 filters: that which is column number `column` of the products. Of each 16 a lane has four, side by side if
+// they are so in the output.
+FASTCONV_HOST_DEVICE constexpr int32_t quads_square_filter(bool channels_inner, int32_t column) {
+  if (!channels_inner) return column;
+  return column / 16 * 16 + column % 8 / 2 * 4 + column / 8 % 2 * 2 + column % 2;
+}
+// From a pixel's first cell to another one.
+FASTCONV_HOST_DEVICE int32_t quads_cell(const QuadsParams& params, int32_t cell) {
+  int32_t r, column;
+  params.cells.by_columns.divmod(cell, r, column);
+  return params.cell_place(r * params.h.tap_source_step, column * params.cells.taps * params.w.tap_source_step);
 }
 
 }  // namespace fastconv

@@ -20,23 +20,37 @@ constexpr int32_t quads_staged(bool words) { return words ? 2 : 4; }
 // scale does not fit.
 enum class QuadsOperands : int8_t { kHalf, kTf32, kParts, kScaledParts, kFloats };
 
+// By warpgroups (wgmma), which find both operands in shared memory: pixels of a square times filters.
+inline constexpr int32_t kQuadsSquare = 8, kQuadsSquareFilters = 64,
+                         kQuadsSquareSets = kQuadsSquareFilters / kQuadsUnit;
+// They read 16 bytes of the reduction at once, a cell, and those of pixels side by side 16 bytes apart.
+inline constexpr int32_t kQuadsCellBytes = 16;
+inline constexpr int32_t kQuadsCellBlock = kQuadsSquareFilters * kQuadsCellBytes;  // of all filters
+// What a warp has of a square, two rows of pixels, as float32 on its way to memory where filters lie side by side.
+inline constexpr int32_t kQuadsLine = kQuadsSquareFilters * 4, kQuadsLines = 2 * kQuadsSquare;
+inline constexpr int32_t kQuadsMostSteps = 64;  // of two cells
+// Of a row of taps.
+constexpr int32_t quads_cell_taps(QuadsOperands operands) { return operands == QuadsOperands::kTf32 ? 1 : 2; }
+
 constexpr int32_t quad_bytes(QuadsOperands operands) {
   return kQuadChannels * (operands == QuadsOperands::kHalf ? 2 : 4);
-}
-
-// For which a multiprocessor has registers: a filter of parts takes twice as many. They are one block, or two.
-constexpr int32_t quads_threads(QuadsOperands operands, int32_t steps) {
-  if (operands == QuadsOperands::kHalf) return 512;
-  return steps > 0 || operands == QuadsOperands::kScaledParts ? 384 : 512;
 }
 
 struct QuadsConfig {
   bool channels_inner;  // filters lie side by side in the output, otherwise pixels
   int8_t steps;         // of four taps, of filters that a warp keeps in registers; 0: any number, from shared memory
   QuadsOperands operands;
+  bool squares;  // see kQuadsSquare
 
   bool operator==(const QuadsConfig&) const = default;
 };
+
+// For which a multiprocessor has registers: a filter of parts takes twice as many. They are one block, or two.
+constexpr int32_t quads_threads(const QuadsConfig& config) {
+  if (config.squares) return config.operands == QuadsOperands::kTf32 ? 512 : 384;
+  if (config.operands == QuadsOperands::kHalf) return 512;
+  return config.steps > 0 || config.operands == QuadsOperands::kScaledParts ? 384 : 512;
+}
 
 struct QuadsTiling {
   int32_t tile_p, tile_q;  // pixels of a block at a time, all of one image

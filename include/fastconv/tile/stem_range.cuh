@@ -25,9 +25,12 @@ __device__ __forceinline__ void add_largest(const float (&v)[4], float& most) {
   const float first = ptx::max_or_nan(fabsf(v[0]), fabsf(v[1])), second = ptx::max_or_nan(fabsf(v[2]), fabsf(v[3]));
   most = ptx::max_or_nan(most, ptx::max_or_nan(first, second));
 }
-__device__ __forceinline__ void add_small(const float (&v)[4], uint32_t least, uint32_t& small) {
+__device__ __forceinline__ uint32_t least_magnitude(const float (&v)[4]) {
   const uint32_t first = min(magnitude_order(v[0]), magnitude_order(v[1]));
-  small += min(first, min(magnitude_order(v[2]), magnitude_order(v[3]))) < least;
+  return min(first, min(magnitude_order(v[2]), magnitude_order(v[3])));
+}
+__device__ __forceinline__ void add_small(const float (&v)[4], uint32_t least, uint32_t& small) {
+  small += least_magnitude(v) < least;
 }
 
 // Beside a number of such bits, those of a smaller order are small.

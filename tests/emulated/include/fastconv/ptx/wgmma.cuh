@@ -39,7 +39,13 @@ float load(uint64_t descriptor, int mn, int k) {
   const uint32_t start = static_cast<uint32_t>(descriptor & 0x3fff) << 4;
   const uint32_t block_pitch = static_cast<uint32_t>(descriptor >> 16 & 0x3fff) << 4;
   const uint32_t group_pitch = static_cast<uint32_t>(descriptor >> 32 & 0x3fff) << 4;
-  const int row_bytes = 256 >> (descriptor >> 62);
+  const int swizzle = static_cast<int>(descriptor >> 62);
+  if (swizzle == 0) {
+    if (kMajor != Major::kK) emulated::fail("wgmma: an operand that is MN-major has a swizzle");
+    const int byte = k * static_cast<int>(sizeof(T));
+    return value_at<T>(start + mn / 8 * group_pitch + mn % 8 * 16 + byte / 16 * block_pitch + byte % 16);
+  }
+  const int row_bytes = 256 >> swizzle;
   const int row = kMajor == Major::kK ? mn : k, along = (kMajor == Major::kK ? k : mn) * static_cast<int>(sizeof(T));
   uint32_t address = start + row / 8 * group_pitch + row % 8 * row_bytes;
   address += kMajor == Major::kK ? along : along / row_bytes * block_pitch + along % row_bytes;
