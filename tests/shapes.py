@@ -492,11 +492,8 @@ def for_squares(kernel: str, problem: Problem) -> Problem:
     """The same for kernels that take squares of pixels and 64 filters, if it is one of them."""
     if "squares" not in kernel:
         return problem
-    step = 2 if "2_halves" in kernel else 1  # from one pixel to the next, 16 bytes of taps
-    dilation = problem.dilation[1] if step == 1 else 1
-    return problem.with_(
-        k=max(problem.k, 33), stride=(problem.stride[0], step), dilation=(problem.dilation[0], dilation)
-    )
+    stride, dilation = (problem.stride[0], 2), (problem.dilation[0], 1)
+    return problem.with_(k=max(problem.k, 33), stride=stride, dilation=dilation)
 
 
 def least_products(kernel: str, channels: int) -> int:

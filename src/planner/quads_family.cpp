@@ -34,8 +34,7 @@ constexpr Clocks kTf32KeptClocks{25, 59, 0.84, 200, 220, 0.80, 1174, 700};
 constexpr Clocks kPartsClocks{54, 73, 0.75, 126, 2300, 0.85, 600, 210};
 constexpr Clocks kPartsKeptClocks{23, 59, 0.88, 200, 220, 0.84, 1174, 800};
 constexpr Clocks kScaledClocks{70, 75, 0.80, 140, 2300, 0.90, 1400, 350};
-constexpr Clocks kTf32SquaresClocks{36, 300, 0.75, 60, 1000, 0.85, 800, 900};
-constexpr Clocks kScaledSquaresClocks{110, 200, 0.85, 170, 900, 0.90, 1400, 350};
+constexpr Clocks kSquaresClocks{110, 200, 0.85, 170, 900, 0.90, 1400, 350};
 // Of one channel, depthwise filters take as long, and do not round; what they are expected to take is more.
 constexpr double kOneChannel = 1.2;
 constexpr double kStartUs = 2.5;       // and end
@@ -48,7 +47,7 @@ constexpr int64_t kLeastColumns = 24;  // of a tile that has others beside it
 constexpr int64_t kMostPixels = 4096;  // of a tile with its halo
 
 const Clocks& clocks_of(const QuadsConfig& config) {
-  if (config.squares) return config.operands == QuadsOperands::kTf32 ? kTf32SquaresClocks : kScaledSquaresClocks;
+  if (config.squares) return kSquaresClocks;
   switch (config.operands) {
     case QuadsOperands::kTf32: return config.steps > 0 ? kTf32KeptClocks : kTf32Clocks;
     case QuadsOperands::kParts: return config.steps > 0 ? kPartsKeptClocks : kPartsClocks;
@@ -119,10 +118,8 @@ int32_t row_gap(const QuadsConfig& config, const ConvProblem& problem, int32_t r
   return static_cast<int32_t>(((wanted - row_bytes) % kBankBytes + kBankBytes) % kBankBytes);
 }
 
-int32_t smem_of(const QuadsConfig& config, const QuadsParams& params, int32_t threads) {
-  if (!config.squares) return params.first_range_at + range_bytes(config);
-  const bool lines = config.channels_inner && params.whole_runs;
-  return params.cells.lines_at + (lines ? threads / 32 * kQuadsLines * kQuadsLine : 0);
+int32_t smem_of(const QuadsConfig& config, const QuadsParams& params) {
+  return params.first_range_at + range_bytes(config);
 }
 
 // Columns and rows of a square, otherwise 1.
@@ -204,7 +201,7 @@ Plan cheapest(const KernelEntry& entry, const ConvProblem& problem, const Device
           const int64_t set_blocks = ceil_div(sets, some);
           if (tiles * set_blocks > INT32_MAX / 2) continue;
           QuadsParams params = quads_params(config, problem, tiling);
-          const int32_t smem = smem_of(config, params, threads);
+          const int32_t smem = smem_of(config, params);
           if (params.units > quads_staged(params.words != QuadsWords::kNone) * threads ||
               smem > device.smem_optin_bytes) {
             continue;
@@ -230,40 +227,30 @@ Plan cheapest(const KernelEntry& entry, const ConvProblem& problem, const Device
 }
 
 // Once the tile is known.
-void set_cells(QuadsParams& params, const QuadsConfig& config, const ConvProblem& problem) {
+void set_cells(QuadsParams& params, const ConvProblem& problem) {
   QuadsCells& cells = params.cells;
-  const bool parts = config.operands == QuadsOperands::kScaledParts;
-  const int64_t columns = ceil_div(problem.s, int64_t{cells.taps});
-  cells.count = static_cast<int32_t>(problem.r * columns), cells.steps = ceil_div(cells.count, 2);
+  const int64_t columns = ceil_div(problem.s, int64_t{kQuadsCellTaps});
+  const auto count = static_cast<int32_t>(problem.r * columns);
+  cells.steps = ceil_div(count, 2);
   cells.by_columns = FastDivmod(columns), cells.by_squares_w = FastDivmod(params.tile_q / kQuadsSquare);
   // Where the tile's first tap is, see QuadsTile.
-  const int32_t lead = -params.w.padding & (params.unit_pixels - 1);
-  cells.shift = lead % cells.taps;
+  cells.shift = (-params.w.padding & (params.unit_pixels - 1)) % kQuadsCellTaps;
   const int32_t rows = params.units * params.unit_pixels / params.halo_w;
   cells.part_bytes = round_up(params.cell_place(rows, cells.shift), kQuadsCellBytes);
-  params.range_at = std::max(params.range_at, cells.part_bytes * (parts ? 2 : 1));
+  params.range_at = std::max(params.range_at, 2 * cells.part_bytes);
   for (int32_t i = 0; i < std::min(cells.steps, kQuadsMostSteps); ++i) {
-    const int32_t first = 2 * i < cells.count ? quads_cell(params, 2 * i) : 0;
-    const int32_t second = 2 * i + 1 < cells.count ? quads_cell(params, 2 * i + 1) : 0;
-    const int32_t on = second > 0 ? second - first : parts ? 0 : -first;
-    cells.step[i] =
-        static_cast<uint32_t>(first / kQuadsCellBytes) + (static_cast<uint32_t>(on / kQuadsCellBytes) << 16);
+    const int32_t first = quads_cell(params, 2 * i);
+    const int32_t second = 2 * i + 1 < count ? quads_cell(params, 2 * i + 1) : first;
+    cells.step[i] = static_cast<uint32_t>(first / kQuadsCellBytes) |
+                    static_cast<uint32_t>((second - first) / kQuadsCellBytes) << 16;
   }
-  // Scaled numbers are finite. Others have zeros, and the last step counts from these to the first cell.
-  if (cells.count % 2 == 0 || parts) return;
-  const int32_t row_bytes = params.cell_place(params.h.source_step, 0);
-  cells.zero_bytes = (kQuadsSquare - 1) * row_bytes + kQuadsSquare * kQuadsCellBytes;
 }
 
-const char* squares_why_not(const QuadsConfig& config, const ConvProblem& problem, const DeviceSpec& device) {
+const char* squares_why_not(const ConvProblem& problem, const DeviceSpec& device) {
   if (device.arch != 90) return "needs compute capability 9.0";
   if (problem.k <= kQuadsUnit) return "is for more than 32 filters";
-  const int64_t taps = quads_cell_taps(config.operands);
-  if (problem.r * ceil_div(problem.s, taps) > 2 * kQuadsMostSteps) return "is for smaller filters";
-  if (problem.stride.w != taps || (taps > 1 && problem.dilation.w != 1)) {
-    return "reads 16 bytes of each pixel's taps, from one pixel to the next: of TF32 with stride 1, of parts with "
-           "stride 2";
-  }
+  if (problem.stride.w != kQuadsCellTaps || problem.dilation.w != 1) return "is for rows of stride 2 and dilation 1";
+  if (problem.r * ceil_div(problem.s, int64_t{kQuadsCellTaps}) > 2 * kQuadsMostSteps) return "is for smaller filters";
   return nullptr;
 }
 
@@ -284,10 +271,10 @@ QuadsParams quads_params(const QuadsConfig& config, const ConvProblem& problem, 
   const bool words = params.words != QuadsWords::kNone;
   params.unit_pixels = words ? kQuadsWordBytes / static_cast<int32_t>(element_size(problem.dtype)) : 1;
   // And as many columns as one may begin before the first tap.
-  params.cells.taps = config.squares ? quads_cell_taps(config.operands) : 1;
-  const int64_t lacking = round_up(problem.s, int64_t{params.cells.taps}) - problem.s;  // taps of a row's last cell
+  const int32_t taps = config.squares ? kQuadsCellTaps : 1;
+  const int64_t lacking = round_up(problem.s, int64_t{taps}) - problem.s;  // of a row's last cell
   params.halo_w = static_cast<int32_t>(round_up(source_extent(map.w, tiling.tile_q) + lacking + params.unit_pixels - 1,
-                                                int64_t{std::max(params.unit_pixels, params.cells.taps)}));
+                                                int64_t{std::max(params.unit_pixels, taps)}));
   const int32_t units_w = params.halo_w / params.unit_pixels;
   params.units = static_cast<int32_t>(source_extent(map.h, tiling.tile_p)) * units_w;
   params.word_step = params.words == QuadsWords::kInner ? params.unit_pixels : static_cast<int32_t>(from.stride.c);
@@ -302,21 +289,18 @@ QuadsParams quads_params(const QuadsConfig& config, const ConvProblem& problem, 
   params.by_sets = FastDivmod(tiling.sets), params.by_set_blocks = FastDivmod(ceil_div(sets_of(problem), tiling.sets));
   params.row_gap = config.squares ? 0 : row_gap(config, problem, params.halo_w * params.quad_bytes);
   params.range_at = round_up(params.place(params.units / units_w, 0), 16);  // single pixels may be 8 bytes
-  if (config.squares) set_cells(params, config, problem);
+  if (config.squares) set_cells(params, problem);
   params.stage_bytes = params.range_at + range_bytes(config);
   const int64_t raw_bytes = int64_t{params.raw.elements} * tiling.sets * kQuadsUnit * element_size(problem.dtype);
   params.filter_at = std::max(2 * params.stage_bytes, static_cast<int32_t>(round_up(raw_bytes, kCopiedBytes)));
-  // Of squares, cells; if they are scaled, they may have to be floats for other units yet.
+  // Of squares, cells, which may have to become floats of other units yet.
   const int32_t filter = tiling.sets * params.steps * params.step_bytes();
-  const int32_t cells = params.cells.filter_part_bytes() * (config.operands == QuadsOperands::kTf32 ? 1 : 2);
-  params.runs_at = params.filter_at + (config.squares ? std::max(filter, cells) : filter);
+  params.runs_at = params.filter_at + std::max(filter, 2 * params.cells.filter_part_bytes());
   params.zeros_at = params.runs_at + params.runs() * static_cast<int32_t>(sizeof(QuadsRun));
   params.bias_at = params.zeros_at + 16;
   params.table_at = params.bias_at + tiling.sets * kQuadsUnit * 4;
   params.filter_range_at = params.table_at + params.steps * kQuadsStepTaps * 4;
   params.first_range_at = params.filter_range_at + range_bytes(config);
-  params.cells.zeros_at = round_up(params.first_range_at + range_bytes(config), kQuadsCellBytes);
-  params.cells.lines_at = params.cells.zeros_at + params.cells.zero_bytes;
   return params;
 }
 
@@ -325,7 +309,7 @@ const char* quads_why_not(const KernelEntry& entry, const ConvProblem& problem, 
   if (!(entry.dtypes & dtype_bit(problem.dtype))) return "is not compiled for this dtype";
   if (const char* reason = precision_why_not(entry.quads.operands, problem)) return reason;
   if (entry.quads.squares) {
-    if (const char* reason = squares_why_not(entry.quads, problem, device)) return reason;
+    if (const char* reason = squares_why_not(problem, device)) return reason;
   }
   if (problem.groups != 1 || problem.c < 1 || problem.c > kQuadChannels || problem.k < 1) {
     return "is for images of 1 to 4 channels, in one group";

@@ -964,15 +964,15 @@ void add_squares(const ConvProblem& problem, const QuadsParams& params, const Qu
     const int32_t p = pixel / tile.columns, q = pixel % tile.columns;
     const int32_t place = params.cell_place(p * params.h.source_step, tile.lead + cells.shift) + q * kQuadsCellBytes;
     if (place % kQuadsCellBytes != 0) throw py::index_error("a cell that is not aligned");
-    for (int32_t cell = 0; cell < cells.count; ++cell) {
+    for (int32_t cell = 0; cell < problem.r * columns; ++cell) {
       const uint32_t step = cells.step[cell / 2];
       const auto at =
           static_cast<int32_t>((step & 0xffff) + (cell % 2 == 0 ? 0 : step >> 16)) * kQuadsCellBytes + place;
-      for (int32_t t = 0; t < cells.taps; ++t) {
-        const int32_t r = cell / columns, s = cell % columns * cells.taps + t;
+      for (int32_t t = 0; t < kQuadsCellTaps; ++t) {
+        const int32_t r = cell / columns, s = cell % columns * kQuadsCellTaps + t;
         for (int32_t c = 0; c < params.channels && s < problem.s; ++c) {
           const int64_t from =
-              quads.at(static_cast<size_t>(at * cells.taps / kQuadsCellBytes + t))[static_cast<size_t>(c)];
+              quads.at(static_cast<size_t>(at * kQuadsCellTaps / kQuadsCellBytes + t))[static_cast<size_t>(c)];
           if (from == kOutside) continue;
           products.emplace_back(from, r * params.filter.h + s * params.filter.w + c * params.filter.c,
                                 first + p * params.target.h + q * params.target.w);

@@ -43,7 +43,7 @@ class StagedQuads {
     params.words == QuadsWords::kNone ? load<false>(params, image, tile) : load<true>(params, image, tile);
   }
 
-  // Put together when all are there. kCells: scaled parts as cells.
+  // Put together when all are there. kCells: scaled parts as warpgroups read them.
   template <QuadsOperands kOperands, bool kCells = false>
   __device__ __forceinline__ void store(const QuadsParams& params, uint32_t smem, float scale = 1) const {
     if (params.words == QuadsWords::kNone) {
@@ -600,72 +600,51 @@ struct QuadsBlock {
   }
 
   // The same of squares, by warpgroups.
-  template <QuadsOperands kOperands>
   __device__ __forceinline__ void multiply_squares(const QuadsTile& tile, uint32_t stage, T* y, float back) const {
-    using Square = QuadsSquare<kChannelsInner>;
-    const auto warp =
-        static_cast<int32_t>(ptx::reduce_max(threadIdx.x / 32));  // and the compiler knows it is the warp's
+    // The same for all lanes, and the compiler knows.
+    const auto warp = static_cast<int32_t>(ptx::reduce_max(threadIdx.x / 32));
     const auto lane = static_cast<int32_t>(threadIdx.x % 32), groups = static_cast<int32_t>(blockDim.x / 128);
     const uint32_t first_place = stage + params.cell_place(0, tile.lead + params.cells.shift);
-    const auto squares_w = static_cast<int32_t>(params.cells.by_squares_w.divisor);
-    const int32_t squares = (tile.rows + kQuadsSquare - 1) / kQuadsSquare * squares_w;
+    const int32_t squares =
+        (tile.rows + kQuadsSquare - 1) / kQuadsSquare * static_cast<int32_t>(params.cells.by_squares_w.divisor);
 #pragma unroll 1
     for (int32_t i = warp / 4; i < squares; i += groups) {
       int32_t down, right;
       params.cells.by_squares_w.divmod(i, down, right);
       down *= kQuadsSquare, right *= kQuadsSquare;
       if (right >= tile.columns) continue;
-      Square square;
-      square.template multiply<kOperands>(
-          params, smem, first_place + params.cell_place(down * params.h.source_step, 0) + right * kQuadsCellBytes,
-          back);
-      square.add_bias(smem + params.bias_at, lane);
-      const int32_t p = down + warp % 4 * 2;
-      if constexpr (kChannelsInner) {
-        if (params.whole_runs && params.filters - first_set * kQuadsUnit >= kQuadsSquareFilters) {
-          store_lines(tile, y, square, p, right, warp, lane);
-          continue;
-        }
-      }
-      store_singly(tile, y, square, p, right + lane / 4, lane);
+      QuadsSquare<kChannelsInner> square;
+      square.multiply_scaled(params, smem,
+                             first_place + params.cell_place(down * params.h.source_step, 0) + right * kQuadsCellBytes,
+                             back);
+      params.whole_runs ? store<true>(tile, y, square, down + warp % 4 * 2, right + lane / 4, lane)
+                        : store<false>(tile, y, square, down + warp % 4 * 2, right + lane / 4, lane);
     }
   }
 
  private:
-  // By whole lines of memory, those of two pixels at once: in the order in which lanes have sums, lines side by side
-  // would be written by halves, which takes longer.
-  __device__ __forceinline__ void store_lines(const QuadsTile& tile, T* y, const QuadsSquare<kChannelsInner>& square,
-                                              int32_t p, int32_t q, int32_t warp, int32_t lane) const {
-    const uint32_t lines = smem + params.cells.lines_at + warp * kQuadsLines * kQuadsLine;
-    __syncwarp();
-    square.store_lines(lines, lane);
-    __syncwarp();
-    constexpr int kLanes = kQuadsLine / 16;  // of a pixel
-    T* first = y + (first_set * kQuadsUnit + lane % kLanes * 4);
-    q += lane / kLanes;
-#pragma unroll
-    for (int i = 0; i < kQuadsLines; i += 32 / kLanes) {
-      const int32_t row = p + i / kQuadsSquare, column = q + i % kQuadsSquare;
-      const uint4 v = ptx::load_shared16(lines + i * kQuadsLine + lane * 16);
-      if (row >= tile.rows || column >= tile.columns) continue;
-      const uint32_t words[] = {v.x, v.y, v.z, v.w};
-      ptx::store_global16_once(first + static_cast<int32_t>(row * params.target.h + column * params.target.w), words);
-    }
-  }
-
-  // A lane's pixels of a square, those below each other.
-  __device__ __forceinline__ void store_singly(const QuadsTile& tile, T* y, const QuadsSquare<kChannelsInner>& square,
-                                               int32_t p, int32_t q, int32_t lane) const {
+  // A lane's pixels of a square, those below each other. kWhole: as params.whole_runs.
+  template <bool kWhole>
+  __device__ __forceinline__ void store(const QuadsTile& tile, T* y, const QuadsSquare<kChannelsInner>& square,
+                                        int32_t p, int32_t q, int32_t lane) const {
+    constexpr int kFilters = kChannelsInner ? kQuadsFilters : 1;  // side by side
+    const auto filter_step = static_cast<int32_t>(params.target.c);
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
-      if (p + row >= tile.rows || q >= tile.columns) return;
+      const bool exists = p + row < tile.rows && q < tile.columns;
       const auto pixel = static_cast<int32_t>((p + row) * params.target.h + q * params.target.w);
 #pragma unroll
-      for (int k = 0; k < kQuadsSquareFilters / 4; ++k) {
-        const int32_t filter = first_set * kQuadsUnit + square.filter_of(lane, k);
-        if (filter < params.filters) {
-          y[pixel + filter * static_cast<int32_t>(params.target.c)] = narrow<T>(square.at(row, k));
+      for (int k = 0; k < kQuadsSquareFilters / 4; k += kFilters) {
+        const int32_t filter = square.filter_of(lane, k);
+        float values[kFilters];
+#pragma unroll
+        for (int f = 0; f < kFilters; ++f) {
+          values[f] =
+              square.at(row, k + f) + __uint_as_float(ptx::load_shared4(smem + params.bias_at + (filter + f) * 4));
         }
+        const int32_t of_all = first_set * kQuadsUnit + filter;
+        T* to = y + (pixel + of_all * filter_step);
+        store_neighbours<kWhole && kChannelsInner>(to, filter_step, values, exists ? params.filters - of_all : 0);
       }
     }
   }
@@ -793,7 +772,8 @@ __global__ void __launch_bounds__(quads_threads(QuadsConfig{kChannelsInner, kSte
     first_set *= params.sets();
     const QuadsBlock<T, kChannelsInner> block{params, smem, first_set};
     const QuadsPacking<T, kChannelsInner> packing{params, buffers.w, first_set, smem};
-    const QuadsCellPacking<kChannelsInner, kOperands> cells{params, params.filters - first_set * kQuadsUnit, smem};
+    [[maybe_unused]] const QuadsCellPacking<kChannelsInner> cells{params, params.filters - first_set * kQuadsUnit,
+                                                                  smem};
     uint32_t stage = smem, other = smem + params.stage_bytes;
 
     // Half of the warps bring the filter meanwhile, the others prepare the rest: small problems wait for instructions
@@ -804,7 +784,6 @@ __global__ void __launch_bounds__(quads_threads(QuadsConfig{kChannelsInner, kSte
     staged.load(params, buffers.x, QuadsTile(params, walker));  // each block has a tile
     if (thread >= half) {
       prepare_quads<T>(params, buffers.bias, first_set, smem, thread - half, half);
-      if constexpr (kSquares) clear_zero_cells(params, smem, thread - half, half);
     }
     packing.await();
     [[maybe_unused]] QuadsScaling scaling(smem + params.filter_range_at);
@@ -842,7 +821,7 @@ __global__ void __launch_bounds__(quads_threads(QuadsConfig{kChannelsInner, kSte
       if (kScaled && back == 0) {
         if constexpr (kScaled) block.template multiply<QuadsOperands::kFloats, 0>(tile, stage, y, kept);
       } else if constexpr (kSquares) {
-        block.template multiply_squares<kOperands>(tile, stage, y, back);
+        block.multiply_squares(tile, stage, y, back);
       } else {
         block.template multiply<kOperands, kSteps>(tile, stage, y, kept, back);
       }

@@ -28,18 +28,14 @@ struct QuadsRaw {
   FastDivmod by_elements, by_taps;
 };
 
-// Squares of 8x8 pixels, times 64 filters. `taps`: of a cell. What has two parts has one behind the other, of a tile
-// and of the filter, whose cells are [part][cell][filter].
+// Of squares. A tile has one part behind the other, and so has the filter, [part][cell][filter].
 struct QuadsCells {
-  int32_t taps, count, steps;  // steps: of two cells
-  int32_t shift;               // columns that are left out before the first one of a row, for cells to be aligned
-  int32_t part_bytes;          // of a tile
+  int32_t steps;       // of two cells; the last may lack one
+  int32_t shift;       // columns that are left out before the first one of a row, for cells to be aligned
+  int32_t part_bytes;  // of a tile
   FastDivmod by_columns, by_squares_w;
-  int32_t zeros_at, zero_bytes;  // zeros: as many cells as pixels of a square have, in their places
-  int32_t lines_at;              // of whole lines of the output, as many as the block's warps have
   // Of each step, from a pixel's first cell to that which is multiplied first, and on to the second one, as a matrix
-  // descriptor has them. The last step may lack the second: the filter's is zeros, and what is read there must be
-  // finite.
+  // descriptor has them. Where the last lacks one, the filter's is zeros, and scaled numbers are finite.
   uint32_t step[kQuadsMostSteps];
 
   FASTCONV_HOST_DEVICE int32_t filter_part_bytes() const { return steps * 2 * kQuadsCellBlock; }
@@ -78,7 +74,7 @@ struct QuadsParams {
   }
   // The same of a part's, for cells.
   FASTCONV_HOST_DEVICE int32_t cell_place(int32_t row, int32_t column) const {
-    return (row * halo_w + column) * (kQuadsCellBytes / cells.taps);
+    return (row * halo_w + column) * (kQuadsCellBytes / kQuadsCellTaps);
   }
   // From a pixel's first tap to that of the next one in its row.
   FASTCONV_HOST_DEVICE int32_t place_step() const { return w.source_step * quad_bytes; }
@@ -159,7 +155,7 @@ FASTCONV_HOST_DEVICE constexpr int32_t quads_square_filter(bool channels_inner, 
 FASTCONV_HOST_DEVICE int32_t quads_cell(const QuadsParams& params, int32_t cell) {
   int32_t r, column;
   params.cells.by_columns.divmod(cell, r, column);
-  return params.cell_place(r * params.h.tap_source_step, column * params.cells.taps * params.w.tap_source_step);
+  return params.cell_place(r * params.h.tap_source_step, column * kQuadsCellTaps);
 }
 
 }  // namespace fastconv

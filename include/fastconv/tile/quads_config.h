@@ -20,17 +20,13 @@ constexpr int32_t quads_staged(bool words) { return words ? 2 : 4; }
 // scale does not fit.
 enum class QuadsOperands : int8_t { kHalf, kTf32, kParts, kScaledParts, kFloats };
 
-// By warpgroups (wgmma), which find both operands in shared memory: pixels of a square times filters.
-inline constexpr int32_t kQuadsSquare = 8, kQuadsSquareFilters = 64,
-                         kQuadsSquareSets = kQuadsSquareFilters / kQuadsUnit;
-// They read 16 bytes of the reduction at once, a cell, and those of pixels side by side 16 bytes apart.
-inline constexpr int32_t kQuadsCellBytes = 16;
+// Scaled parts by warpgroups (wgmma), which find both operands in shared memory: pixels of a square times filters. They
+// read 16 bytes of the reduction at once, a cell, and those of pixels side by side 16 bytes apart: of a stride of two.
+inline constexpr int32_t kQuadsSquare = 8, kQuadsSquareFilters = 64;
+inline constexpr int32_t kQuadsSquareSets = kQuadsSquareFilters / kQuadsUnit;
+inline constexpr int32_t kQuadsCellBytes = 16, kQuadsCellTaps = 2;                 // of a row of taps, a part of each
 inline constexpr int32_t kQuadsCellBlock = kQuadsSquareFilters * kQuadsCellBytes;  // of all filters
-// What a warp has of a square, two rows of pixels, as float32 on its way to memory where filters lie side by side.
-inline constexpr int32_t kQuadsLine = kQuadsSquareFilters * 4, kQuadsLines = 2 * kQuadsSquare;
-inline constexpr int32_t kQuadsMostSteps = 64;  // of two cells
-// Of a row of taps.
-constexpr int32_t quads_cell_taps(QuadsOperands operands) { return operands == QuadsOperands::kTf32 ? 1 : 2; }
+inline constexpr int32_t kQuadsMostSteps = 64;                                     // of two cells
 
 constexpr int32_t quad_bytes(QuadsOperands operands) {
   return kQuadChannels * (operands == QuadsOperands::kHalf ? 2 : 4);
@@ -47,7 +43,6 @@ struct QuadsConfig {
 
 // For which a multiprocessor has registers: a filter of parts takes twice as many. They are one block, or two.
 constexpr int32_t quads_threads(const QuadsConfig& config) {
-  if (config.squares) return config.operands == QuadsOperands::kTf32 ? 512 : 384;
   if (config.operands == QuadsOperands::kHalf) return 512;
   return config.steps > 0 || config.operands == QuadsOperands::kScaledParts ? 384 : 512;
 }
