@@ -758,10 +758,9 @@ inline constexpr bool kHasSquares = false;
 template <typename T, bool kChannelsInner, int kSteps, QuadsOperands kOperands, bool kSquares>
 __global__ void __launch_bounds__(quads_threads(QuadsConfig{kChannelsInner, kSteps, kOperands, kSquares}))
     quads_fprop(const __grid_constant__ QuadsParams params, const QuadsBuffers<T> buffers) {
+  static_assert(!kSquares || kOperands == QuadsOperands::kScaledParts);
 #if __CUDA_ARCH__ >= 800
-  if constexpr (kSquares && !kHasSquares)
-    return;
-  else {
+  if constexpr (!kSquares || kHasSquares) {
     constexpr bool kScaled = kOperands == QuadsOperands::kScaledParts;
     constexpr int kPairs = kQuadPairs<kOperands>;
     ptx::follow_previous_kernel();
@@ -776,15 +775,12 @@ __global__ void __launch_bounds__(quads_threads(QuadsConfig{kChannelsInner, kSte
                                                                   smem};
     uint32_t stage = smem, other = smem + params.stage_bytes;
 
-    // Half of the warps bring the filter meanwhile, the others prepare the rest: small problems wait for instructions
-    // more than for anything else, and so twice as many are on their way.
+    // One half of the warps brings the filter, the other prepares the rest: of small problems the start counts.
     const auto half = static_cast<int32_t>(blockDim.x / 2), thread = static_cast<int32_t>(threadIdx.x);
     if (thread < half) packing.bring(thread, half);
     StagedQuads<T> staged;
     staged.load(params, buffers.x, QuadsTile(params, walker));  // each block has a tile
-    if (thread >= half) {
-      prepare_quads<T>(params, buffers.bias, first_set, smem, thread - half, half);
-    }
+    if (thread >= half) prepare_quads<T>(params, buffers.bias, first_set, smem, thread - half, half);
     packing.await();
     [[maybe_unused]] QuadsScaling scaling(smem + params.filter_range_at);
     auto pack = [&](const auto& as) {
@@ -810,7 +806,6 @@ __global__ void __launch_bounds__(quads_threads(QuadsConfig{kChannelsInner, kSte
         back = scaling.store<kSquares>(params, packing, staged, stage);
       } else {
         staged.template store<kOperands>(params, stage);
-        if constexpr (kSquares) ptx::async_proxy_fence();
         __syncthreads();
       }
       // The next tile's pixels are on their way meanwhile.
