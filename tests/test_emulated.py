@@ -416,6 +416,20 @@ def test_blocks_of_quads(kernel: native.Kernel, case: str, problem: Problem, sms
     reference.assert_right(result.value, expect_pass("fprop", o, problem), kernel.name, precision)
 
 
+@pytest.mark.parametrize("kernel", [it for it in QUADS if not re.search("3_steps|squares", str(it.id))])
+@pytest.mark.parametrize("view", ["contiguous", "channels_last"])
+def test_quads_of_filters_that_shared_memory_has_no_room_for_twice(kernel: native.Kernel, view: str) -> None:
+    """Once packed and once as they were."""
+    dtype, _ = element_type(kernel, torch.float16)
+    side = 24 if dtype == torch.float16 else 17
+    problem = Problem(1, 4, 8, 8, 40, side, side, padding=(side // 2,) * 2, bias=True)
+    o = operands(problem, dtype, "cpu", 0, (view,) * 3)
+    precision = precision_of(kernel.name)
+    result = run(kernel, o, problem, SMS, False, view, precision)
+    assert result is not None, "refused"
+    reference.assert_right(result.value, expect_pass("fprop", o, problem), kernel.name, precision)
+
+
 @pytest.mark.parametrize("kernel", [it for it in QUADS if precision_of(str(it.id)) != "ieee"])  # these are too small
 @pytest.mark.parametrize(
     ("size", "strides"),

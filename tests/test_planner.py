@@ -668,6 +668,8 @@ def test_sums_of_few_products_are_not_of_two_parts(channels_last: bool) -> None:
         ("vgg_first", "wgrad", "fp16", "nchw", "quads_wgrad_3_channels_nchw .* 5x112 pixels"),
         ("latent", "wgrad", "fp16", "nhwc", "quads_wgrad_nhwc .* 5x64 pixels"),
         ("latent", "fprop", "ieee", "nchw", "quads_fprop_2_halves_nchw .* 5x64 pixels of 2 sets"),
+        ("rn50_stem", "fprop", "ieee", "nhwc", "quads_fprop_2_halves_squares_nhwc "),
+        ("rn50_stem", "fprop", "ieee", "nchw", "quads_fprop_2_halves_squares_nchw "),
         ("stage3_3x3s2_g32", "wgrad", "fp16", "nhwc", "depthwise_diagonal_wgrad_3s2_groups_of_16_tma "),
         ("stage4_3x3_g32", "dgrad", "fp16", "nhwc", "halo_dgrad_512x64_c32_tma_krsc "),
     ],
@@ -927,6 +929,19 @@ def test_images_of_few_channels_are_staged_as_quads(name: str, channels_last: bo
         kind = {"tf32": "(tf32|2_parts)_", "bf16x3": "2_parts_"}.get(precision, "")
         kind += "" if name == "stem_b1" else "3_steps_"
         assert re.fullmatch(f"quads_fprop_{kind}n{'hwc' if channels_last else 'chw'}", kernel), (dtype, arch, kernel)
+
+
+def test_filters_of_images_of_few_channels_may_fill_shared_memory() -> None:
+    """Which then has no room for them as they were, before they are packed."""
+    problem = Problem(8, 4, 64, 64, 32, 17, 17, padding=(8, 8))
+    kernel = native.make_plan(native_problem(problem, "fprop", dtype="float32", precision="ieee"), GPUS[90]).kernel
+    assert re.fullmatch("quads_fprop_2_halves_n(chw|hwc)", kernel), kernel
+
+
+def test_squares_need_no_whole_runs_of_pixels() -> None:
+    problem = Problem(32, 3, 224, 225, 64, 7, 7, stride=(2, 2), padding=(3, 3))
+    asked = native_problem(problem, "fprop", dtype="float32", precision="ieee")
+    assert native.make_plan(asked, GPUS[90]).kernel == "quads_fprop_2_halves_squares_nchw"
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ const Clocks& clocks_of(const QuadsConfig& config) {
 // An extent of 1 may have any stride.
 bool is_step(int64_t stride, int64_t extent, int64_t wanted) { return extent == 1 || stride == wanted; }
 
-QuadsRaw raw_of(const ConvProblem& problem) {
+QuadsRaw raw_of(const ConvProblem& problem, bool is_brought) {
   const int64_t taps = problem.r * problem.s, elements = problem.c * taps;
   const Strides& stride = problem.w_strides;
   auto has_steps = [&](int64_t tap, int64_t channel) {
@@ -68,7 +68,8 @@ QuadsRaw raw_of(const ConvProblem& problem) {
   };
   QuadsRaw raw{};
   const bool inner = !has_steps(1, taps) && has_steps(problem.c, 1);
-  raw.is_copied = (inner || has_steps(1, taps)) && problem.w_align % kCopiedBytes == 0;
+  raw.is_brought = is_brought;
+  raw.is_copied = is_brought && (inner || has_steps(1, taps)) && problem.w_align % kCopiedBytes == 0;
   raw.elements = static_cast<int32_t>(elements);
   raw.tap = static_cast<int32_t>(raw.is_copied && inner ? problem.c : 1);
   raw.channel = static_cast<int32_t>(raw.is_copied && inner ? 1 : taps);
@@ -142,7 +143,9 @@ double cost_us(const QuadsConfig& config, const ConvProblem& problem, const Devi
   const Clocks& of = clocks_of(config);
   const double staged = double(params.units) * params.channels;
   // What is stored by elements takes as many accesses; not measured.
-  const double stored = params.whole_runs ? 1 : config.channels_inner ? kQuadsFilters : params.run;
+  const double stored = params.whole_runs || (config.squares && !config.channels_inner) ? 1
+                        : config.channels_inner                                         ? kQuadsFilters
+                                                                                        : params.run;
   const double busy = at_once * (units * (steps * of.step + stored * of.unit) + staged * of.staged);
   const double lone =
       std::ceil(units / workers) * (steps * of.lone_step + stored * of.lone_unit) + staged * of.lone_staged + of.tile;
@@ -176,7 +179,7 @@ Plan cheapest(const KernelEntry& entry, const ConvProblem& problem, const Device
   const ConvMap map = make_conv_map(problem, false);
   const QuadsConfig& config = entry.quads;
   const int32_t most_threads = quads_threads(config);
-  const int64_t side = side_of(config);
+  const int64_t side = side_of(config), least_sets = config.squares ? kQuadsSquareSets : 1;
   const int64_t sets = sets_of(problem), steps = ceil_div(problem.r * problem.s, int64_t{kQuadsStepTaps});
   Plan best;
   for (int64_t parts = 1; parts <= map.w.rows; parts *= 2) {
@@ -190,8 +193,8 @@ Plan cheapest(const KernelEntry& entry, const ConvProblem& problem, const Device
       const int64_t halo_h = source_extent(map.h, tile_p), halo_w = source_extent(map.w, tile_q);
       if (halo_h > kMostPixels / halo_w) break;
       for (const int32_t threads : {most_threads / 2, most_threads}) {
-        for (int64_t some = config.squares ? kQuadsSquareSets : sets; some > 0; some /= 2) {
-          if (config.squares && (some < kQuadsSquareSets || threads % 128 != 0)) continue;
+        if (config.squares && threads % 128 != 0) continue;
+        for (int64_t some = config.squares ? least_sets : sets; some >= least_sets; some /= 2) {
           // Each of a block's warps has one.
           if (config.steps > 0 && threads / 32 % some != 0) continue;
           // Before anything counts its bytes with 32 bits: a step of a set has more than 32.
@@ -201,7 +204,12 @@ Plan cheapest(const KernelEntry& entry, const ConvProblem& problem, const Device
           const int64_t set_blocks = ceil_div(sets, some);
           if (tiles * set_blocks > INT32_MAX / 2) continue;
           QuadsParams params = quads_params(config, problem, tiling);
-          const int32_t smem = smem_of(config, params);
+          int32_t smem = smem_of(config, params);
+          if (smem > device.smem_optin_bytes && !config.squares) {
+            tiling.brings = false;
+            params = quads_params(config, problem, tiling);
+            smem = smem_of(config, params);
+          }
           if (params.units > quads_staged(params.words != QuadsWords::kNone) * threads ||
               smem > device.smem_optin_bytes) {
             continue;
@@ -278,7 +286,7 @@ QuadsParams quads_params(const QuadsConfig& config, const ConvProblem& problem, 
   const int32_t units_w = params.halo_w / params.unit_pixels;
   params.units = static_cast<int32_t>(source_extent(map.h, tiling.tile_p)) * units_w;
   params.word_step = params.words == QuadsWords::kInner ? params.unit_pixels : static_cast<int32_t>(from.stride.c);
-  params.raw = raw_of(problem);
+  params.raw = raw_of(problem, tiling.brings);
   params.run = static_cast<int32_t>(run_of(problem));
   params.whole_runs = whole_runs(config, problem, to);
   const int64_t tiles_h = ceil_div(map.h.rows, tiling.tile_p), tiles_w = ceil_div(map.w.rows, tiling.tile_q);
@@ -291,7 +299,8 @@ QuadsParams quads_params(const QuadsConfig& config, const ConvProblem& problem, 
   params.range_at = round_up(params.place(params.units / units_w, 0), 16);  // single pixels may be 8 bytes
   if (config.squares) set_cells(params, problem);
   params.stage_bytes = params.range_at + range_bytes(config);
-  const int64_t raw_bytes = int64_t{params.raw.elements} * tiling.sets * kQuadsUnit * element_size(problem.dtype);
+  const int64_t raw_bytes =
+      tiling.brings ? int64_t{params.raw.elements} * tiling.sets * kQuadsUnit * element_size(problem.dtype) : 0;
   params.filter_at = std::max(2 * params.stage_bytes, static_cast<int32_t>(round_up(raw_bytes, kCopiedBytes)));
   // Of squares, cells, which may have to become floats of other units yet.
   const int32_t filter = tiling.sets * params.steps * params.step_bytes();

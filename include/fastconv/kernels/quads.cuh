@@ -190,10 +190,10 @@ struct QuadsPacking {
 
   // By so many threads. Some are there only after await().
   __device__ __forceinline__ void bring(int32_t thread, int32_t threads) const {
+    if (!params.raw.is_brought) return;
     constexpr int32_t kRun = kQuadsRunOf<T>;
-    const int32_t first = first_set * kQuadsUnit;
-    const int32_t elements = brought();
-    const auto* from = reinterpret_cast<const QuadsBits<T>*>(w) + first * params.filter.n;
+    const int32_t elements = all();
+    const auto* from = first();
     const int32_t copied = params.raw.is_copied ? elements / kRun * kRun : 0;
     for (int32_t i = thread * kRun; i < copied; i += threads * kRun) {
       ptx::async_copy<16>(smem + i * static_cast<int32_t>(sizeof(T)), from + i, true);
@@ -214,12 +214,18 @@ struct QuadsPacking {
     __syncthreads();
   }
 
-  // f(four of float32 that have been brought, or zeros).
+  // f(four of float32, or zeros), of all.
   template <typename F>
-  __device__ __forceinline__ void for_brought(F&& f) const {
+  __device__ __forceinline__ void for_fours(F&& f) const {
     static_assert(sizeof(T) == 4);
-    for (int32_t i = static_cast<int32_t>(threadIdx.x) * 4; i < brought(); i += static_cast<int32_t>(blockDim.x) * 4) {
-      const uint4 v = ptx::load_shared16(smem + i * 4);
+    for (int32_t i = static_cast<int32_t>(threadIdx.x) * 4; i < all(); i += static_cast<int32_t>(blockDim.x) * 4) {
+      uint4 v{};
+      if (params.raw.is_brought) {
+        v = ptx::load_shared16(smem + i * 4);
+      } else {
+        v.x = element<false>(i), v.y = i + 1 < all() ? element<false>(i + 1) : 0;
+        v.z = i + 2 < all() ? element<false>(i + 2) : 0, v.w = i + 3 < all() ? element<false>(i + 3) : 0;
+      }
       f({__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w)});
     }
   }
@@ -227,6 +233,12 @@ struct QuadsPacking {
   // `scale`: of scaled parts. A lane's share is two rows of a block of 16 and a tap of a step.
   template <QuadsOperands kOperands>
   __device__ __forceinline__ void pack(float scale = 1) const {
+    params.raw.is_brought ? pack<kOperands, true>(scale) : pack<kOperands, false>(scale);
+  }
+
+ private:
+  template <QuadsOperands kOperands, bool kBrought>
+  __device__ __forceinline__ void pack(float scale) const {
     const auto lane = static_cast<int32_t>(threadIdx.x % 32), warps = static_cast<int32_t>(blockDim.x / 32);
     const int32_t filters = params.filters - first_set * kQuadsUnit;
 #pragma unroll 2
@@ -238,14 +250,12 @@ struct QuadsPacking {
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         const int32_t filter = set * kQuadsUnit + quads_filter(kChannelsInner, lane, i % 2 * 2 + j);
-        const uint32_t from = smem + (filter * params.raw.elements + tap * params.raw.tap) * sizeof(T);
+        const int32_t from = filter * params.raw.elements + tap * params.raw.tap;
         uint32_t values[kQuadChannels];
 #pragma unroll
         for (int c = 0; c < kQuadChannels; ++c) {
-          values[c] = 0;
-          if (tap >= params.taps || filter >= filters || c >= params.channels) continue;
-          const uint32_t at = from + c * params.raw.channel * sizeof(T);
-          values[c] = sizeof(T) == 2 ? ptx::load_shared2(at) : ptx::load_shared4(at);
+          const bool exists = tap < params.taps && filter < filters && c < params.channels;
+          values[c] = exists ? element<kBrought>(from + c * params.raw.channel) : 0;
         }
         put_together<kOperands>(values, scale, quads[j]);
       }
@@ -253,9 +263,21 @@ struct QuadsPacking {
     }
   }
 
- private:
-  __device__ __forceinline__ int32_t brought() const {  // elements
+  __device__ __forceinline__ const QuadsBits<T>* first() const {
+    return reinterpret_cast<const QuadsBits<T>*>(w) + first_set * kQuadsUnit * params.filter.n;
+  }
+  __device__ __forceinline__ int32_t all() const {  // elements
     return min(params.sets() * kQuadsUnit, params.filters - first_set * kQuadsUnit) * params.raw.elements;
+  }
+  template <bool kBrought>
+  __device__ __forceinline__ uint32_t element(int32_t i) const {
+    if constexpr (!kBrought) {
+      return first()[quads_raw_offset(params, i)];
+    } else if constexpr (sizeof(T) == 2) {
+      return ptx::load_shared2(smem + i * 2);
+    } else {
+      return ptx::load_shared4(smem + i * 4);
+    }
   }
   __device__ __forceinline__ int32_t pieces() const { return params.sets() * params.steps * 2; }
   template <int kWords>
@@ -617,13 +639,17 @@ struct QuadsBlock {
       square.multiply_scaled(params, smem,
                              first_place + params.cell_place(down * params.h.source_step, 0) + right * kQuadsCellBytes,
                              back);
-      params.whole_runs ? store<true>(tile, y, square, down + warp % 4 * 2, right + lane / 4, lane)
-                        : store<false>(tile, y, square, down + warp % 4 * 2, right + lane / 4, lane);
+      const int32_t p = down + warp % 4 * 2, q = right + lane / 4;
+      if (kChannelsInner && params.whole_runs) {
+        store<kChannelsInner>(tile, y, square, p, q, lane);
+      } else {
+        store<false>(tile, y, square, p, q, lane);
+      }
     }
   }
 
  private:
-  // A lane's pixels of a square, those below each other. kWhole: as params.whole_runs.
+  // A lane's pixels of a square, those below each other. kWhole: runs of filters are.
   template <bool kWhole>
   __device__ __forceinline__ void store(const QuadsTile& tile, T* y, const QuadsSquare<kChannelsInner>& square,
                                         int32_t p, int32_t q, int32_t lane) const {
@@ -644,7 +670,7 @@ struct QuadsBlock {
         }
         const int32_t of_all = first_set * kQuadsUnit + filter;
         T* to = y + (pixel + of_all * filter_step);
-        store_neighbours<kWhole && kChannelsInner>(to, filter_step, values, exists ? params.filters - of_all : 0);
+        store_neighbours<kWhole>(to, filter_step, values, exists ? params.filters - of_all : 0);
       }
     }
   }
@@ -656,13 +682,13 @@ class QuadsScaling {
  public:
   __device__ __forceinline__ explicit QuadsScaling(uint32_t filter_range) : filter_{filter_range} {}
 
-  // Of the filter that has been brought, which `packing` packs; `first`: for the first tile's largest number.
-  template <typename Brought, typename Packing>
-  __device__ __forceinline__ void start(const QuadsParams& params, const Brought& brought, const Packing& packing,
+  // Of `filter`, which `packing` packs; `first`: for the first tile's largest number.
+  template <typename Filter, typename Packing>
+  __device__ __forceinline__ void start(const QuadsParams& params, const Filter& filter, const Packing& packing,
                                         const StagedQuads<float>& staged, const StemRange& first) {
     float of_filter = 0, of_pixels = 0;
     uint32_t smallest = ~0u;
-    brought.for_brought([&](const float (&four)[4]) {
+    filter.for_fours([&](const float (&four)[4]) {
       add_largest(four, of_filter);
       smallest = min(smallest, least_magnitude(four));
     });

@@ -37,11 +37,6 @@ __device__ __forceinline__ void load_ahead(const void* pointer, uint16_t& v) {
   asm volatile("ld.global.L2::256B.b16 %0, [%1];" : "+h"(v) : "l"(pointer));
 }
 
-// Its line, of 128 bytes, on its way to the second-level cache.
-__device__ __forceinline__ void prefetch(const void* pointer) {
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(pointer));
-}
-
 // To the next of some rows. The compiler would rather keep the addresses of all rows of a loop's body in registers.
 __device__ __forceinline__ void step(size_t& address, int64_t bytes) {
   asm volatile("add.s64 %0, %0, %1;" : "+l"(address) : "l"(bytes));

@@ -22,8 +22,9 @@ enum class Major : int { kK, kMn };
 __device__ __forceinline__ uint32_t descriptor_high(uint32_t group_pitch_bytes, Swizzle swizzle) {
   return (group_pitch_bytes >> 4) | (static_cast<uint32_t>(swizzle) << 30);
 }
-// `block_pitch_bytes`: between the blocks, one row wide, of an MN-major operand; K-major ones ignore it. NOTES: 18 bits
-// of the address are kept: in a cluster, a block's rank stands above them and would fall into the pitch.
+// `block_pitch_bytes`: between the blocks, one row wide, of an MN-major operand; of a K-major one without a swizzle,
+// whose rows lie 16 bytes apart, between the halves of a row; other K-major ones ignore it. NOTES: 18 bits of the
+// address are kept: in a cluster, a block's rank stands above them and would fall into the pitch.
 __device__ __forceinline__ uint32_t descriptor_low(uint32_t smem_bytes, uint32_t block_pitch_bytes = 16) {
   return ((smem_bytes & 0x3ffff) >> 4) | ((block_pitch_bytes >> 4) << 16);
 }

@@ -1,5 +1,6 @@
 // Asynchronous warpgroup matrix multiply, sm_90a (PTX ISA, "wgmma"): D[64][N] (+)= A[64][K] * B[K][N], rows of A and B
-// of 32 bytes in shared memory, those of A in registers if wanted; 16-bit values or float for TF32; fp32 accumulators.
+// of 32 bytes in shared memory, or two times 16, those of A in registers if wanted; 16-bit values or float for TF32;
+// fp32 accumulators.
 #pragma once
 
 #include <cuda_bf16.h>

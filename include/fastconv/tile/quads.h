@@ -6,7 +6,7 @@
 // A block stages tiles of an image with their halo, and has the filter of some sets of 32 filters in shared memory. Its
 // warps take units of 32 pixels times a set: filters are rows of products, pixels columns. Both are dealt out so that a
 // lane's sums are of neighbours in the output, which it stores at once: of four filters of a pixel, or of a run of
-// pixels.
+// pixels. On Hopper there are also units of 8x8 pixels times two sets, which warpgroups multiply where they are staged.
 #pragma once
 
 #include <cstdint>
@@ -21,10 +21,11 @@ namespace fastconv {
 // Whether rows of the image consist of whole words: of one channel's, or, where channels lie side by side, of all.
 enum class QuadsWords : int8_t { kNone, kPlanes, kInner };
 
-// A block's filters as they are brought to shared memory: from a filter, a tap and a channel to the next one, elements.
+// A block's filters before they are packed: from a filter, a tap and a channel to the next one, elements.
 struct QuadsRaw {
   int32_t elements, tap, channel;
-  bool is_copied;  // in the order of memory, of which they are one piece; otherwise taps lie side by side
+  bool is_brought;  // to shared memory, in this order; otherwise they are read where they are
+  bool is_copied;   // in the order of memory, of which they are one piece; otherwise taps lie side by side
   FastDivmod by_elements, by_taps;
 };
 
@@ -129,7 +130,7 @@ FASTCONV_HOST_DEVICE constexpr int32_t quads_pixel(bool channels_inner, int32_t 
   if (!channels_inner) return run_column(run, product, column);
   return product * 8 + (run == 8 ? column % 2 * 4 + column / 2 : column);
 }
-// From the first of a block's filters to what is brought as number `i`.
+// From the first of a block's filters to what is number `i` in that order.
 FASTCONV_HOST_DEVICE int64_t quads_raw_offset(const QuadsParams& params, int32_t i) {
   if (params.raw.is_copied) return i;
   int32_t filter, rest, channel, tap, r, s;

@@ -51,6 +51,7 @@ struct QuadsTiling {
   int32_t tile_p, tile_q;  // pixels of a block at a time, all of one image
   int32_t sets;            // of filters, that a block has
   int32_t walkers;         // blocks that share the tiles
+  bool brings = true;      // filters to shared memory as they are, before they are packed; others find no room there
 };
 
 }  // namespace fastconv

@@ -17,7 +17,6 @@ inline void store_global16_once(void* pointer, const uint32_t (&v)[4]) { store_g
 inline void load_global16(const void* pointer, uint32_t (&v)[4]) { std::memcpy(v, emulated::global(pointer, 16), 16); }
 inline void load_ahead(const void* pointer, uint32_t& v) { std::memcpy(&v, emulated::global(pointer, 4), 4); }
 inline void load_ahead(const void* pointer, uint16_t& v) { std::memcpy(&v, emulated::global(pointer, 2), 2); }
-inline void prefetch(const void* pointer) { emulated::global(pointer, 1); }
 inline void step(size_t& address, int64_t bytes) { address += bytes; }
 
 inline uint32_t fetch_add_release(uint32_t* counter, uint32_t value) {
