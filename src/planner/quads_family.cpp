@@ -246,7 +246,7 @@ void set_cells(QuadsParams& params, const ConvProblem& problem) {
   const int32_t rows = params.units * params.unit_pixels / params.halo_w;
   cells.part_bytes = round_up(params.cell_place(rows, cells.shift), kQuadsCellBytes);
   params.range_at = std::max(params.range_at, 2 * cells.part_bytes);
-  for (int32_t i = 0; i < std::min(cells.steps, kQuadsMostSteps); ++i) {
+  for (int32_t i = 0; i < cells.steps; ++i) {  // no more than kQuadsMostSteps, see squares_why_not()
     const int32_t first = quads_cell(params, 2 * i);
     const int32_t second = 2 * i + 1 < count ? quads_cell(params, 2 * i + 1) : first;
     cells.step[i] = static_cast<uint32_t>(first / kQuadsCellBytes) |

@@ -261,7 +261,8 @@ std::vector<KernelEntry> build_table() {
   line = 0;
 #define QUADS_KERNEL(name, channels_inner, steps, operands, squares, types)                       \
   {                                                                                               \
-    const TileShape tile{kQuadsUnit, kQuadsUnit, kQuadsStepTaps * kQuadChannels};                 \
+    const int32_t unit = squares ? kQuadsSquareFilters : kQuadsUnit; /* and as many pixels */     \
+    const TileShape tile{unit, unit, kQuadsStepTaps * kQuadChannels};                             \
     KernelEntry entry{"quads_fprop_" #name, Pass::kFprop, true, tile, quads_why_not, quads_plan}; \
     entry.dtypes = types, entry.family = KernelFamily::kQuads, entry.line = line++;               \
     entry.quads = {channels_inner, steps, QuadsOperands::operands, squares};                      \

@@ -58,9 +58,9 @@ struct QuadsParams {
   bool whole_runs;      // of the output: stored at once
   QuadsRaw raw;
   FastDivmod by_tiles_w, by_tiles_h, by_tile_q, by_units_w, by_taps_w, by_steps, by_sets, by_set_blocks;
-  // Shared memory begins with two tiles, of which one is filled while warps are at work with the other, and with which
-  // the filter as it was shares it. Then: the filter, [set][step][product][block][lane]; runs of pixels; a quad of
-  // zeros; the bias, as float32; offsets of taps.
+  // Shared memory begins with two tiles, of which one is filled while warps are at work with the other; before them the
+  // filter as it was lies there. Then: the filter, [set][step][product][block][lane]; runs of pixels; a quad of zeros;
+  // the bias, as float32; offsets of taps.
   int32_t stage_bytes, filter_at, runs_at, zeros_at, bias_at, table_at;
   // If quads are scaled, ranges (tile/stem_range.cuh): after the pixels of a tile, and after all else the filter's and
   // the first tile's.
