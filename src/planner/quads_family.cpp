@@ -33,7 +33,7 @@ constexpr Clocks kTf32Clocks{50, 69, 0.71, 118, 2236, 0.81, 558, 192};
 constexpr Clocks kTf32KeptClocks{25, 59, 0.84, 200, 220, 0.80, 1174, 700};
 constexpr Clocks kPartsClocks{54, 73, 0.75, 126, 2300, 0.85, 600, 210};
 constexpr Clocks kPartsKeptClocks{23, 59, 0.88, 200, 220, 0.84, 1174, 800};
-constexpr Clocks kScaledClocks{70, 75, 0.80, 140, 2300, 0.90, 1400, 350};
+constexpr Clocks kScaledClocks{38, 40, 0.80, 100, 1400, 0.90, 1400, 350};  // units of half as many pixels
 constexpr Clocks kSquaresClocks{110, 200, 0.85, 170, 900, 0.90, 1400, 350};
 // Of one channel, depthwise filters take as long, and do not round; what they are expected to take is more.
 constexpr double kOneChannel = 1.2;
@@ -59,29 +59,38 @@ const Clocks& clocks_of(const QuadsConfig& config) {
 // An extent of 1 may have any stride.
 bool is_step(int64_t stride, int64_t extent, int64_t wanted) { return extent == 1 || stride == wanted; }
 
-QuadsRaw raw_of(const ConvProblem& problem, bool is_brought) {
+// How a block finds its filters as they are.
+void set_raw(QuadsParams& params, const ConvProblem& problem, bool brings) {
   const int64_t taps = problem.r * problem.s, elements = problem.c * taps;
   const Strides& stride = problem.w_strides;
   auto has_steps = [&](int64_t tap, int64_t channel) {
     return is_step(stride.n, problem.k, elements) && is_step(stride.c, problem.c, channel) &&
            is_step(stride.h, problem.r, problem.s * tap) && is_step(stride.w, problem.s, tap);
   };
-  QuadsRaw raw{};
   const bool inner = !has_steps(1, taps) && has_steps(problem.c, 1);
-  raw.is_brought = is_brought;
-  raw.is_copied = is_brought && (inner || has_steps(1, taps)) && problem.w_align % kCopiedBytes == 0;
-  raw.elements = static_cast<int32_t>(elements);
-  raw.tap = static_cast<int32_t>(raw.is_copied && inner ? problem.c : 1);
-  raw.channel = static_cast<int32_t>(raw.is_copied && inner ? 1 : taps);
-  raw.by_elements = FastDivmod(elements), raw.by_taps = FastDivmod(taps);
-  return raw;
+  const bool lines = (inner || has_steps(1, taps)) && problem.w_align % kCopiedBytes == 0;
+  params.bringing = !brings ? QuadsBringing::kNone : lines ? QuadsBringing::kLines : QuadsBringing::kElements;
+  params.filter_elements = static_cast<int32_t>(elements);
+  params.raw_tap = static_cast<int32_t>(brings && lines && inner ? problem.c : 1);
+  params.raw_channel = static_cast<int32_t>(brings && lines && inner ? 1 : taps);
+  params.by_elements = FastDivmod(elements), params.by_taps = FastDivmod(taps);
+}
+
+QuadsAxis axis_of(const Axis& axis) {
+  return {axis.source_step, axis.tap_source_step, axis.padding, axis.source_extent, axis.rows};
+}
+
+// What has an extent of 1 may have any stride.
+QuadsStrides strides_of(const Side& side) {
+  auto step = [](int64_t stride, int64_t extent) { return static_cast<int32_t>(extent == 1 ? 0 : stride); };
+  return {side.stride.n, step(side.stride.h, side.h), step(side.stride.w, side.w), step(side.stride.c, side.c)};
 }
 
 int32_t range_bytes(const QuadsConfig& config) {
   return config.operands == QuadsOperands::kScaledParts ? kStemRangeBytes : 0;
 }
 
-int64_t sets_of(const ConvProblem& problem) { return ceil_div(problem.k, int64_t{kQuadsUnit}); }
+int64_t sets_of(const ConvProblem& problem) { return ceil_div(problem.k, int64_t{kQuadsSet}); }
 
 // Pixels that a lane stores at once, side by side.
 int64_t run_of(const ConvProblem& problem) { return 16 / element_size(problem.dtype); }
@@ -136,8 +145,9 @@ double cost_us(const QuadsConfig& config, const ConvProblem& problem, const Devi
   const double blocks = double(params.walkers) * params.by_set_blocks.divisor;
   const double at_once = std::ceil(blocks / device.sm_count);  // of the busiest multiprocessor
   const double tiles = std::ceil(double(params.tiles) / params.walkers);
-  const double units = config.squares ? double(params.tile_p) * params.tile_q / (kQuadsSquare * kQuadsSquare)
-                                      : std::ceil(double(params.tile_p) * params.tile_q / kQuadsUnit) * params.sets();
+  const double units =
+      config.squares ? double(params.tile_p) * params.tile_q / (kQuadsSquare * kQuadsSquare)
+                     : std::ceil(double(params.tile_p) * params.tile_q / quads_pixels(config.operands)) * params.sets;
   const double steps = config.squares ? params.cells.steps : params.steps;
   const double workers = config.squares ? warps / 4 : warps;
   const Clocks& of = clocks_of(config);
@@ -149,7 +159,7 @@ double cost_us(const QuadsConfig& config, const ConvProblem& problem, const Devi
   const double busy = at_once * (units * (steps * of.step + stored * of.unit) + staged * of.staged);
   const double lone =
       std::ceil(units / workers) * (steps * of.lone_step + stored * of.lone_unit) + staged * of.lone_staged + of.tile;
-  const double clocks = params.sets() * params.steps * of.pack + tiles * std::max(busy, lone);
+  const double clocks = params.sets * params.steps * of.pack + tiles * std::max(busy, lone);
   const auto parts = static_cast<uint32_t>(ceil_div(params.w.rows, params.tile_q));
   const double row_bytes = double(params.tile_q) * element_size(problem.dtype);
   const double shared = parts > 1 && params.target.w == 1 ? kSharedBytes / row_bytes : 0;
@@ -198,7 +208,7 @@ Plan cheapest(const KernelEntry& entry, const ConvProblem& problem, const Device
           // Each of a block's warps has one.
           if (config.steps > 0 && threads / 32 % some != 0) continue;
           // Before anything counts its bytes with 32 bits: a step of a set has more than 32.
-          if (some > device.smem_optin_bytes / (steps * kQuadsUnit)) continue;
+          if (some > device.smem_optin_bytes / (steps * kQuadsSet)) continue;
           QuadsTiling tiling{static_cast<int32_t>(tile_p), static_cast<int32_t>(tile_q), static_cast<int32_t>(some), 1};
           const int64_t tiles = problem.n * ceil_div(map.h.rows, tile_p) * ceil_div(map.w.rows, tile_q);
           const int64_t set_blocks = ceil_div(sets, some);
@@ -256,7 +266,7 @@ void set_cells(QuadsParams& params, const ConvProblem& problem) {
 
 const char* squares_why_not(const ConvProblem& problem, const DeviceSpec& device) {
   if (device.arch != 90) return "needs compute capability 9.0";
-  if (problem.k <= kQuadsUnit) return "is for more than 32 filters";
+  if (problem.k <= kQuadsSet) return "is for more than 32 filters";
   if (problem.stride.w != kQuadsCellTaps || problem.dilation.w != 1) return "is for rows of stride 2 and dilation 1";
   if (problem.r * ceil_div(problem.s, int64_t{kQuadsCellTaps}) > 2 * kQuadsMostSteps) return "is for smaller filters";
   return nullptr;
@@ -268,47 +278,51 @@ QuadsParams quads_params(const QuadsConfig& config, const ConvProblem& problem, 
   const ConvMap map = make_conv_map(problem, false);
   const Side from = input_side(problem), to = output_side(problem);
   QuadsParams params{};
-  params.h = map.h, params.w = map.w;
-  params.source = from.stride, params.filter = problem.w_strides, params.target = to.stride;
-  params.channels = static_cast<int32_t>(problem.c), params.filters = static_cast<int32_t>(problem.k);
+  params.h = axis_of(map.h), params.w = axis_of(map.w);
+  params.source = strides_of(from), params.target = strides_of(to), params.filter = problem.w_strides;
+  params.channels = static_cast<int8_t>(problem.c), params.filters = static_cast<int32_t>(problem.k);
   params.taps = static_cast<int32_t>(problem.r * problem.s);
   params.steps = ceil_div(params.taps, kQuadsStepTaps);
   params.tile_p = tiling.tile_p, params.tile_q = tiling.tile_q;
   params.quad_bytes = quad_bytes(config.operands);
   params.words = words_of(problem, from);
   const bool words = params.words != QuadsWords::kNone;
-  params.unit_pixels = words ? kQuadsWordBytes / static_cast<int32_t>(element_size(problem.dtype)) : 1;
+  params.unit_pixels = static_cast<int8_t>(words ? kQuadsWordBytes / element_size(problem.dtype) : 1);
   // And as many columns as one may begin before the first tap.
   const int32_t taps = config.squares ? kQuadsCellTaps : 1;
   const int64_t lacking = round_up(problem.s, int64_t{taps}) - problem.s;  // of a row's last cell
   params.halo_w = static_cast<int32_t>(round_up(source_extent(map.w, tiling.tile_q) + lacking + params.unit_pixels - 1,
-                                                int64_t{std::max(params.unit_pixels, taps)}));
+                                                int64_t{std::max<int32_t>(params.unit_pixels, taps)}));
   const int32_t units_w = params.halo_w / params.unit_pixels;
   params.units = static_cast<int32_t>(source_extent(map.h, tiling.tile_p)) * units_w;
-  params.word_step = params.words == QuadsWords::kInner ? params.unit_pixels : static_cast<int32_t>(from.stride.c);
-  params.raw = raw_of(problem, tiling.brings);
+  set_raw(params, problem, tiling.brings);
   params.run = static_cast<int32_t>(run_of(problem));
+  const int32_t pixels = quads_pixels(config.operands);
+  params.runs = static_cast<int32_t>(round_up(tiling.tile_p * tiling.tile_q, int64_t{pixels})) / params.run;
   params.whole_runs = whole_runs(config, problem, to);
   const int64_t tiles_h = ceil_div(map.h.rows, tiling.tile_p), tiles_w = ceil_div(map.w.rows, tiling.tile_q);
   params.tiles = static_cast<int32_t>(problem.n * tiles_h * tiles_w), params.walkers = tiling.walkers;
   params.by_tiles_w = FastDivmod(tiles_w), params.by_tiles_h = FastDivmod(tiles_h);
   params.by_tile_q = FastDivmod(tiling.tile_q), params.by_units_w = FastDivmod(units_w);
   params.by_taps_w = FastDivmod(problem.s), params.by_steps = FastDivmod(params.steps);
-  params.by_sets = FastDivmod(tiling.sets), params.by_set_blocks = FastDivmod(ceil_div(sets_of(problem), tiling.sets));
+  params.sets = tiling.sets, params.by_sets = FastDivmod(tiling.sets);
+  params.by_set_blocks = FastDivmod(ceil_div(sets_of(problem), tiling.sets));
   params.row_gap = config.squares ? 0 : row_gap(config, problem, params.halo_w * params.quad_bytes);
   params.range_at = round_up(params.place(params.units / units_w, 0), 16);  // single pixels may be 8 bytes
   if (config.squares) set_cells(params, problem);
-  params.stage_bytes = params.range_at + range_bytes(config);
+  // Where what a line of memory brings lies in two of shared memory, a small problem takes a tenth longer.
+  params.stage_bytes = static_cast<int32_t>(round_up(params.range_at + range_bytes(config), kBankBytes));
   const int64_t raw_bytes =
-      tiling.brings ? int64_t{params.raw.elements} * tiling.sets * kQuadsUnit * element_size(problem.dtype) : 0;
-  params.filter_at = std::max(2 * params.stage_bytes, static_cast<int32_t>(round_up(raw_bytes, kCopiedBytes)));
+      tiling.brings ? int64_t{params.filter_elements} * tiling.sets * kQuadsSet * element_size(problem.dtype) : 0;
+  params.filter_at =
+      params.stage_bytes + std::max(params.stage_bytes, static_cast<int32_t>(round_up(raw_bytes, kCopiedBytes)));
   // Of squares, cells, which may have to become floats of other units yet.
-  const int32_t filter = tiling.sets * params.steps * params.step_bytes();
+  // And what is read behind the last step, but not used.
+  const int32_t filter = (tiling.sets * params.steps + 1) * params.step_bytes();
   params.runs_at = params.filter_at + std::max(filter, 2 * params.cells.filter_part_bytes());
-  params.zeros_at = params.runs_at + params.runs() * static_cast<int32_t>(sizeof(QuadsRun));
-  params.bias_at = params.zeros_at + 16;
-  params.table_at = params.bias_at + tiling.sets * kQuadsUnit * 4;
-  params.filter_range_at = params.table_at + params.steps * kQuadsStepTaps * 4;
+  params.bias_at = params.zeros_at() + 16;
+  params.table_at = params.bias_at + tiling.sets * kQuadsSet * 4;
+  params.filter_range_at = params.table_at + quads_table(params) * 4;
   params.first_range_at = params.filter_range_at + range_bytes(config);
   return params;
 }

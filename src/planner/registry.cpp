@@ -259,14 +259,16 @@ std::vector<KernelEntry> build_table() {
 #include "../launch/configs/stem.def"
 #undef STEM_KERNEL
   line = 0;
-#define QUADS_KERNEL(name, channels_inner, steps, operands, squares, types)                       \
-  {                                                                                               \
-    const int32_t unit = squares ? kQuadsSquareFilters : kQuadsUnit; /* and as many pixels */     \
-    const TileShape tile{unit, unit, kQuadsStepTaps * kQuadChannels};                             \
-    KernelEntry entry{"quads_fprop_" #name, Pass::kFprop, true, tile, quads_why_not, quads_plan}; \
-    entry.dtypes = types, entry.family = KernelFamily::kQuads, entry.line = line++;               \
-    entry.quads = {channels_inner, steps, QuadsOperands::operands, squares};                      \
-    table.push_back(entry);                                                                       \
+#define QUADS_KERNEL(name, channels_inner, steps, operands, squares, types)                                   \
+  {                                                                                                           \
+    const int32_t pixels = quads_pixels(QuadsOperands::operands);                                             \
+    const TileShape tile =                                                                                    \
+        squares ? TileShape{kQuadsSquare * kQuadsSquare, kQuadsSquareFilters, kQuadsStepTaps * kQuadChannels} \
+                : TileShape{pixels, kQuadsSet, kQuadsStepTaps * kQuadChannels};                               \
+    KernelEntry entry{"quads_fprop_" #name, Pass::kFprop, true, tile, quads_why_not, quads_plan};             \
+    entry.dtypes = types, entry.family = KernelFamily::kQuads, entry.line = line++;                           \
+    entry.quads = {channels_inner, steps, QuadsOperands::operands, squares};                                  \
+    table.push_back(entry);                                                                                   \
   }
 #include "../launch/configs/quads.def"
 #undef QUADS_KERNEL

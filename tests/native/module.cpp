@@ -999,9 +999,13 @@ Products quads_products(const ConvProblem& problem, const KernelEntry& kernel, c
   if (!given && params.walkers * params.by_set_blocks.divisor != plan.grid) {
     throw py::index_error("not the plan's blocks");
   }
+  if (params.bringing == QuadsBringing::kLines && params.stage_bytes % 128 != 0) {
+    throw py::index_error("lines of the filter that lie in two of shared memory");
+  }
   if (!given && params.units > quads_staged(params.words != QuadsWords::kNone) * plan.block_threads) {
     throw py::index_error("more than threads bring");
   }
+  const int64_t unit_pixels = quads_pixels(kernel.quads.operands);
   const int32_t vector = params.unit_pixels, units_w = params.by_units_w.divisor;
   Products products;
   for (int32_t index = 0; index < params.tiles; ++index) {
@@ -1022,7 +1026,7 @@ Products quads_products(const ConvProblem& problem, const KernelEntry& kernel, c
         const bool whole = params.words == QuadsWords::kInner;
         const int32_t pixel = whole ? i / params.channels : element, channel = whole ? i % params.channels : word;
         quads.at(static_cast<size_t>(unit / units_w * row_quads + unit % units_w * vector + pixel + shift))[channel] =
-            exists ? from + word * params.word_step + element : kOutside;
+            exists ? from + word * (whole ? vector : params.source.c) + element : kOutside;
       }
     }
     const int64_t first = tile.image * params.target.n + tile.p * params.target.h + tile.q * params.target.w;
@@ -1030,15 +1034,15 @@ Products quads_products(const ConvProblem& problem, const KernelEntry& kernel, c
       add_squares(problem, params, tile, first, quads, products);
       continue;
     }
-    for (int32_t pixel = 0; pixel < (tile.rows * params.tile_q + kQuadsUnit - 1) / kQuadsUnit * kQuadsUnit; ++pixel) {
+    for (int32_t pixel = 0; pixel < round_up(tile.rows * params.tile_q, unit_pixels); ++pixel) {
       // A lane finds each by its run.
       const int32_t of_run = pixel % params.run;
       const QuadsRun run(params, pixel / params.run);
-      if (pixel / params.run >= params.runs()) throw py::index_error("a run that is not known");
+      if (pixel / params.run >= params.runs) throw py::index_error("a run that is not known");
       const int32_t place = tile.lead + (run.place + of_run * params.place_step()) / params.quad_bytes;
       for (int32_t i = 0; i < params.steps * kQuadsStepTaps; ++i) {
+        if (i >= params.taps) continue;
         const int32_t tap = quads_tap(params, i);
-        if (tap < 0) continue;
         for (int32_t c = 0; c < params.channels; ++c) {
           const int64_t from = quads.at(static_cast<size_t>(place + tap / params.quad_bytes))[static_cast<size_t>(c)];
           if (from == kOutside || of_run >= run.left(tile)) continue;
@@ -1064,9 +1068,10 @@ double quads_accesses(const ConvProblem& problem, const KernelEntry& kernel, con
       std::map<int32_t, std::set<int32_t>> words;  // of a bank
       for (int32_t i = first; i < first + at_once; ++i) {
         const int32_t lane = i % 32, pixel = quads_pixel(kernel.quads.channels_inner, params.run, i / 32, lane / 4);
-        const int32_t tap = quads_tap(params, step * kQuadsStepTaps + lane % 4);
+        const int32_t tap = step * kQuadsStepTaps + lane % 4;
         const int32_t place = QuadsRun(params, pixel / params.run).place + pixel % params.run * params.place_step();
-        const int32_t from = tap < 0 ? params.zeros_at : place + tap;
+        const bool exists = tap < params.taps || kernel.quads.operands == QuadsOperands::kScaledParts;
+        const int32_t from = exists ? place + quads_tap(params, tap) : params.zeros_at();
         for (int32_t word = from / 4; word < (from + params.quad_bytes) / 4; ++word)
           words[word % kBankWords].insert(word);
       }

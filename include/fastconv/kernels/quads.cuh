@@ -77,7 +77,8 @@ class StagedQuads {
   // Offsets of pixels that exist fit 32 bits.
   template <bool kWords>
   __device__ __forceinline__ void load(const QuadsParams& params, const QuadsBits<T>* image, const QuadsTile& tile) {
-    const auto row_step = static_cast<uint32_t>(params.source.h), column_step = static_cast<uint32_t>(params.source.w);
+    // From one word of a unit to the next, of as many as there are channels.
+    const int32_t step = kWords && params.words == QuadsWords::kInner ? kWord : params.source.c;
     const auto thread = kept(static_cast<int32_t>(threadIdx.x));  // or quotients would take registers all the time
     const auto threads = static_cast<int32_t>(blockDim.x);
 #pragma unroll
@@ -90,9 +91,9 @@ class StagedQuads {
       const auto column = static_cast<uint32_t>(tile.source_w + right * (kWords ? kWord : 1));
       const bool exists = unit < params.units && row < static_cast<uint32_t>(params.h.source_extent) &&
                           column < static_cast<uint32_t>(params.w.source_extent);
-      const auto* from = image + static_cast<int32_t>(row * row_step + column * column_step);
+      const auto* from = image + static_cast<int32_t>(row * params.source.h + column * params.source.w);
 #pragma unroll
-      for (int k = 0; k < kQuadChannels; ++k, from += params.word_step) {
+      for (int k = 0; k < kQuadChannels; ++k, from += step) {
         const bool is_read = exists && k < params.channels;
         if constexpr (kWords) {
           const uint2 word = is_read ? *reinterpret_cast<const uint2*>(from) : uint2{};
@@ -162,25 +163,25 @@ class StagedQuads {
 template <typename T>
 __device__ __forceinline__ void prepare_quads(const QuadsParams& params, const T* bias, int32_t first_set,
                                               uint32_t smem, int32_t thread, int32_t threads) {
-  for (int32_t i = thread; i < params.steps * kQuadsStepTaps; i += threads) {
+  for (int32_t i = thread; i < quads_table(params); i += threads) {
     ptx::store_shared4(smem + params.table_at + i * 4, quads_tap(params, i));
   }
-  for (int32_t i = thread; i < params.runs(); i += threads) {
+  for (int32_t i = thread; i < params.runs; i += threads) {
     const QuadsRun run(params, i);
-    ptx::store_shared16(smem + params.runs_at + i * 16,
+    ptx::store_shared16(smem + params.runs_at + i * kQuadsRunBytes,
                         make_uint4(static_cast<uint32_t>(run.place), static_cast<uint32_t>(run.offset),
                                    static_cast<uint32_t>(run.row), static_cast<uint32_t>(run.column)));
   }
-  if (thread == 0) ptx::store_shared16(smem + params.zeros_at, make_uint4(0, 0, 0, 0));
-  for (int32_t i = thread; i < params.sets() * kQuadsUnit; i += threads) {
-    const int32_t filter = first_set * kQuadsUnit + i;
+  if (thread == 0) ptx::store_shared16(smem + params.zeros_at(), make_uint4(0, 0, 0, 0));
+  for (int32_t i = thread; i < params.sets * kQuadsSet; i += threads) {
+    const int32_t filter = first_set * kQuadsSet + i;
     const float value = bias != nullptr && filter < params.filters ? widen(bias[filter]) : 0;
     ptx::store_shared4(smem + params.bias_at + i * 4, __float_as_uint(value));
   }
 }
 
-// A block's filters on their way to shared memory, first as they are, where the tiles will be: of its rows and taps a
-// lane would find only few in a line of memory.
+// A block's filters on their way to shared memory, first as they are, where its second tile will be: of its rows and
+// taps a lane would find only few in a line of memory.
 template <typename T, bool kChannelsInner>
 struct QuadsPacking {
   const QuadsParams& params;
@@ -190,18 +191,18 @@ struct QuadsPacking {
 
   // By so many threads. Some are there only after await().
   __device__ __forceinline__ void bring(int32_t thread, int32_t threads) const {
-    if (!params.raw.is_brought) return;
+    if (params.bringing == QuadsBringing::kNone) return;
     constexpr int32_t kRun = kQuadsRunOf<T>;
     const int32_t elements = all();
     const auto* from = first();
-    const int32_t copied = params.raw.is_copied ? elements / kRun * kRun : 0;
+    const int32_t copied = params.bringing == QuadsBringing::kLines ? elements / kRun * kRun : 0;
     for (int32_t i = thread * kRun; i < copied; i += threads * kRun) {
-      ptx::async_copy<16>(smem + i * static_cast<int32_t>(sizeof(T)), from + i, true);
+      ptx::async_copy<16>(raw() + i * static_cast<int32_t>(sizeof(T)), from + i, true);
     }
     ptx::async_copy_commit();
     for (int32_t i = copied + thread; i < (elements + kRun - 1) / kRun * kRun; i += threads) {
-      const QuadsBits<T> element = i < elements ? from[quads_raw_offset(params, i)] : 0;
-      const uint32_t to = smem + i * static_cast<int32_t>(sizeof(T));
+      const QuadsBits<T> element = i < elements ? from[quads_raw_offset(seldom(params), i)] : 0;
+      const uint32_t to = raw() + i * static_cast<int32_t>(sizeof(T));
       if constexpr (sizeof(T) == 2) {
         ptx::store_shared2(to, element);
       } else {
@@ -220,8 +221,8 @@ struct QuadsPacking {
     static_assert(sizeof(T) == 4);
     for (int32_t i = static_cast<int32_t>(threadIdx.x) * 4; i < all(); i += static_cast<int32_t>(blockDim.x) * 4) {
       uint4 v{};
-      if (params.raw.is_brought) {
-        v = ptx::load_shared16(smem + i * 4);
+      if (params.bringing != QuadsBringing::kNone) {
+        v = ptx::load_shared16(raw() + i * 4);
       } else {
         v.x = element<false>(i), v.y = i + 1 < all() ? element<false>(i + 1) : 0;
         v.z = i + 2 < all() ? element<false>(i + 2) : 0, v.w = i + 3 < all() ? element<false>(i + 3) : 0;
@@ -233,14 +234,14 @@ struct QuadsPacking {
   // `scale`: of scaled parts. A lane's share is two rows of a block of 16 and a tap of a step.
   template <QuadsOperands kOperands>
   __device__ __forceinline__ void pack(float scale = 1) const {
-    params.raw.is_brought ? pack<kOperands, true>(scale) : pack<kOperands, false>(scale);
+    params.bringing != QuadsBringing::kNone ? pack<kOperands, true>(scale) : pack<kOperands, false>(scale);
   }
 
  private:
   template <QuadsOperands kOperands, bool kBrought>
   __device__ __forceinline__ void pack(float scale) const {
     const auto lane = static_cast<int32_t>(threadIdx.x % 32), warps = static_cast<int32_t>(blockDim.x / 32);
-    const int32_t filters = params.filters - first_set * kQuadsUnit;
+    const int32_t filters = params.filters - first_set * kQuadsSet;
 #pragma unroll 2
     for (auto i = static_cast<int32_t>(threadIdx.x / 32); i < pieces(); i += warps) {
       int32_t set, step;
@@ -249,13 +250,13 @@ struct QuadsPacking {
       uint32_t quads[2][kQuadWords<kOperands>];
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
-        const int32_t filter = set * kQuadsUnit + quads_filter(kChannelsInner, lane, i % 2 * 2 + j);
-        const int32_t from = filter * params.raw.elements + tap * params.raw.tap;
+        const int32_t filter = set * kQuadsSet + quads_filter(kChannelsInner, lane, i % 2 * 2 + j);
+        const int32_t from = filter * params.filter_elements + tap * params.raw_tap;
         uint32_t values[kQuadChannels];
 #pragma unroll
         for (int c = 0; c < kQuadChannels; ++c) {
           const bool exists = tap < params.taps && filter < filters && c < params.channels;
-          values[c] = exists ? element<kBrought>(from + c * params.raw.channel) : 0;
+          values[c] = exists ? element<kBrought>(from + c * params.raw_channel) : 0;
         }
         put_together<kOperands>(values, scale, quads[j]);
       }
@@ -263,23 +264,27 @@ struct QuadsPacking {
     }
   }
 
+  __device__ __forceinline__ uint32_t raw() const { return smem + params.stage_bytes; }
   __device__ __forceinline__ const QuadsBits<T>* first() const {
-    return reinterpret_cast<const QuadsBits<T>*>(w) + first_set * kQuadsUnit * params.filter.n;
+    const auto* all = reinterpret_cast<const QuadsBits<T>*>(w);
+    const int32_t filter = first_set * kQuadsSet;
+    return params.bringing == QuadsBringing::kLines ? all + filter * params.filter_elements
+                                                    : all + filter * seldom(params).filter.n;
   }
   __device__ __forceinline__ int32_t all() const {  // elements
-    return min(params.sets() * kQuadsUnit, params.filters - first_set * kQuadsUnit) * params.raw.elements;
+    return min(params.sets * kQuadsSet, params.filters - first_set * kQuadsSet) * params.filter_elements;
   }
   template <bool kBrought>
   __device__ __forceinline__ uint32_t element(int32_t i) const {
     if constexpr (!kBrought) {
-      return first()[quads_raw_offset(params, i)];
+      return first()[quads_raw_offset(seldom(params), i)];
     } else if constexpr (sizeof(T) == 2) {
-      return ptx::load_shared2(smem + i * 2);
+      return ptx::load_shared2(raw() + i * 2);
     } else {
-      return ptx::load_shared4(smem + i * 4);
+      return ptx::load_shared4(raw() + i * 4);
     }
   }
-  __device__ __forceinline__ int32_t pieces() const { return params.sets() * params.steps * 2; }
+  __device__ __forceinline__ int32_t pieces() const { return params.sets * params.steps * 2; }
   template <int kWords>
   __device__ __forceinline__ void store(int32_t piece, int32_t lane, const uint32_t (&quads)[2][kWords]) const {
     constexpr int kPairs = kWords / 2;
@@ -301,8 +306,56 @@ struct QuadsFilter {
       : blocks{ptx::load_shared16(address), ptx::load_shared16(address + 512)} {}
 };
 
+// What a lane multiplies at once: a quad of each product's pixels, and a set's filter.
+template <QuadsOperands kOperands, int kProducts>
+struct QuadsStep {
+  uint32_t quads[kProducts][kQuadWords<kOperands>];
+  QuadsFilter filters[kQuadPairs<kOperands>];
+};
+
+// Where a lane finds a unit's quads: each product's pixel's first tap.
+template <int kProducts>
+struct QuadsPlaces {
+  uint32_t pixels[kProducts], zeros;
+
+  // Of a tap, or zeros if there is none: whatever is in memory must not meet those of the filter.
+  template <int kWords>
+  __device__ __forceinline__ void load(int32_t tap, bool exists, uint32_t (&quads)[kProducts][kWords]) const {
+#pragma unroll
+    for (int t = 0; t < kProducts; ++t) {
+      const uint32_t from = exists ? pixels[t] + tap : zeros;
+      if constexpr (kWords == 2) {
+        const uint2 v = ptx::load_shared8(from);
+        quads[t][0] = v.x, quads[t][1] = v.y;
+      } else {
+        const uint4 v = ptx::load_shared16(from);
+        quads[t][0] = v.x, quads[t][1] = v.y, quads[t][2] = v.z, quads[t][3] = v.w;
+      }
+    }
+  }
+};
+
+// A unit's steps, from shared memory, one after the other.
+template <QuadsOperands kOperands, int kProducts>
+struct QuadsSteps {
+  QuadsPlaces<kProducts> places;
+  uint32_t filter, table;                                        // of the next step, where the lane's share is
+  int32_t lacking;                                               // the step that has no tap of the lane's, if any
+  int32_t tap = static_cast<int32_t>(ptx::load_shared4(table));  // before it is needed
+
+  __device__ __forceinline__ QuadsStep<kOperands, kProducts> operator()(int32_t k) {
+    QuadsStep<kOperands, kProducts> step;
+    // Scaled numbers are finite.
+    places.load(tap, kOperands == QuadsOperands::kScaledParts || k != lacking, step.quads);
+    table += kQuadsStepTaps * 4, tap = static_cast<int32_t>(ptx::load_shared4(table));
+#pragma unroll
+    for (auto& pair : step.filters) pair = QuadsFilter(filter), filter += QuadsFilter::kBytes;
+    return step;
+  }
+};
+
 // Of a run, the place, before products, or all, after them: it takes fewer registers to load it again.
-static_assert(sizeof(QuadsRun) == 16 && offsetof(QuadsRun, place) == 0);
+static_assert(sizeof(QuadsRun) == kQuadsRunBytes && offsetof(QuadsRun, place) == 0);
 __device__ __forceinline__ uint32_t load_run_place(uint32_t address) { return ptx::load_shared4(address); }
 __device__ __forceinline__ QuadsRun load_run(uint32_t address) {
   const uint4 v = ptx::load_shared16(address);
@@ -339,31 +392,15 @@ __device__ __forceinline__ void store_neighbours(T* y, int32_t step, const float
   }
 }
 
-// Sums of 32 filters, in blocks of 16, and 32 pixels.
-template <typename T, bool kChannelsInner>
+// Sums of 32 filters, in blocks of 16, and of pixels, eight a product.
+template <typename T, bool kChannelsInner, int kProducts>
 struct QuadsUnit {
-  static constexpr int kBlocks = 2, kProducts = 4, kRows = 2 * kBlocks, kColumns = 2 * kProducts;  // a lane's
+  static constexpr int kBlocks = 2, kRows = 2 * kBlocks, kColumns = 2 * kProducts;  // a lane's
   static constexpr int32_t kRun = kQuadsRunOf<T>;
   float sum[kBlocks][kProducts][4];
 
   __device__ __forceinline__ float& at(int row, int column) {
     return sum[row / 2][column / 2][row % 2 * 2 + column % 2];
-  }
-
-  template <int kWords, typename FromOf>
-  __device__ __forceinline__ void load_quads(int32_t step, FromOf&& from_of, uint32_t (&quads)[kProducts][kWords]) {
-    uint32_t from[kProducts];
-    from_of(step, from);
-#pragma unroll
-    for (int t = 0; t < kProducts; ++t) {
-      if constexpr (kWords == 2) {
-        const uint2 v = ptx::load_shared8(from[t]);
-        quads[t][0] = v.x, quads[t][1] = v.y;
-      } else {
-        const uint4 v = ptx::load_shared16(from[t]);
-        quads[t][0] = v.x, quads[t][1] = v.y, quads[t][2] = v.z, quads[t][3] = v.w;
-      }
-    }
   }
 
   // `bias`: of the set's filters.
@@ -376,53 +413,48 @@ struct QuadsUnit {
     }
   }
 
-  // All steps. from_of(step, from): where the lane's quad of its column of each product is; filter_of(step, pair).
-  template <QuadsOperands kOperands, int kSteps, typename FromOf, typename FilterOf>
-  __device__ __forceinline__ void multiply(int32_t steps, FromOf&& from_of, FilterOf&& filter_of) {
+  // All steps, step_of(k) one after the other.
+  template <QuadsOperands kOperands, int kSteps, typename StepOf>
+  __device__ __forceinline__ void multiply(int32_t steps, StepOf step_of) {
     constexpr bool kParts = kOperands == QuadsOperands::kParts;
     using Value = std::conditional_t<kParts, __nv_bfloat16, T>;
+    using Step = QuadsStep<kOperands, kProducts>;
     constexpr int kCount = kParts ? split_products(2) : kQuadPairs<kOperands>;
     constexpr SplitProduct kOfParts[] = {{2, 0}, {2, 1}, {2, 2}};
-    auto add = [&](int32_t k) {
-      uint32_t quads[kProducts][kQuadWords<kOperands>];
-      load_quads(k, from_of, quads);
+    auto add = [&](const Step& step) {
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
         const int of_filter = kParts ? kOfParts[i].first : i, of_pixels = kParts ? kOfParts[i].second : i;
-        const QuadsFilter filter = filter_of(k, of_filter);
 #pragma unroll
         for (int m = 0; m < kBlocks; ++m) {
-          const uint4& f = filter.blocks[m];
+          const uint4& f = step.filters[of_filter].blocks[m];
           const uint32_t rows[] = {f.x, f.y, f.z, f.w};
 #pragma unroll
           for (int t = 0; t < kProducts; ++t) {
-            ptx::mma(Value{}, sum[m][t], rows, quads[t][2 * of_pixels], quads[t][2 * of_pixels + 1]);
+            ptx::mma(Value{}, sum[m][t], rows, step.quads[t][2 * of_pixels], step.quads[t][2 * of_pixels + 1]);
           }
         }
       }
     };
     if constexpr (kSteps > 0) {
 #pragma unroll
-      for (int32_t k = 0; k < kSteps; ++k) add(k);
+      for (int32_t k = 0; k < kSteps; ++k) add(step_of(k));
     } else {
-#pragma unroll 1
-      for (int32_t k = 0; k < steps; ++k) add(k);
+      for_steps<Step>(steps, step_of, add);
     }
   }
 
   // Scaled parts, whose products are `back` times as large. Tensor cores truncate what they add to: of large products
   // they add up a step, the rest is done by ordinary additions; of the small ones, apart, that does not matter.
-  template <typename FromOf, typename FilterOf>
-  __device__ __forceinline__ void multiply_scaled(int32_t steps, float back, FromOf&& from_of, FilterOf&& filter_of) {
+  template <typename StepOf>
+  __device__ __forceinline__ void multiply_scaled(int32_t steps, float back, StepOf step_of) {
+    using Step = QuadsStep<QuadsOperands::kScaledParts, kProducts>;
     float small[kBlocks][kProducts][4] = {};
-#pragma unroll 1
-    for (int32_t k = 0; k < steps; ++k) {
-      uint32_t quads[kProducts][4];
-      load_quads(k, from_of, quads);
-      const QuadsFilter parts[2] = {filter_of(k, 0), filter_of(k, 1)};
+    for_steps<Step>(steps, step_of, [&](const Step& step) {
+      const auto& quads = step.quads;
 #pragma unroll
       for (int m = 0; m < kBlocks; ++m) {
-        const uint4 &f = parts[0].blocks[m], &g = parts[1].blocks[m];
+        const uint4 &f = step.filters[0].blocks[m], &g = step.filters[1].blocks[m];
         const uint32_t first[] = {f.x, f.y, f.z, f.w}, second[] = {g.x, g.y, g.z, g.w};
         float large[kProducts][4] = {};
 #pragma unroll
@@ -433,7 +465,7 @@ struct QuadsUnit {
         for (int t = 0; t < kProducts; ++t) ptx::mma(__half{}, small[m][t], second, quads[t][0], quads[t][1]);
         add_times(large, back, sum[m]);
       }
-    }
+    });
     // One factor after the other: both together may be no float32 number.
 #pragma unroll
     for (int m = 0; m < kBlocks; ++m) {
@@ -447,36 +479,50 @@ struct QuadsUnit {
   }
 
   // float32, split on the way. kFinite: see add_stem_products().
-  template <bool kFinite, typename FromOf, typename FilterOf>
-  __device__ __forceinline__ void multiply_floats(int32_t steps, FromOf&& from_of, FilterOf&& filter_of) {
+  template <bool kFinite, typename StepOf>
+  __device__ __forceinline__ void multiply_floats(int32_t steps, StepOf step_of) {
 #pragma unroll 1
     for (int32_t k = 0; k < steps; ++k) {
+      const QuadsStep<QuadsOperands::kFloats, kProducts> step = step_of(k);
       StemFragment<kMaxSplitParts, 2, Operand::kBf16> rows[kBlocks];
-      {
-        const QuadsFilter channels[2] = {filter_of(k, 0), filter_of(k, 1)};
 #pragma unroll
-        for (int m = 0; m < kBlocks; ++m) {
-          StemValues<2> values;
+      for (int m = 0; m < kBlocks; ++m) {
+        StemValues<2> values;
 #pragma unroll
-          for (int h = 0; h < 2; ++h) {
-            const uint4& f = channels[h].blocks[m];
-            values.at(2 * h, 0) = __uint_as_float(f.x), values.at(2 * h, 1) = __uint_as_float(f.y);
-            values.at(2 * h + 1, 0) = __uint_as_float(f.z), values.at(2 * h + 1, 1) = __uint_as_float(f.w);
-          }
-          rows[m].split(values, 1);
+        for (int h = 0; h < 2; ++h) {
+          const uint4& f = step.filters[h].blocks[m];
+          values.at(2 * h, 0) = __uint_as_float(f.x), values.at(2 * h, 1) = __uint_as_float(f.y);
+          values.at(2 * h + 1, 0) = __uint_as_float(f.z), values.at(2 * h + 1, 1) = __uint_as_float(f.w);
         }
+        rows[m].split(values, 1);
       }
-      uint32_t from[kProducts];
-      from_of(k, from);
 #pragma unroll
       for (int t = 0; t < kProducts; ++t) {
-        const uint4 v = ptx::load_shared16(from[t]);
+        const auto& quad = step.quads[t];
         const StemValues<1> values{
-            {__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w)}};
+            {__uint_as_float(quad[0]), __uint_as_float(quad[1]), __uint_as_float(quad[2]), __uint_as_float(quad[3])}};
         StemFragment<kMaxSplitParts, 1, Operand::kBf16> column[1];
         column[0].split(values, 1);
         multiply_stem<kFinite>(rows, column, [&](int m, int) -> float (&)[4] { return sum[m][t]; });
       }
+    }
+  }
+
+  // f(step), for all. Where there are registers for two, the next one is on its way meanwhile; what comes behind the
+  // last is not used.
+  template <typename Step, typename StepOf, typename F>
+  static __device__ __forceinline__ void for_steps(int32_t steps, StepOf& step_of, F&& f) {
+    if constexpr (sizeof(Step) <= 24 * 4) {
+      Step step = step_of(0);
+#pragma unroll 2
+      for (int32_t k = 0; k < steps; ++k) {
+        const Step next = step_of(k + 1);
+        f(step);
+        step = next;
+      }
+    } else {
+#pragma unroll 1
+      for (int32_t k = 0; k < steps; ++k) f(step_of(k));
     }
   }
 
@@ -490,21 +536,21 @@ struct QuadsUnit {
   }
 
   // From the bias of the set's filters on.
-  template <QuadsOperands kOperands, int kSteps, typename FromOf, typename FilterOf>
-  __device__ __forceinline__ void compute(uint32_t bias, int32_t lane, int32_t steps, float back, FromOf&& from_of,
-                                          FilterOf&& filter_of) {
+  template <QuadsOperands kOperands, int kSteps, typename StepOf>
+  __device__ __forceinline__ void compute(uint32_t bias, int32_t lane, int32_t steps, float back,
+                                          const StepOf& step_of) {
     start(bias, lane);
     if constexpr (kOperands == QuadsOperands::kScaledParts) {
-      multiply_scaled(steps, back, from_of, filter_of);
+      multiply_scaled(steps, back, step_of);
     } else if constexpr (kOperands == QuadsOperands::kFloats) {
-      multiply_floats<false>(steps, from_of, filter_of);
+      multiply_floats<false>(steps, step_of);
       // Overflow is seldom, so that each step need not look for it.
       if (!is_finite()) {
         start(bias, lane);
-        multiply_floats<true>(steps, from_of, filter_of);
+        multiply_floats<true>(steps, step_of);
       }
     } else {
-      multiply<kOperands, kSteps>(steps, from_of, filter_of);
+      multiply<kOperands, kSteps>(steps, step_of);
     }
   }
 
@@ -528,14 +574,14 @@ struct QuadsUnit {
                                         int32_t first_filter, int32_t lane) {
     // A lane's neighbours: of its filters, or of its pixels.
     constexpr int kFilters = kChannelsInner ? kQuadsFilters : 1, kPixels = kChannelsInner ? 1 : kRun;
-    const auto filter_step = static_cast<int32_t>(params.target.c), pixel_step = static_cast<int32_t>(params.target.w);
+    const int32_t filter_step = params.target.c, pixel_step = params.target.w;
 #pragma unroll
     for (int column = 0; column < kColumns; column += kPixels) {
 #pragma unroll
       for (int row = 0; row < kRows; row += kFilters) {
         const auto pixel =
             static_cast<uint32_t>(quads_pixel(kChannelsInner, kRun, column / 2, lane % 4 * 2 + column % 2));
-        const QuadsRun run = load_run(runs + pixel / kRun * 16);
+        const QuadsRun run = load_run(runs + pixel / kRun * kQuadsRunBytes);
         const auto of_run = static_cast<int32_t>(pixel % kRun);
         const int32_t filter = first_filter + quads_filter(kChannelsInner, lane, row);
         const int32_t pixels = run.left(tile) - of_run, filters = params.filters - filter;
@@ -554,68 +600,58 @@ struct QuadsUnit {
 };
 
 // A block's place in the work, and in shared memory.
-template <typename T, bool kChannelsInner>
+template <typename T, bool kChannelsInner, int kProducts>
 struct QuadsBlock {
   const QuadsParams& params;
   uint32_t smem;
   int32_t first_set;
 
-  __device__ __forceinline__ QuadsFilter filter_of(int32_t set, int32_t pairs, int32_t pair) const {
-    const uint32_t address = smem + params.filter_at + threadIdx.x % 32 * 16;
-    return QuadsFilter(address + (set * params.steps * pairs + pair) * QuadsFilter::kBytes);
+  // Where a lane's share of a set's filter is, and its taps.
+  template <QuadsOperands kOperands>
+  __device__ __forceinline__ uint32_t filter_of(int32_t set) const {
+    return smem + params.filter_at + threadIdx.x % 32 * 16 +
+           set * params.steps * kQuadPairs<kOperands> * QuadsFilter::kBytes;
   }
-  __device__ __forceinline__ int32_t tap_of(int32_t step) const {
-    const uint32_t at = step * kQuadsStepTaps + threadIdx.x % 4;
-    return static_cast<int32_t>(ptx::load_shared4(smem + params.table_at + at * 4));
+  __device__ __forceinline__ uint32_t table() const { return smem + params.table_at + threadIdx.x % 4 * 4; }
+  // The step that has no tap of the lane's, if any.
+  __device__ __forceinline__ int32_t lacking() const {
+    const int32_t last = params.steps - 1;
+    return last * kQuadsStepTaps + static_cast<int32_t>(threadIdx.x % 4) < params.taps ? -1 : last;
   }
 
   // A warp's units of a tile that has been staged. `kept`: filters and taps in registers, if kSteps > 0.
   template <QuadsOperands kOperands, int kSteps, typename Kept>
   __device__ __forceinline__ void multiply(const QuadsTile& tile, uint32_t stage, T* y, const Kept& kept,
                                            float back = 1) const {
-    using Unit = QuadsUnit<T, kChannelsInner>;
-    constexpr int kPairs = kQuadPairs<kOperands>;
+    using Unit = QuadsUnit<T, kChannelsInner, kProducts>;
+    constexpr int32_t kPixels = 8 * kProducts;
     const auto warps = static_cast<int32_t>(blockDim.x / 32), lane = static_cast<int32_t>(threadIdx.x % 32);
-    const uint32_t zeros = smem + params.zeros_at, first_place = stage + tile.lead * params.quad_bytes;
-    const int32_t units = (tile.rows * params.tile_q + kQuadsUnit - 1) / kQuadsUnit * params.sets();
+    const uint32_t first_place = stage + tile.lead * params.quad_bytes;
+    const int32_t units = (tile.rows * params.tile_q + kPixels - 1) / kPixels * params.sets;
 #pragma unroll 1
     for (auto i = static_cast<int32_t>(threadIdx.x / 32); i < units; i += warps) {
       int32_t number, set;
       params.by_sets.divmod(i, number, set);
       if constexpr (kSteps > 0) set = kept.set;  // and the compiler knows
-      const uint32_t runs = smem + params.runs_at + number * (kQuadsUnit / Unit::kRun) * 16;
-      uint32_t places[Unit::kProducts];
+      const uint32_t runs = smem + params.runs_at + number * (kPixels / Unit::kRun) * kQuadsRunBytes;
+      QuadsPlaces<kProducts> places;
+      places.zeros = smem + params.zeros_at();
 #pragma unroll
-      for (int t = 0; t < Unit::kProducts; ++t) {
+      for (int t = 0; t < kProducts; ++t) {
         const auto pixel = static_cast<uint32_t>(quads_pixel(kChannelsInner, Unit::kRun, t, lane / 4));
-        places[t] =
-            first_place + load_run_place(runs + pixel / Unit::kRun * 16) + pixel % Unit::kRun * params.place_step();
+        places.pixels[t] = first_place + load_run_place(runs + pixel / Unit::kRun * kQuadsRunBytes) +
+                           pixel % Unit::kRun * params.place_step();
       }
-      const int32_t steps = kSteps > 0 ? kSteps : params.steps;
-      [[maybe_unused]] int32_t next_tap = kSteps > 0 ? 0 : tap_of(0);  // before it is needed
-      auto from_of = [&](int32_t k, uint32_t (&from)[Unit::kProducts]) {
-        int32_t tap;
-        if constexpr (kSteps > 0) {
-          tap = kept.taps[k];
-        } else {
-          tap = next_tap, next_tap = tap_of(k + 1 < steps ? k + 1 : 0);
-        }
-        // Beyond the last tap, zeros: whatever is in memory must not meet those of the filter.
-        const bool exists = k + 1 < steps || tap >= 0;
-#pragma unroll
-        for (int t = 0; t < Unit::kProducts; ++t) from[t] = exists ? places[t] + tap : zeros;
-      };
-      auto filter_of_step = [&](int32_t k, int pair) {
-        if constexpr (kSteps > 0) {
-          return kept.filters[k * kPairs + pair];
-        } else {
-          return filter_of(set, kPairs, k * kPairs + pair);
-        }
-      };
       Unit unit;
-      unit.template compute<kOperands, kSteps>(smem + params.bias_at + set * kQuadsUnit * 4, lane, steps, back, from_of,
-                                               filter_of_step);
-      const int32_t first_filter = (first_set + set) * kQuadsUnit;
+      const uint32_t bias = smem + params.bias_at + set * kQuadsSet * 4;
+      if constexpr (kSteps > 0) {
+        unit.template compute<kOperands, kSteps>(bias, lane, kSteps, back,
+                                                 [&](int32_t k) { return kept.step(places, k); });
+      } else {
+        const QuadsSteps<kOperands, kProducts> steps{places, filter_of<kOperands>(set), table(), lacking()};
+        unit.template compute<kOperands, 0>(bias, lane, params.steps, back, steps);
+      }
+      const int32_t first_filter = (first_set + set) * kQuadsSet;
       params.whole_runs ? unit.template store<true>(params, tile, y, runs, first_filter, lane)
                         : unit.template store<false>(params, tile, y, runs, first_filter, lane);
     }
@@ -654,11 +690,11 @@ struct QuadsBlock {
   __device__ __forceinline__ void store(const QuadsTile& tile, T* y, const QuadsSquare<kChannelsInner>& square,
                                         int32_t p, int32_t q, int32_t lane) const {
     constexpr int kFilters = kChannelsInner ? kQuadsFilters : 1;  // side by side
-    const auto filter_step = static_cast<int32_t>(params.target.c);
+    const int32_t filter_step = params.target.c;
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
       const bool exists = p + row < tile.rows && q < tile.columns;
-      const auto pixel = static_cast<int32_t>((p + row) * params.target.h + q * params.target.w);
+      const int32_t pixel = (p + row) * params.target.h + q * params.target.w;
 #pragma unroll
       for (int k = 0; k < kQuadsSquareFilters / 4; k += kFilters) {
         const int32_t filter = square.filter_of(lane, k);
@@ -668,7 +704,7 @@ struct QuadsBlock {
           values[f] =
               square.at(row, k + f) + __uint_as_float(ptx::load_shared4(smem + params.bias_at + (filter + f) * 4));
         }
-        const int32_t of_all = first_set * kQuadsUnit + filter;
+        const int32_t of_all = first_set * kQuadsSet + filter;
         T* to = y + (pixel + of_all * filter_step);
         store_neighbours<kWhole>(to, filter_step, values, exists ? params.filters - of_all : 0);
       }
@@ -757,19 +793,36 @@ class QuadsScaling {
 };
 
 // What warps keep in registers, each of its set.
-template <int kSteps, int kPairs>
+template <QuadsOperands kOperands, int kSteps>
 struct KeptQuads {
+  static constexpr int kPairs = kQuadPairs<kOperands>;
   int32_t set;
-  QuadsFilter filters[kSteps > 0 ? kSteps * kPairs : 1];
+  QuadsFilter filters[kSteps > 0 ? kSteps : 1][kPairs];
   int32_t taps[kSteps > 0 ? kSteps : 1];
+  bool has_last;  // whether the last step has a tap of the lane's
 
   template <typename Block>
   __device__ __forceinline__ void load(const Block& block) {
-    set = static_cast<int32_t>(threadIdx.x / 32) % block.params.sets();
+    set = static_cast<int32_t>(threadIdx.x / 32) % block.params.sets;
+    has_last = block.lacking() < 0;
 #pragma unroll
-    for (int i = 0; i < kSteps; ++i) taps[i] = block.tap_of(i);
+    for (int k = 0; k < kSteps; ++k) {
+      taps[k] = static_cast<int32_t>(ptx::load_shared4(block.table() + k * kQuadsStepTaps * 4));
 #pragma unroll
-    for (int i = 0; i < kSteps * kPairs; ++i) filters[i] = block.filter_of(set, kPairs, i);
+      for (int i = 0; i < kPairs; ++i) {
+        const uint32_t from = block.template filter_of<kOperands>(set);
+        filters[k][i] = QuadsFilter(from + (k * kPairs + i) * QuadsFilter::kBytes);
+      }
+    }
+  }
+  template <int kProducts>
+  __device__ __forceinline__ QuadsStep<kOperands, kProducts> step(const QuadsPlaces<kProducts>& places,
+                                                                  int32_t k) const {
+    QuadsStep<kOperands, kProducts> step;
+    places.load(taps[k], k + 1 < kSteps || has_last, step.quads);
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) step.filters[i] = filters[k][i];
+    return step;
   }
 };
 
@@ -783,22 +836,21 @@ inline constexpr bool kHasSquares = false;
 // units are squares.
 template <typename T, bool kChannelsInner, int kSteps, QuadsOperands kOperands, bool kSquares>
 __global__ void __launch_bounds__(quads_threads(QuadsConfig{kChannelsInner, kSteps, kOperands, kSquares}))
-    quads_fprop(const __grid_constant__ QuadsParams params, const QuadsBuffers<T> buffers) {
+    quads_fprop(const QuadsBuffers<T> buffers, const __grid_constant__ QuadsParams params) {
   static_assert(!kSquares || kOperands == QuadsOperands::kScaledParts);
+  static_assert(quads_threads({kChannelsInner, kSteps, kOperands, kSquares}) <= 32 * kStemRangeWarps);
 #if __CUDA_ARCH__ >= 800
   if constexpr (!kSquares || kHasSquares) {
     constexpr bool kScaled = kOperands == QuadsOperands::kScaledParts;
-    constexpr int kPairs = kQuadPairs<kOperands>;
     ptx::follow_previous_kernel();
     extern __shared__ uint4 quads_smem[];
     const uint32_t smem = ptx::smem_address(quads_smem);
     int32_t walker, first_set;
     params.by_set_blocks.divmod(static_cast<int32_t>(blockIdx.x), walker, first_set);
-    first_set *= params.sets();
-    const QuadsBlock<T, kChannelsInner> block{params, smem, first_set};
+    first_set *= params.sets;
+    const QuadsBlock<T, kChannelsInner, quads_pixels(kOperands) / 8> block{params, smem, first_set};
     const QuadsPacking<T, kChannelsInner> packing{params, buffers.w, first_set, smem};
-    [[maybe_unused]] const QuadsCellPacking<kChannelsInner> cells{params, params.filters - first_set * kQuadsUnit,
-                                                                  smem};
+    [[maybe_unused]] const QuadsCellPacking<kChannelsInner> cells{params, params.filters - first_set * kQuadsSet, smem};
     uint32_t stage = smem, other = smem + params.stage_bytes;
 
     // One half of the warps brings the filter, the other prepares the rest: of small problems the start counts.
@@ -807,23 +859,17 @@ __global__ void __launch_bounds__(quads_threads(QuadsConfig{kChannelsInner, kSte
     StagedQuads<T> staged;
     staged.load(params, buffers.x, QuadsTile(params, walker));  // each block has a tile
     if (thread >= half) prepare_quads<T>(params, buffers.bias, first_set, smem, thread - half, half);
-    packing.await();
     [[maybe_unused]] QuadsScaling scaling(smem + params.filter_range_at);
-    auto pack = [&](const auto& as) {
-      if constexpr (kScaled) {
-        scaling.start(params, packing, as, staged, {smem + params.first_range_at});
+    if constexpr (kScaled) {
+      packing.await();
+      const StemRange first{smem + params.first_range_at};
+      if constexpr (kSquares) {
+        scaling.start(params, packing, cells, staged, first);
       } else {
-        as.template pack<kOperands>();
+        scaling.start(params, packing, packing, staged, first);
       }
-      __syncthreads();
-    };
-    if constexpr (kSquares) {
-      pack(cells);
-    } else {
-      pack(packing);
     }
-    KeptQuads<kSteps, kPairs> kept;
-    if constexpr (kSteps > 0) kept.load(block);
+    KeptQuads<kOperands, kSteps> kept;
 #pragma unroll 1
     for (int32_t index = walker; index < params.tiles; index += params.walkers) {
       const QuadsTile tile(params, index);
@@ -832,7 +878,14 @@ __global__ void __launch_bounds__(quads_threads(QuadsConfig{kChannelsInner, kSte
         back = scaling.store<kSquares>(params, packing, staged, stage);
       } else {
         staged.template store<kOperands>(params, stage);
-        __syncthreads();
+        if (index == walker) {  // the filter arrives with the pixels, or later
+          packing.await();
+          packing.template pack<kOperands>();
+          __syncthreads();
+          if constexpr (kSteps > 0) kept.load(block);
+        } else {
+          __syncthreads();
+        }
       }
       // The next tile's pixels are on their way meanwhile.
       const int32_t next = index + params.walkers;

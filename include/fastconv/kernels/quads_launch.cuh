@@ -15,8 +15,8 @@ void launch_quads(const Plan& plan, const ConvProblem& problem, const ConvBuffer
   const QuadsBuffers<T> tensors{static_cast<const T*>(buffers.x), static_cast<const T*>(buffers.w),
                                 static_cast<const T*>(buffers.bias), static_cast<T*>(buffers.y)};
   launch(plan.kernel->name, quads_fprop<T, kChannelsInner, kSteps, kOperands, kSquares>,
-         LaunchShape{plan.grid, plan.block_threads, plan.smem_bytes}, stream,
-         quads_params(plan.kernel->quads, problem, plan.quads), tensors);
+         LaunchShape{plan.grid, plan.block_threads, plan.smem_bytes}, stream, tensors,
+         quads_params(plan.kernel->quads, problem, plan.quads));
 }
 
 template <typename T, bool kChannelsInner, int kSteps, QuadsOperands kOperands, bool kSquares, unsigned kDtypes>

@@ -1,6 +1,7 @@
 // Values in registers.
 #pragma once
 
+#include <cstdint>
 #include <type_traits>
 
 namespace fastconv {
@@ -24,6 +25,14 @@ __device__ __forceinline__ T* kept_global(T* pointer) {
   pointer = kept(pointer);
   __builtin_assume(__isGlobal(pointer));
   return pointer;
+}
+
+// A kernel's parameters, where not every block reads them: the compiler would load those of a branch before it, and a
+// warp waits for each line of 64 bytes that it is the first to read.
+template <typename Params>
+__device__ __forceinline__ const Params& seldom(const Params& params) {
+  const uint32_t zero = threadIdx.x >> 10;  // of which the compiler does not know that it is
+  return *reinterpret_cast<const Params*>(reinterpret_cast<const char*>(&params) + zero);
 }
 
 }  // namespace fastconv

@@ -35,11 +35,11 @@ struct QuadsCellPacking {
       for (int t = 0; t < kQuadsCellTaps; ++t) {
         const int32_t tap = r * taps_w + s + t;
         const bool exists = s + t < taps_w && tap < params.taps && filter < filters;
-        const uint32_t from = smem + (filter * params.raw.elements + tap * params.raw.tap) * 4;
+        const uint32_t from = smem + params.stage_bytes + (filter * params.filter_elements + tap * params.raw_tap) * 4;
         uint32_t values[kQuadChannels];
 #pragma unroll
         for (int c = 0; c < kQuadChannels; ++c) {
-          values[c] = exists && c < params.channels ? ptx::load_shared4(from + c * params.raw.channel * 4) : 0;
+          values[c] = exists && c < params.channels ? ptx::load_shared4(from + c * params.raw_channel * 4) : 0;
         }
         put_together<kOperands>(values, scale, quads[t]);
       }

@@ -8,7 +8,7 @@ namespace fastconv {
 
 inline constexpr int32_t kQuadChannels = 4;
 inline constexpr int32_t kQuadsStepTaps = 4;   // of a product
-inline constexpr int32_t kQuadsUnit = 32;      // pixels, and filters
+inline constexpr int32_t kQuadsSet = 32;       // filters
 inline constexpr int32_t kQuadsFilters = 4;    // that a lane has of a unit
 inline constexpr int32_t kQuadsWordBytes = 8;  // of the image, that are read at once where rows consist of such words
 
@@ -23,10 +23,14 @@ enum class QuadsOperands : int8_t { kHalf, kTf32, kParts, kScaledParts, kFloats 
 // Scaled parts by warpgroups (wgmma), which find both operands in shared memory: pixels of a square times filters. They
 // read 16 bytes of the reduction at once, a cell, and those of pixels side by side 16 bytes apart: of a stride of two.
 inline constexpr int32_t kQuadsSquare = 8, kQuadsSquareFilters = 64;
-inline constexpr int32_t kQuadsSquareSets = kQuadsSquareFilters / kQuadsUnit;
+inline constexpr int32_t kQuadsSquareSets = kQuadsSquareFilters / kQuadsSet;
 inline constexpr int32_t kQuadsCellBytes = 16, kQuadsCellTaps = 2;                 // of a row of taps, a part of each
 inline constexpr int32_t kQuadsCellBlock = kQuadsSquareFilters * kQuadsCellBytes;  // of all filters
 inline constexpr int32_t kQuadsMostSteps = 64;                                     // of two cells
+
+// Pixels of a unit, times a set: half as many of scaled parts, which have two sums of each and of which the large
+// products of a step are summed up apart. More warps then wait for each other's products, and each for fewer.
+constexpr int32_t quads_pixels(QuadsOperands operands) { return operands == QuadsOperands::kScaledParts ? 16 : 32; }
 
 constexpr int32_t quad_bytes(QuadsOperands operands) {
   return kQuadChannels * (operands == QuadsOperands::kHalf ? 2 : 4);
@@ -44,7 +48,7 @@ struct QuadsConfig {
 // For which a multiprocessor has registers: a filter of parts takes twice as many. They are one block, or two.
 constexpr int32_t quads_threads(const QuadsConfig& config) {
   if (config.operands == QuadsOperands::kHalf) return 512;
-  return config.steps > 0 || config.operands == QuadsOperands::kScaledParts ? 384 : 512;
+  return config.steps > 0 || config.squares ? 384 : 512;
 }
 
 struct QuadsTiling {

@@ -10,8 +10,11 @@ namespace fastconv {
 
 inline constexpr int kStemThreads = 384;
 inline constexpr int kStemWarps = kStemThreads / 32;
-inline constexpr int kStemStep = 16;                     // of the depth, which a product has
-inline constexpr int kStemRangeBytes = 12 * kStemWarps;  // see stem_range.cuh
+inline constexpr int kStemStep = 16;  // of the depth, which a product has
+// See stem_range.cuh: warps of a block that looks for ranges, at most.
+inline constexpr int kStemRangeWarps = 16;
+inline constexpr int kStemRangeBytes = 12 * kStemRangeWarps;
+static_assert(kStemWarps <= kStemRangeWarps);
 
 struct StemConfig {
   int32_t parts;    // of a float32 value, 16 bits each: see split.h

@@ -15,4 +15,9 @@ T* kept_global(T* pointer) {
   return pointer;
 }
 
+template <typename Params>
+const Params& seldom(const Params& params) {
+  return params;
+}
+
 }  // namespace fastconv
