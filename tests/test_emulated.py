@@ -369,10 +369,15 @@ def test_emulated_quads(
     assert (error[finite] <= bound[finite]).all()
 
 
+@pytest.mark.parametrize("taps", [3, 7])
 @pytest.mark.parametrize("kernel", [it for it in QUADS if "2_halves" in str(it.id)])
-def test_quads_that_one_scale_does_not_fit_have_other_parts(kernel: native.Kernel) -> None:
-    """From the first tile of a block that does not fit on; those before it have fp16 parts."""
-    problem = for_squares(kernel.name, Problem(6, 3, 24, 32, 40, 3, 3, padding=(1, 1), bias=True))
+def test_quads_that_one_scale_does_not_fit_have_other_parts(kernel: native.Kernel, taps: int) -> None:
+    """From the first tile of a block that does not fit on; those before it have fp16 parts.
+
+    Of 7x7 the filter as it was is larger than a tile.
+    """
+    pad = taps // 2
+    problem = for_squares(kernel.name, Problem(6, 3, 24, 32, 40, taps, taps, padding=(pad, pad), bias=True))
     view = "channels_last" if kernel.name.endswith("nhwc") else "contiguous"
     scaled, mixed = (operands(problem, torch.float32, "cpu", 0, (view,) * 3) for _ in range(2))
     mixed.input[2:4, :, ::2] *= 2.0**-40

@@ -938,6 +938,12 @@ def test_filters_of_images_of_few_channels_may_fill_shared_memory() -> None:
     assert re.fullmatch("quads_fprop_2_halves_n(chw|hwc)", kernel), kernel
 
 
+def test_squares_have_room_for_large_filters_as_they_were() -> None:
+    problem = Problem(64, 3, 224, 224, 96, 11, 11, stride=(2, 2), padding=(5, 5))
+    kernel = native.make_plan(native_problem(problem, "fprop", dtype="float32", precision="ieee"), GPUS[90]).kernel
+    assert re.fullmatch("quads_fprop_2_halves_squares_n(chw|hwc)", kernel), kernel
+
+
 def test_squares_need_no_whole_runs_of_pixels() -> None:
     problem = Problem(32, 3, 224, 225, 64, 7, 7, stride=(2, 2), padding=(3, 3))
     asked = native_problem(problem, "fprop", dtype="float32", precision="ieee")

@@ -80,14 +80,14 @@ QuadsAxis axis_of(const Axis& axis) {
   return {axis.source_step, axis.tap_source_step, axis.padding, axis.source_extent, axis.rows};
 }
 
-// What has an extent of 1 may have any stride.
+// Where the extent is 1, see is_step(), 0.
 QuadsStrides strides_of(const Side& side) {
   auto step = [](int64_t stride, int64_t extent) { return static_cast<int32_t>(extent == 1 ? 0 : stride); };
   return {side.stride.n, step(side.stride.h, side.h), step(side.stride.w, side.w), step(side.stride.c, side.c)};
 }
 
-int32_t range_bytes(const QuadsConfig& config) {
-  return config.operands == QuadsOperands::kScaledParts ? kStemRangeBytes : 0;
+int32_t ranges_of(const QuadsConfig& config) {
+  return config.operands == QuadsOperands::kScaledParts ? range_bytes(quads_threads(config) / 32) : 0;
 }
 
 int64_t sets_of(const ConvProblem& problem) { return ceil_div(problem.k, int64_t{kQuadsSet}); }
@@ -129,7 +129,9 @@ int32_t row_gap(const QuadsConfig& config, const ConvProblem& problem, int32_t r
 }
 
 int32_t smem_of(const QuadsConfig& config, const QuadsParams& params) {
-  return params.first_range_at + range_bytes(config);
+  // What is loaded a step ahead ends a step behind the filter, whatever is there.
+  const int32_t read = params.filter_at + (params.sets * params.steps + 1) * params.step_bytes();
+  return std::max(params.first_range_at + ranges_of(config), config.steps > 0 || config.squares ? 0 : read);
 }
 
 // Columns and rows of a square, otherwise 1.
@@ -305,25 +307,30 @@ QuadsParams quads_params(const QuadsConfig& config, const ConvProblem& problem, 
   params.by_tiles_w = FastDivmod(tiles_w), params.by_tiles_h = FastDivmod(tiles_h);
   params.by_tile_q = FastDivmod(tiling.tile_q), params.by_units_w = FastDivmod(units_w);
   params.by_taps_w = FastDivmod(problem.s), params.by_steps = FastDivmod(params.steps);
-  params.sets = tiling.sets, params.by_sets = FastDivmod(tiling.sets);
+  params.sets = static_cast<int16_t>(tiling.sets), params.by_sets = FastDivmod(tiling.sets);
   params.by_set_blocks = FastDivmod(ceil_div(sets_of(problem), tiling.sets));
   params.row_gap = config.squares ? 0 : row_gap(config, problem, params.halo_w * params.quad_bytes);
   params.range_at = round_up(params.place(params.units / units_w, 0), 16);  // single pixels may be 8 bytes
   if (config.squares) set_cells(params, problem);
+  const bool scaled = config.operands == QuadsOperands::kScaledParts;
+  params.stage_bytes = params.range_at + ranges_of(config);
   // Where what a line of memory brings lies in two of shared memory, a small problem takes a tenth longer.
-  params.stage_bytes = static_cast<int32_t>(round_up(params.range_at + range_bytes(config), kBankBytes));
+  if (params.bringing == QuadsBringing::kLines) {
+    params.stage_bytes = static_cast<int32_t>(round_up(params.stage_bytes, kBankBytes));
+  }
   const int64_t raw_bytes =
       tiling.brings ? int64_t{params.filter_elements} * tiling.sets * kQuadsSet * element_size(problem.dtype) : 0;
-  params.filter_at =
-      params.stage_bytes + std::max(params.stage_bytes, static_cast<int32_t>(round_up(raw_bytes, kCopiedBytes)));
-  // Of squares, cells, which may have to become floats of other units yet.
-  // And what is read behind the last step, but not used.
-  const int32_t filter = (tiling.sets * params.steps + 1) * params.step_bytes();
+  const auto raw = static_cast<int32_t>(round_up(raw_bytes, kCopiedBytes));
+  // A barrier is cheaper than room for both.
+  params.is_raw_first = scaled && raw > params.stage_bytes;
+  params.filter_at = std::max(2 * params.stage_bytes, params.raw_at() + raw);
+  const int32_t filter = tiling.sets * params.steps * params.step_bytes();
+  // Cells may have to become floats of other units yet.
   params.runs_at = params.filter_at + std::max(filter, 2 * params.cells.filter_part_bytes());
   params.bias_at = params.zeros_at() + 16;
   params.table_at = params.bias_at + tiling.sets * kQuadsSet * 4;
   params.filter_range_at = params.table_at + quads_table(params) * 4;
-  params.first_range_at = params.filter_range_at + range_bytes(config);
+  params.first_range_at = params.filter_range_at + ranges_of(config);
   return params;
 }
 

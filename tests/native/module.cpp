@@ -1040,8 +1040,7 @@ Products quads_products(const ConvProblem& problem, const KernelEntry& kernel, c
       const QuadsRun run(params, pixel / params.run);
       if (pixel / params.run >= params.runs) throw py::index_error("a run that is not known");
       const int32_t place = tile.lead + (run.place + of_run * params.place_step()) / params.quad_bytes;
-      for (int32_t i = 0; i < params.steps * kQuadsStepTaps; ++i) {
-        if (i >= params.taps) continue;
+      for (int32_t i = 0; i < params.taps; ++i) {
         const int32_t tap = quads_tap(params, i);
         for (int32_t c = 0; c < params.channels; ++c) {
           const int64_t from = quads.at(static_cast<size_t>(place + tap / params.quad_bytes))[static_cast<size_t>(c)];

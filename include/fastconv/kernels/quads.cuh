@@ -264,12 +264,12 @@ struct QuadsPacking {
     }
   }
 
-  __device__ __forceinline__ uint32_t raw() const { return smem + params.stage_bytes; }
+  __device__ __forceinline__ uint32_t raw() const { return smem + params.raw_at(); }
   __device__ __forceinline__ const QuadsBits<T>* first() const {
-    const auto* all = reinterpret_cast<const QuadsBits<T>*>(w);
+    const auto* filters = reinterpret_cast<const QuadsBits<T>*>(w);
     const int32_t filter = first_set * kQuadsSet;
-    return params.bringing == QuadsBringing::kLines ? all + filter * params.filter_elements
-                                                    : all + filter * seldom(params).filter.n;
+    return params.bringing == QuadsBringing::kLines ? filters + filter * params.filter_elements
+                                                    : filters + filter * seldom(params).filter.n;
   }
   __device__ __forceinline__ int32_t all() const {  // elements
     return min(params.sets * kQuadsSet, params.filters - first_set * kQuadsSet) * params.filter_elements;
@@ -694,7 +694,7 @@ struct QuadsBlock {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
       const bool exists = p + row < tile.rows && q < tile.columns;
-      const int32_t pixel = (p + row) * params.target.h + q * params.target.w;
+      const auto pixel = static_cast<int32_t>(int64_t{p + row} * params.target.h + int64_t{q} * params.target.w);
 #pragma unroll
       for (int k = 0; k < kQuadsSquareFilters / 4; k += kFilters) {
         const int32_t filter = square.filter_of(lane, k);
@@ -805,12 +805,12 @@ struct KeptQuads {
   __device__ __forceinline__ void load(const Block& block) {
     set = static_cast<int32_t>(threadIdx.x / 32) % block.params.sets;
     has_last = block.lacking() < 0;
+    const uint32_t from = block.template filter_of<kOperands>(set);
 #pragma unroll
     for (int k = 0; k < kSteps; ++k) {
       taps[k] = static_cast<int32_t>(ptx::load_shared4(block.table() + k * kQuadsStepTaps * 4));
 #pragma unroll
       for (int i = 0; i < kPairs; ++i) {
-        const uint32_t from = block.template filter_of<kOperands>(set);
         filters[k][i] = QuadsFilter(from + (k * kPairs + i) * QuadsFilter::kBytes);
       }
     }
@@ -838,7 +838,6 @@ template <typename T, bool kChannelsInner, int kSteps, QuadsOperands kOperands, 
 __global__ void __launch_bounds__(quads_threads(QuadsConfig{kChannelsInner, kSteps, kOperands, kSquares}))
     quads_fprop(const QuadsBuffers<T> buffers, const __grid_constant__ QuadsParams params) {
   static_assert(!kSquares || kOperands == QuadsOperands::kScaledParts);
-  static_assert(quads_threads({kChannelsInner, kSteps, kOperands, kSquares}) <= 32 * kStemRangeWarps);
 #if __CUDA_ARCH__ >= 800
   if constexpr (!kSquares || kHasSquares) {
     constexpr bool kScaled = kOperands == QuadsOperands::kScaledParts;
@@ -868,6 +867,7 @@ __global__ void __launch_bounds__(quads_threads(QuadsConfig{kChannelsInner, kSte
       } else {
         scaling.start(params, packing, packing, staged, first);
       }
+      if (params.is_raw_first) __syncthreads();
     }
     KeptQuads<kOperands, kSteps> kept;
 #pragma unroll 1

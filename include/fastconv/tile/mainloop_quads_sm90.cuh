@@ -35,7 +35,7 @@ struct QuadsCellPacking {
       for (int t = 0; t < kQuadsCellTaps; ++t) {
         const int32_t tap = r * taps_w + s + t;
         const bool exists = s + t < taps_w && tap < params.taps && filter < filters;
-        const uint32_t from = smem + params.stage_bytes + (filter * params.filter_elements + tap * params.raw_tap) * 4;
+        const uint32_t from = smem + params.raw_at() + (filter * params.filter_elements + tap * params.raw_tap) * 4;
         uint32_t values[kQuadChannels];
 #pragma unroll
         for (int c = 0; c < kQuadChannels; ++c) {

@@ -53,8 +53,8 @@ struct QuadsCells {
 
 inline constexpr int32_t kQuadsRunBytes = 16;  // see QuadsRun
 
-// In the order in which a block reads them, since it waits for each line of 64 bytes that it is the first to read. The
-// first line also has what is before the parameters, and the buffers.
+// In the order in which a block reads them, since it waits for each line of 64 bytes that it is the first to read. On
+// Hopper, 48 bytes before those of quads_fprop are in its first line, buffers among them.
 struct QuadsParams {
   FastDivmod by_set_blocks;
   int8_t unit_pixels;  // that a thread brings at once, neighbours in a row that begin at a multiple of their number
@@ -62,7 +62,8 @@ struct QuadsParams {
   QuadsWords words;
   QuadsBringing bringing;
 
-  int32_t sets;             // of a block
+  int16_t sets;             // of a block
+  bool is_raw_first;        // the filter as it was, see below
   int32_t filter_elements;  // of each
   int32_t filters;
   FastDivmod by_tiles_w, by_tiles_h, by_units_w;
@@ -75,8 +76,9 @@ struct QuadsParams {
 
   int32_t taps, steps;
   // Shared memory begins with two tiles, of which one is filled while warps are at work with the other; the filter as
-  // it was begins where the second one does. Then: the filter, [set][step][product][block][lane]; runs of pixels; a
-  // quad of zeros; the bias, as float32; offsets of taps, of two steps more than there are.
+  // it was begins where the second one does, or the first, if there is a barrier before that is filled. Then: the
+  // filter, [set][step][product][block][lane]; runs of pixels; a quad of zeros; the bias, as float32; offsets of taps,
+  // of two steps more than there are.
   int32_t table_at, bias_at, runs_at;
   int32_t runs;  // of units of a tile, of which the last may lack some
   int32_t run;   // pixels of each: see QuadsRun
@@ -110,6 +112,7 @@ struct QuadsParams {
   FASTCONV_HOST_DEVICE int32_t cell_place(int32_t row, int32_t column) const {
     return (row * halo_w + column) * (kQuadsCellBytes / kQuadsCellTaps);
   }
+  FASTCONV_HOST_DEVICE int32_t raw_at() const { return is_raw_first ? 0 : stage_bytes; }
   FASTCONV_HOST_DEVICE int32_t zeros_at() const { return runs_at + runs * kQuadsRunBytes; }
   // From a pixel's first tap to that of the next one in its row.
   FASTCONV_HOST_DEVICE int32_t place_step() const { return w.source_step * quad_bytes; }

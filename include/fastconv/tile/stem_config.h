@@ -11,10 +11,10 @@ namespace fastconv {
 inline constexpr int kStemThreads = 384;
 inline constexpr int kStemWarps = kStemThreads / 32;
 inline constexpr int kStemStep = 16;  // of the depth, which a product has
-// See stem_range.cuh: warps of a block that looks for ranges, at most.
-inline constexpr int kStemRangeWarps = 16;
-inline constexpr int kStemRangeBytes = 12 * kStemRangeWarps;
-static_assert(kStemWarps <= kStemRangeWarps);
+
+// Of what a block of so many warps finds of some numbers, see stem_range.cuh.
+constexpr int range_bytes(int warps) { return 12 * warps; }
+inline constexpr int kStemRangeBytes = range_bytes(kStemWarps);
 
 struct StemConfig {
   int32_t parts;    // of a float32 value, 16 bits each: see split.h

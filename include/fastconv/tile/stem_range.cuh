@@ -57,18 +57,19 @@ __device__ __forceinline__ void clear_stages(const StemWalk& params, uint32_t sm
   }
 }
 
-// What a block's warps, no more than kStemRangeWarps, have found of some numbers, in kStemRangeBytes: each the largest
-// magnitude's bits and how many fours are small, once by a guess. A barrier lies between writing and reading.
+// What a block's warps have found of some numbers, in range_bytes(): each the largest magnitude's bits and how many
+// fours are small, once by a guess. A barrier lies between writing and reading.
 struct StemRange {
   enum Found { kMost, kSmallByGuess, kSmall };
   uint32_t smem;
 
   __device__ __forceinline__ void write(Found what, uint32_t warp) const {
-    if (threadIdx.x % 32 == 0) ptx::store_shared4(smem + (what * kStemRangeWarps + threadIdx.x / 32) * 4, warp);
+    if (threadIdx.x % 32 == 0) ptx::store_shared4(smem + (what * (blockDim.x / 32) + threadIdx.x / 32) * 4, warp);
   }
   __device__ __forceinline__ uint32_t read(Found what) const {
     const uint32_t warp = threadIdx.x % 32;
-    return warp < blockDim.x / 32 ? ptx::load_shared4(smem + (what * kStemRangeWarps + warp) * 4) : 0;
+    const uint32_t warps = blockDim.x / 32;
+    return warp < warps ? ptx::load_shared4(smem + (what * warps + warp) * 4) : 0;
   }
   __device__ __forceinline__ void write_most(float lane) const { write(kMost, ptx::reduce_max(__float_as_uint(lane))); }
   __device__ __forceinline__ void write_small(uint32_t lane, Found what = kSmall) const {
