@@ -312,7 +312,6 @@ QuadsParams quads_params(const QuadsConfig& config, const ConvProblem& problem, 
   params.row_gap = config.squares ? 0 : row_gap(config, problem, params.halo_w * params.quad_bytes);
   params.range_at = round_up(params.place(params.units / units_w, 0), 16);  // single pixels may be 8 bytes
   if (config.squares) set_cells(params, problem);
-  const bool scaled = config.operands == QuadsOperands::kScaledParts;
   params.stage_bytes = params.range_at + ranges_of(config);
   // Where what a line of memory brings lies in two of shared memory, a small problem takes a tenth longer.
   if (params.bringing == QuadsBringing::kLines) {
@@ -322,7 +321,7 @@ QuadsParams quads_params(const QuadsConfig& config, const ConvProblem& problem, 
       tiling.brings ? int64_t{params.filter_elements} * tiling.sets * kQuadsSet * element_size(problem.dtype) : 0;
   const auto raw = static_cast<int32_t>(round_up(raw_bytes, kCopiedBytes));
   // A barrier is cheaper than room for both.
-  params.is_raw_first = scaled && raw > params.stage_bytes;
+  params.is_raw_first = raw > params.stage_bytes;
   params.filter_at = std::max(2 * params.stage_bytes, params.raw_at() + raw);
   const int32_t filter = tiling.sets * params.steps * params.step_bytes();
   // Cells may have to become floats of other units yet.

@@ -714,14 +714,17 @@ struct QuadsBlock {
 
 // How a block scales tiles to fp16, each by the largest number so far, until there is one that a scale does not fit;
 // see tile/stem_range.cuh.
+template <int kWarps>
 class QuadsScaling {
+  using Range = WarpRange<kWarps>;
+
  public:
   __device__ __forceinline__ explicit QuadsScaling(uint32_t filter_range) : filter_{filter_range} {}
 
   // Of `filter`, which `packing` packs; `first`: for the first tile's largest number.
   template <typename Filter, typename Packing>
   __device__ __forceinline__ void start(const QuadsParams& params, const Filter& filter, const Packing& packing,
-                                        const StagedQuads<float>& staged, const StemRange& first) {
+                                        const StagedQuads<float>& staged, const Range& first) {
     float of_filter = 0, of_pixels = 0;
     uint32_t smallest = ~0u;
     filter.for_fours([&](const float (&four)[4]) {
@@ -743,7 +746,7 @@ class QuadsScaling {
   __device__ __forceinline__ float store(const QuadsParams& params, const Packing& packing,
                                          const StagedQuads<float>& staged, uint32_t stage) {
     constexpr uint32_t kMostSmall = 1;  // fours: a small number in one of a block's tiles is not rare
-    const StemRange range{stage + params.range_at};
+    const Range range{stage + params.range_at};
     uint32_t by = most_;
 #pragma unroll 1
     while (true) {
@@ -787,7 +790,7 @@ class QuadsScaling {
     return filter_fits_;
   }
 
-  StemRange filter_;
+  Range filter_;
   uint32_t filter_most_ = 0, most_ = 0;
   bool scales_ = true, filter_fits_ = false;
 };
@@ -858,34 +861,34 @@ __global__ void __launch_bounds__(quads_threads(QuadsConfig{kChannelsInner, kSte
     StagedQuads<T> staged;
     staged.load(params, buffers.x, QuadsTile(params, walker));  // each block has a tile
     if (thread >= half) prepare_quads<T>(params, buffers.bias, first_set, smem, thread - half, half);
-    [[maybe_unused]] QuadsScaling scaling(smem + params.filter_range_at);
-    if constexpr (kScaled) {
-      packing.await();
-      const StemRange first{smem + params.first_range_at};
-      if constexpr (kSquares) {
-        scaling.start(params, packing, cells, staged, first);
+    packing.await();
+    constexpr QuadsConfig kConfig{kChannelsInner, kSteps, kOperands, kSquares};
+    [[maybe_unused]] QuadsScaling<quads_threads(kConfig) / 32> scaling(smem + params.filter_range_at);
+    auto pack = [&](const auto& as) {
+      if constexpr (kScaled) {
+        scaling.start(params, packing, as, staged, {smem + params.first_range_at});
       } else {
-        scaling.start(params, packing, packing, staged, first);
+        as.template pack<kOperands>();
       }
-      if (params.is_raw_first) __syncthreads();
+    };
+    if constexpr (kSquares) {
+      pack(cells);
+    } else {
+      pack(packing);
     }
+    // The first tile may be staged before all have packed, unless it lies where the filter was.
+    if (kSteps > 0 || params.is_raw_first) __syncthreads();
     KeptQuads<kOperands, kSteps> kept;
+    if constexpr (kSteps > 0) kept.load(block);
 #pragma unroll 1
     for (int32_t index = walker; index < params.tiles; index += params.walkers) {
       const QuadsTile tile(params, index);
       float back = 1;
       if constexpr (kScaled) {
-        back = scaling.store<kSquares>(params, packing, staged, stage);
+        back = scaling.template store<kSquares>(params, packing, staged, stage);
       } else {
         staged.template store<kOperands>(params, stage);
-        if (index == walker) {  // the filter arrives with the pixels, or later
-          packing.await();
-          packing.template pack<kOperands>();
-          __syncthreads();
-          if constexpr (kSteps > 0) kept.load(block);
-        } else {
-          __syncthreads();
-        }
+        __syncthreads();
       }
       // The next tile's pixels are on their way meanwhile.
       const int32_t next = index + params.walkers;

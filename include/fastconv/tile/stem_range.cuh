@@ -57,19 +57,19 @@ __device__ __forceinline__ void clear_stages(const StemWalk& params, uint32_t sm
   }
 }
 
-// What a block's warps have found of some numbers, in range_bytes(): each the largest magnitude's bits and how many
-// fours are small, once by a guess. A barrier lies between writing and reading.
-struct StemRange {
+// What a block's warps, no more than kWarps, have found of some numbers, in range_bytes(): each the largest magnitude's
+// bits and how many fours are small, once by a guess. A barrier lies between writing and reading.
+template <int kWarps>
+struct WarpRange {
   enum Found { kMost, kSmallByGuess, kSmall };
   uint32_t smem;
 
   __device__ __forceinline__ void write(Found what, uint32_t warp) const {
-    if (threadIdx.x % 32 == 0) ptx::store_shared4(smem + (what * (blockDim.x / 32) + threadIdx.x / 32) * 4, warp);
+    if (threadIdx.x % 32 == 0) ptx::store_shared4(smem + (what * kWarps + threadIdx.x / 32) * 4, warp);
   }
   __device__ __forceinline__ uint32_t read(Found what) const {
     const uint32_t warp = threadIdx.x % 32;
-    const uint32_t warps = blockDim.x / 32;
-    return warp < warps ? ptx::load_shared4(smem + (what * warps + warp) * 4) : 0;
+    return warp < blockDim.x / 32 ? ptx::load_shared4(smem + (what * kWarps + warp) * 4) : 0;
   }
   __device__ __forceinline__ void write_most(float lane) const { write(kMost, ptx::reduce_max(__float_as_uint(lane))); }
   __device__ __forceinline__ void write_small(uint32_t lane, Found what = kSmall) const {
@@ -78,6 +78,8 @@ struct StemRange {
   __device__ __forceinline__ uint32_t most() const { return ptx::reduce_max(read(kMost)); }
   __device__ __forceinline__ uint32_t small(Found what = kSmall) const { return ptx::reduce_add(read(what)); }
 };
+
+using StemRange = WarpRange<kStemWarps>;
 
 // The range of one box of each tile. What is small shows once the largest number is known; the largest so far is a good
 // guess, so that most tiles are looked at once.
