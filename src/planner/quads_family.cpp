@@ -129,7 +129,8 @@ int32_t row_gap(const QuadsConfig& config, const ConvProblem& problem, int32_t r
 }
 
 int32_t smem_of(const QuadsConfig& config, const QuadsParams& params) {
-  // What is loaded a step ahead ends a step behind the filter, whatever is there.
+  // What is loaded a step ahead ends a step behind the filter, whatever is there; where nothing is, this is seldom
+  // more.
   const int32_t read = params.filter_at + (params.sets * params.steps + 1) * params.step_bytes();
   return std::max(params.first_range_at + ranges_of(config), config.steps > 0 || config.squares ? 0 : read);
 }

@@ -180,8 +180,8 @@ __device__ __forceinline__ void prepare_quads(const QuadsParams& params, const T
   }
 }
 
-// A block's filters on their way to shared memory, first as they are, where its second tile will be: of its rows and
-// taps a lane would find only few in a line of memory.
+// A block's filters on their way to shared memory, first as they are, where its tiles will be: of its rows and taps a
+// lane would find only few in a line of memory.
 template <typename T, bool kChannelsInner>
 struct QuadsPacking {
   const QuadsParams& params;

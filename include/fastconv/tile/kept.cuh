@@ -1,4 +1,4 @@
-// Values in registers.
+// Values in registers, and when parameters get there.
 #pragma once
 
 #include <cstdint>

@@ -62,7 +62,7 @@ struct QuadsParams {
   QuadsWords words;
   QuadsBringing bringing;
 
-  int16_t sets;             // of a block
+  int16_t sets;             // of a block; by_sets' divisor, which is read later
   bool is_raw_first;        // the filter as it was, see below
   int32_t filter_elements;  // of each
   int32_t filters;

@@ -29,7 +29,7 @@ inline constexpr int32_t kQuadsCellBlock = kQuadsSquareFilters * kQuadsCellBytes
 inline constexpr int32_t kQuadsMostSteps = 64;                                     // of two cells
 
 // Pixels of a unit, times a set: half as many of scaled parts, which have two sums of each and of which the large
-// products of a step are summed up apart. More warps then wait for each other's products, and each for fewer.
+// products of a step are summed up apart, so that registers suffice for 16 warps and for the next step's operands.
 constexpr int32_t quads_pixels(QuadsOperands operands) { return operands == QuadsOperands::kScaledParts ? 16 : 32; }
 
 constexpr int32_t quad_bytes(QuadsOperands operands) {
