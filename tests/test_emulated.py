@@ -711,6 +711,27 @@ def test_tiles_that_one_scale_does_not_fit_have_the_parts_of_others(
         reference.assert_right(mine.value, expect_pass("fprop", o, problem), kernel.name, precision)
 
 
+# Outputs of which a lane stores four neighbours, two or one; of the last set and tile some do not exist.
+STORED = {
+    "four pixels": (Problem(2, 3, 9, 22, 37, 3, 3, bias=True), "contiguous"),
+    "two pixels": (Problem(2, 3, 19, 45, 37, 3, 3, stride=(2, 2), bias=True), "contiguous"),
+    "a pixel": (Problem(2, 3, 9, 23, 37, 3, 3, bias=True), "contiguous"),
+    "four filters": (Problem(2, 3, 9, 23, 36, 3, 3, bias=True), "channels_last"),
+    "a filter": (Problem(2, 3, 9, 23, 37, 3, 3, bias=True), "channels_last"),
+}
+
+
+@pytest.mark.parametrize("name", STORED)
+@pytest.mark.parametrize("kernel", [it for it in IN_PARTS if "stem_fprop" in str(it.id)])
+def test_lanes_store_neighbours_of_images_of_few_channels(kernel: native.Kernel, name: str) -> None:
+    problem, view = STORED[name]
+    precision = precision_of(kernel.name)
+    o = operands(problem, torch.float32, "cpu", views=(view,) * 3)
+    result = run(kernel, o, problem, 3, view=view, precision=precision)
+    assert result is not None
+    reference.assert_right(result.value, expect_pass("fprop", o, problem), kernel.name, precision)
+
+
 EMBED = [pytest.param(kernel, id=kernel.name) for kernel in ALL_KERNELS if kernel.name.startswith("embed_")]
 
 

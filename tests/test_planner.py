@@ -909,6 +909,29 @@ def test_hopper_folds_the_strides_of_stems(name: str, channels_last: bool) -> No
     assert "folds input" in wgrad or (quads and channels_last and wgrad.startswith("quads_wgrad_")), wgrad
 
 
+@pytest.mark.parametrize(
+    ("problem", "channels_last", "align", "filters", "pixels"),
+    [
+        (Problem(2, 3, 12, 16, 36, 3, 3), True, 16, 4, 1),
+        (Problem(2, 3, 12, 16, 36, 3, 3), True, 8, 1, 1),
+        (Problem(2, 3, 12, 16, 38, 3, 3), True, 16, 1, 1),
+        (Problem(2, 3, 12, 18, 38, 3, 3), False, 16, 1, 4),
+        (Problem(2, 3, 12, 18, 38, 3, 3), False, 8, 1, 2),
+        (Problem(2, 3, 12, 20, 38, 3, 3), False, 16, 1, 2),
+        (Problem(2, 3, 12, 17, 38, 3, 3), False, 16, 1, 1),
+        (Problem(2, 3, 13, 33, 38, 3, 3, stride=(2, 2)), False, 16, 1, 2),
+        (Problem(2, 3, 12, 50, 38, 3, 3, stride=(3, 3)), False, 16, 1, 1),
+    ],
+)
+def test_lanes_store_neighbours_of_images_of_few_channels(
+    problem: Problem, channels_last: bool, align: int, filters: int, pixels: int
+) -> None:
+    """As many as lie side by side at multiples of their bytes, and are read from different banks."""
+    asked = native_problem(problem, dtype="float32", precision="ieee", channels_last=channels_last, align=align)
+    kernel = KERNELS["stem_fprop_3_parts_32"]
+    assert native.stem_neighbours(asked, kernel, GPUS[90]) == (filters, pixels)
+
+
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("name", ["vgg_first", "latent", "mobilenet", "stem_b1"])
 def test_images_of_few_channels_are_staged_as_quads(name: str, channels_last: bool) -> None:

@@ -1,15 +1,20 @@
 // What it costs how a warp's stores lie in memory: 256 bytes a pixel (128 by 8 bytes a lane), of which a warp writes
 // all or half at once. Two warps share some pixels, each with one half of them, or each warp has pixels of its own and
-// writes one half, then the other. `lanes`: in the order of memory, or as products of 16x8 leave them: lane i has pixel
-// i % 4.
+// writes one half, then the other. Quarters and eighths: every second one. `lanes`: in the order of memory, or as
+// products of 16x8 leave them: lane i has pixel i % 4.
 //   nvcc -O3 -std=c++20 -arch=sm_90a -o store_patterns bench/micro/store_patterns.cu && ./store_patterns
 #include <cstdint>
 
 #include "graph_time.cuh"
 
-enum Pattern { kWhole, kHalves, kHalvesOfProducts, kPixelPairs, kLinesOfProducts };
-const char* const kNames[] = {"512 bytes side by side", "halves, in order", "halves, of products",
-                              "2 pixels, lanes in turns", "4 x 128 side by side, of products"};
+enum Pattern { kWhole, kHalves, kHalvesOfProducts, kPixelPairs, kLinesOfProducts, kQuarters, kEighths };
+const char* const kNames[] = {"512 bytes side by side",
+                              "halves, in order",
+                              "halves, of products",
+                              "2 pixels, lanes in turns",
+                              "4 x 128 side by side, of products",
+                              "quarters, of products",
+                              "eighths, of products"};
 
 // Of a warp's 32 vectors in two times so many bytes: the place of a lane's. kVector: bytes.
 template <Pattern kPattern, int kVector>
@@ -19,6 +24,8 @@ __device__ int place(int half, int lane) {
     case kHalvesOfProducts: return (lane % 4 * 16 + half * 8 + lane / 4) * kVector;
     case kPixelPairs: return (half * 32 + lane % 2 * 16 + lane / 2) * kVector;
     case kLinesOfProducts: return (half * 32 + lane % 4 * 8 + lane / 4) * kVector;
+    case kQuarters: return (lane % 4 * 16 + lane / 16 * 8 + half * 4 + lane / 4 % 4) * kVector;
+    case kEighths: return (lane % 4 * 16 + lane / 8 * 4 + half * 2 + lane / 4 % 2) * kVector;
     default: return (half * 32 + lane) * kVector;
   }
 }
@@ -72,6 +79,10 @@ int main() {
     measure<kPixelPairs, true, 16>(bytes, memory, all);
     measure<kLinesOfProducts, false, 16>(bytes, memory, all);
     measure<kLinesOfProducts, true, 16>(bytes, memory, all);
+    measure<kQuarters, false, 16>(bytes, memory, all);
+    measure<kQuarters, true, 16>(bytes, memory, all);
+    measure<kEighths, false, 16>(bytes, memory, all);
+    measure<kEighths, true, 16>(bytes, memory, all);
     measure<kWhole, false, 8>(bytes, memory, all);
     measure<kHalves, false, 8>(bytes, memory, all);
     measure<kHalves, true, 8>(bytes, memory, all);

@@ -285,6 +285,19 @@ const char* why_not(const KernelEntry& entry, const ConvProblem& problem, const 
 
 constexpr const char* kNoTile = "has no tile whose pixels and filter fit shared memory";
 
+// Lanes that store runs of pixels read those that are as far apart, which of large strides lie in few banks.
+StemStores stores_of(const ConvProblem& problem, const Side& side, const StemTiling& tiling) {
+  if (side.stride.c == 1 && side.c > 1) {
+    const bool fours = widest(side, side.c, {{side.stride.h, side.h}, {side.stride.w, side.w}}) == 4;
+    return fours ? StemStores::kFilters : StemStores::kSingles;
+  }
+  const int32_t run = side.stride.w == 1 && tiling.tile_q % 4 == 0
+                          ? widest(side, side.w, {{side.stride.h, side.h}, {side.stride.c, side.c}})
+                          : 1;
+  if (run == 4 && problem.stride.w == 1) return StemStores::kPixels;
+  return run > 1 && problem.stride.w <= 2 ? StemStores::kPixelPairs : StemStores::kSingles;
+}
+
 }  // namespace
 
 StemParams stem_params(const StemConfig& config, const ConvProblem& problem, const StemTiling& tiling) {
@@ -292,7 +305,7 @@ StemParams stem_params(const StemConfig& config, const ConvProblem& problem, con
   set_walk(problem, tiling, params);
   const Side side = output_side(problem);
   params.target = side.stride;
-  params.pairs = side.stride.c == 1 && widest(side, side.c, {{side.stride.h, side.h}, {side.stride.w, side.w}}) > 1;
+  params.stores = stores_of(problem, side, tiling);
   params.steps = static_cast<int32_t>(ceil_div(params.depth, kStemStep));
   params.by_steps = FastDivmod(params.steps);
   params.by_sets = FastDivmod(tiling.sets);

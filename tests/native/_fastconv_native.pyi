@@ -190,6 +190,7 @@ def quads_accesses(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> 
 def embed_products(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> npt.NDArray[np.int64]:
     """The same of patch embeddings."""
 
+def stem_neighbours(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> tuple[int, int]: ...
 def run_column(run: int, product: int, column: int) -> int: ...
 def stem_wgrad_products(
     problem: ConvProblem, kernel: Kernel, device: DeviceSpec, tiling: tuple[int, int, int, int, int] | None = None

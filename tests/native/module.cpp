@@ -931,17 +931,26 @@ Products stem_products(const ConvProblem& problem, const KernelEntry& kernel, co
   if (!given && params.walkers * params.by_set_blocks.divisor != plan.grid) {
     throw py::index_error("not the plan's blocks");
   }
+  const int32_t run = stem_run(params.stores);
   Products products;
   for (int32_t walker = 0; walker < params.walkers; ++walker) {
     for (int32_t index = walker; index < params.tiles; index += params.walkers) {
       const StemTile tile(params, index);
       const std::vector<int64_t> words = stem_words(params.x, tile.image, 0, tile.source_h, tile.source_w);
       const int64_t first = tile.image * params.target.n + tile.p * params.target.h + tile.q * params.target.w;
-      for (int32_t pixel = 0; pixel < tile.pixels(params); ++pixel) {
+      constexpr int32_t kUnit = StemConfig::unit_pixels();
+      for (int32_t i = 0; i < round_up(tile.pixels(params), kUnit); ++i) {
+        // A warp's, of which every fourth lane has others.
+        const int32_t lane = i % kUnit / 4 * 4, row = i % 4;
+        const int32_t pixel = i / kUnit * kUnit + stem_pixel(run, lane, row);
         const int32_t target = tile.target_of(params, params.target, pixel);
+        const int32_t before = tile.target_of(params, params.target, pixel - row % run);
+        if (target >= 0 ? before < 0 || target != before + row % run || (first + before) % run != 0 : before >= 0) {
+          throw py::index_error("a run of pixels that do not lie side by side");
+        }
         const int32_t place = params.x.lead(tile.source_w) + StemTile::source_of(params, pixel);
-        for (int32_t i = 0; i < params.steps * kStemStep; ++i) {
-          const int32_t depth = stem_depth(i / kStemStep, i / 4, i % 4);
+        for (int32_t k = 0; k < params.steps * kStemStep; ++k) {
+          const int32_t depth = stem_depth(k / kStemStep, k / 4, k % 4);
           if (depth >= params.depth) continue;
           const StemTap tap(params, depth);
           const int64_t from = words.at(static_cast<size_t>(place + tap.place));
@@ -952,6 +961,13 @@ Products stem_products(const ConvProblem& problem, const KernelEntry& kernel, co
     }
   }
   return products;
+}
+
+// How many neighbours a lane of the planner's tiling stores at once: filters, and pixels.
+std::pair<int32_t, int32_t> stem_neighbours(const ConvProblem& problem, const KernelEntry& kernel,
+                                            const DeviceSpec& device) {
+  const StemParams params = stem_params(kernel.stem, problem, kernel.plan(kernel, problem, device).stem);
+  return {params.stores == StemStores::kFilters ? 4 : 1, stem_run(params.stores)};
 }
 
 // What warpgroups multiply of a tile whose quads lie side by side.
@@ -2729,6 +2745,7 @@ void bind_index_maths(py::module_& m) {
   m.def("quads_products", &quads_products, "problem"_a, "kernel"_a, "device"_a, "tiling"_a = std::nullopt);
   m.def("quads_accesses", &quads_accesses, "problem"_a, "kernel"_a, "device"_a);
   m.def("embed_products", &embed_products, "problem"_a, "kernel"_a, "device"_a);
+  m.def("stem_neighbours", &stem_neighbours, "problem"_a, "kernel"_a, "device"_a);
   m.def("run_column", &run_column, "run"_a, "product"_a, "column"_a);
   m.def("stem_wgrad_products", &stem_wgrad_products, "problem"_a, "kernel"_a, "device"_a, "tiling"_a = std::nullopt);
   m.def("depthwise_products", unless_refused(depthwise_products), "problem"_a, "kernel"_a, "device"_a);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "fastconv/ptx/dependent_launch.cuh"
+#include "fastconv/ptx/global_memory.cuh"
 #include "fastconv/tile/kept.cuh"
 #include "fastconv/tile/mainloop_stem.cuh"
 #include "fastconv/tile/stage_stem.cuh"
@@ -65,16 +66,17 @@ struct StemFilter {
 #pragma unroll
     for (StemValues<1>& each : values) each = {};
     const auto lane = static_cast<int32_t>(threadIdx.x % 32);
-    const int32_t first = first_set * kFilters + lane / 4;
+    const int32_t first = first_set * kFilters;
     for_pieces(round, [&](int held, int32_t tile, int32_t step) {
+      const int32_t filter = first + stem_filter(tile, lane / 4);
       const uint4 taps = ptx::load_shared16(smem + params.filter_table_at + step * 64 + lane % 4 * 16);
       // Kept, so that a tap takes one addition, not two.
-      const float* source = kept_global(w + min(first + tile * 8, params.filters - 1) * params.filter.n);
+      const float* source = kept_global(w + min(filter, params.filters - 1) * params.filter.n);
       float (&value)[4] = values[held].value;
       value[0] = source[taps.x], value[1] = source[taps.y], value[2] = source[taps.z], value[3] = source[taps.w];
     });
     for_pieces(round, [&](int held, int32_t tile, int32_t step) {
-      if (first + tile * 8 >= params.filters) values[held] = {};
+      if (first + stem_filter(tile, lane / 4) >= params.filters) values[held] = {};
       if (step == params.steps - 1) values[held].cut(params.depth - step * kStemStep);
     });
   }
@@ -133,6 +135,7 @@ struct StemFilter {
 template <int kFilters>
 struct StemUnit {
   static constexpr int kBlocks = StemConfig::pixel_blocks(), kTiles = kFilters / 8;
+  static constexpr int kRows = 2 * kBlocks, kLaneFilters = 2 * kTiles;  // a lane's
   static constexpr int kTogether = 2;  // tiles, so that products that follow each other do not wait
   float sum[kBlocks][kTiles][4];
 
@@ -145,6 +148,9 @@ struct StemUnit {
 #pragma unroll
       for (auto& tile : tiles) tile[0] = tile[1] = tile[2] = tile[3] = 0.f;
     }
+    // Where there are registers for that.
+    constexpr bool kApart = kOperand == Operand::kFp16 && kParts == 2 && kFilters == 32;
+    float small[kApart ? kBlocks : 1][kTiles][4] = {};
 #pragma unroll 1
     for (int32_t left = depth; left > 0; left -= kStemStep) {
       const uint4 offsets = ptx::load_shared16(table);
@@ -171,10 +177,28 @@ struct StemUnit {
         }
         // So that filters are not loaded far ahead: there is no register left for them.
         __syncwarp();
-        multiply_stem<kFinite>(
-            pixels, filters, [&](int m, int i) -> float (&)[4] { return sum[m][t + i]; }, scale.back);
+        auto sum_of = [&](int m, int i) -> float (&)[4] { return sum[m][t + i]; };
+        if constexpr (kApart) {
+          multiply_stem_apart(
+              pixels, filters, sum_of, [&](int m, int i) -> float (&)[4] { return small[m][t + i]; }, scale.back);
+        } else {
+          multiply_stem<kFinite>(pixels, filters, sum_of, scale.back);
+        }
       }
       filter += StemConfig::step_bytes(kTiles, kParts), table += 64;
+    }
+    if constexpr (kApart) {
+      // One factor after the other: both together may be no float32 number.
+#pragma unroll
+      for (int m = 0; m < kBlocks; ++m) {
+#pragma unroll
+        for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+          for (int v = 0; v < 4; ++v) {
+            sum[m][t][v] = __fmaf_rn(small[m][t][v] * (1 / split_scale(kParts, kOperand)), scale.back, sum[m][t][v]);
+          }
+        }
+      }
     }
   }
 
@@ -195,53 +219,53 @@ struct StemUnit {
     return __all_sync(~0u, zero == 0);
   }
 
+  // Of a lane's pixel and filter of the set.
+  __device__ __forceinline__ float& at(int row, int filter) {
+    return sum[row / 2][filter / 2][row % 2 * 2 + filter % 2];
+  }
+  static __device__ __forceinline__ int32_t filter_of(int32_t lane, int filter) {
+    return stem_filter(filter / 2, lane % 4 * 2 + filter % 2);
+  }
+
   // Of filters from `first` on.
   __device__ __forceinline__ void add_bias(const float* bias, int32_t first, int32_t filters) {
-    first += ptx::lane() % 4 * 2;
+    const int lane = ptx::lane();
 #pragma unroll
-    for (int t = 0; t < kTiles; ++t) {
+    for (int k = 0; k < kLaneFilters; ++k) {
+      const int32_t filter = first + filter_of(lane, k);
+      const float value = filter < filters ? bias[filter] : 0.f;
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const float value = first + t * 8 + i < filters ? bias[first + t * 8 + i] : 0.f;
-#pragma unroll
-        for (int m = 0; m < kBlocks; ++m) sum[m][t][i] += value, sum[m][t][2 + i] += value;
-      }
+      for (int row = 0; row < kRows; ++row) at(row, k) += value;
     }
   }
 
-  // y: of the tile's first pixel and the set's first filter, of which there are so many. kPairs of filters.
-  template <bool kPairs>
+  // y: of the tile's first pixel and the set's first filter, of which there are so many.
+  template <StemStores kStores>
   __device__ __forceinline__ void store(const StemParams& params, const StemTile& tile, float* y, int32_t pixel,
-                                        int32_t filters) const {
+                                        int32_t filters) {
+    constexpr int kPixels = stem_run(kStores), kSome = kStores == StemStores::kFilters ? 4 : 1;  // side by side
+    constexpr int kCount = kPixels * kSome;
     const int lane = ptx::lane();
     // Offsets within an image fit 32 bits.
-    const auto next = static_cast<int32_t>(kPairs ? 1 : params.target.c);
-    float* to[kBlocks][2];
-    int32_t left[kBlocks][2];  // filters of a lane's pixel
+    const auto next = static_cast<int32_t>(kSome > 1 ? 1 : params.target.c);
 #pragma unroll
-    for (int m = 0; m < kBlocks; ++m) {
+    for (int row = 0; row < kRows; row += kPixels) {
+      const int32_t of_pixel = tile.target_of(params, params.target, pixel + stem_pixel(kPixels, lane, row));
+      const int32_t left = of_pixel >= 0 ? filters : 0;
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int32_t at = tile.target_of(params, params.target, pixel + m * 16 + half * 8 + lane / 4);
-        to[m][half] = y + at + lane % 4 * 2 * next;
-        left[m][half] = at >= 0 ? filters - lane % 4 * 2 : 0;
-      }
-    }
+      for (int k = 0; k < kLaneFilters; k += kSome) {
+        const int32_t filter = filter_of(lane, k);
+        if (filter >= left) continue;
+        float* to = y + (of_pixel + filter * next);
+        uint32_t words[kCount];
 #pragma unroll
-    for (int t = 0; t < kTiles; ++t) {
-#pragma unroll
-      for (int m = 0; m < kBlocks; ++m) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const float first = sum[m][t][2 * half], second = sum[m][t][2 * half + 1];
-          float*& at = to[m][half];
-          if constexpr (kPairs) {
-            if (t * 8 < left[m][half]) *reinterpret_cast<float2*>(at) = make_float2(first, second);
-          } else {
-            if (t * 8 < left[m][half]) *at = first;
-            if (t * 8 + 1 < left[m][half]) at[next] = second;
-          }
-          at += 8 * next;
+        for (int i = 0; i < kCount; ++i) words[i] = __float_as_uint(at(row + i % kPixels, k + i % kSome));
+        if constexpr (kCount == 4) {
+          ptx::store_global16_once(to, words);
+        } else if constexpr (kCount == 2) {
+          ptx::store_global8_once(to, words);
+        } else {
+          *to = at(row, k);
         }
       }
     }
@@ -257,6 +281,7 @@ __device__ __forceinline__ void multiply_stem_tile(const StemParams& params, con
   constexpr int kPixels = StemConfig::unit_pixels();
   const auto thread = static_cast<int32_t>(threadIdx.x), lane = thread % 32;
   const auto sets = static_cast<int32_t>(params.by_sets.divisor);
+  const int32_t run = stem_run(params.stores);
   const uint32_t first_pixel = stage + params.x.lead(tile.source_w) * 4;
   float* y = buffers.y + (tile.image * params.target.n + tile.p * params.target.h + tile.q * params.target.w);
   const int32_t units = (tile.pixels(params) + kPixels - 1) / kPixels * sets;
@@ -267,11 +292,8 @@ __device__ __forceinline__ void multiply_stem_tile(const StemParams& params, con
     pixel *= kPixels;
     uint32_t rows[Unit::kBlocks][2];
 #pragma unroll
-    for (int m = 0; m < Unit::kBlocks; ++m) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        rows[m][half] = first_pixel + StemTile::source_of(params, pixel + m * 16 + half * 8 + lane / 4) * 4;
-      }
+    for (int row = 0; row < Unit::kRows; ++row) {
+      rows[row / 2][row % 2] = first_pixel + StemTile::source_of(params, pixel + stem_pixel(run, lane, row)) * 4;
     }
     const uint32_t lane_filter =
         smem + params.filter_at + set * params.steps * StemConfig::step_bytes(Unit::kTiles, kParts) + lane * 8;
@@ -285,10 +307,14 @@ __device__ __forceinline__ void multiply_stem_tile(const StemParams& params, con
     const int32_t filter = (first_set + set) * kFilters;
     if (buffers.bias != nullptr) unit.add_bias(buffers.bias, filter, params.filters);
     float* to = y + filter * params.target.c;
-    if (params.pairs) {
-      unit.template store<true>(params, tile, to, pixel, params.filters - filter);
-    } else {
-      unit.template store<false>(params, tile, to, pixel, params.filters - filter);
+    const int32_t filters = params.filters - filter;
+    switch (params.stores) {
+      case StemStores::kFilters: unit.template store<StemStores::kFilters>(params, tile, to, pixel, filters); break;
+      case StemStores::kPixels: unit.template store<StemStores::kPixels>(params, tile, to, pixel, filters); break;
+      case StemStores::kPixelPairs:
+        unit.template store<StemStores::kPixelPairs>(params, tile, to, pixel, filters);
+        break;
+      case StemStores::kSingles: unit.template store<StemStores::kSingles>(params, tile, to, pixel, filters);
     }
   }
 }

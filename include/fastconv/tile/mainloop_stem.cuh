@@ -111,4 +111,34 @@ __device__ __forceinline__ void multiply_stem(const StemFragment<kParts, 2, kOpe
   }
 }
 
+// The same of two scaled parts, with sums of their own for the small products: the large ones need not wait for them,
+// nor they be scaled at each step. What truncating them loses is far below the large ones' own error.
+template <int kLeft, int kRight, typename Sum, typename Small>
+__device__ __forceinline__ void multiply_stem_apart(const StemFragment<2, 2, Operand::kFp16> (&left)[kLeft],
+                                                    const StemFragment<2, 1, Operand::kFp16> (&right)[kRight],
+                                                    Sum&& sum, Small&& small, float back) {
+  float large[kLeft][kRight][4] = {};
+  auto times = [&](int first, int second, auto&& to) {
+#pragma unroll
+    for (int i = 0; i < kLeft; ++i) {
+#pragma unroll
+      for (int j = 0; j < kRight; ++j) {
+        const auto& b = right[j].part[second];
+        ptx::mma(__half{}, to(i, j), left[i].part[first], b[0], b[1]);
+      }
+    }
+  };
+  times(0, 0, [&](int i, int j) -> float (&)[4] { return large[i][j]; });
+  times(1, 0, small);
+  times(0, 1, small);
+#pragma unroll
+  for (int i = 0; i < kLeft; ++i) {
+#pragma unroll
+    for (int j = 0; j < kRight; ++j) {
+#pragma unroll
+      for (int v = 0; v < 4; ++v) sum(i, j)[v] = __fmaf_rn(large[i][j][v], back, sum(i, j)[v]);
+    }
+  }
+}
+
 }  // namespace fastconv

@@ -10,6 +10,7 @@
 
 #include "fastconv/core/fast_divmod.h"
 #include "fastconv/tile/conv_coords.cuh"
+#include "fastconv/tile/lane_runs.h"
 #include "fastconv/tile/stem_config.h"
 
 namespace fastconv {
@@ -138,16 +139,30 @@ FASTCONV_HOST_DEVICE constexpr int32_t stem_depth(int32_t step, int32_t lane, in
   return step * kStemStep + index * 4 + lane % 4;
 }
 
+// What a lane stores at once, if it lies side by side: four filters of a pixel, or four pixels of a filter, or two; or
+// one sum.
+enum class StemStores : int8_t { kFilters, kPixels, kPixelPairs, kSingles };
+FASTCONV_HOST_DEVICE constexpr int32_t stem_run(StemStores stores) {  // of pixels
+  return stores == StemStores::kPixels ? 4 : stores == StemStores::kPixelPairs ? 2 : 1;
+}
+
 // Forward pass. A block has some sets of filters, and its units are some pixels and a set.
 struct StemParams : StemWalk {
   Strides target;
-  bool pairs;  // of filters lie side by side, and are stored together
+  StemStores stores;
   int32_t steps;
   FastDivmod by_set_blocks, by_sets, by_steps;
   // Shared memory begins with the stages: the filter, [set][step][tile of 8][part][lane], and its range; offsets of the
   // taps, of the pixels and of the filter.
   int32_t filter_at, filter_range_at, table_at, filter_table_at;
 };
+
+// Of a unit: the pixel that a lane has in row number `row`, of its four, by runs of so many.
+FASTCONV_HOST_DEVICE constexpr int32_t stem_pixel(int32_t run, int32_t lane, int32_t row) {
+  return row / run * 8 * run + lane / 4 * run + row % run;
+}
+// Of a set: the filter that is this column of one of its tiles. A lane has four side by side, of two tiles.
+FASTCONV_HOST_DEVICE constexpr int32_t stem_filter(int32_t tile, int32_t column) { return run_column(4, tile, column); }
 
 // Weight gradient. A block has a job, some taps of a set of filters, and a unit of it for each warp; the steps of a
 // tile are dealt out to slices of the warps.
