@@ -713,23 +713,43 @@ def test_tiles_that_one_scale_does_not_fit_have_the_parts_of_others(
 
 # Outputs of which a lane stores four neighbours, two or one; of the last set and tile some do not exist.
 STORED = {
-    "four pixels": (Problem(2, 3, 9, 22, 37, 3, 3, bias=True), "contiguous"),
-    "two pixels": (Problem(2, 3, 19, 45, 37, 3, 3, stride=(2, 2), bias=True), "contiguous"),
-    "a pixel": (Problem(2, 3, 9, 23, 37, 3, 3, bias=True), "contiguous"),
-    "four filters": (Problem(2, 3, 9, 23, 36, 3, 3, bias=True), "channels_last"),
-    "a filter": (Problem(2, 3, 9, 23, 37, 3, 3, bias=True), "channels_last"),
+    "four pixels": (Problem(2, 3, 9, 22, 37, 3, 3, bias=True), "contiguous", (1, 4)),
+    "two pixels": (Problem(2, 3, 19, 45, 37, 3, 3, stride=(2, 2), bias=True), "contiguous", (1, 2)),
+    "a pixel": (Problem(2, 3, 9, 23, 37, 3, 3, bias=True), "contiguous", (1, 1)),
+    "four filters": (Problem(2, 3, 9, 23, 36, 3, 3, bias=True), "channels_last", (4, 1)),
+    "a filter": (Problem(2, 3, 9, 23, 37, 3, 3, bias=True), "channels_last", (1, 1)),
 }
 
 
 @pytest.mark.parametrize("name", STORED)
 @pytest.mark.parametrize("kernel", [it for it in IN_PARTS if "stem_fprop" in str(it.id)])
 def test_lanes_store_neighbours_of_images_of_few_channels(kernel: native.Kernel, name: str) -> None:
-    problem, view = STORED[name]
-    precision = precision_of(kernel.name)
+    problem, view, neighbours = STORED[name]
+    precision, geometry = precision_of(kernel.name), (problem.input_size, problem.weight_size, *problem.geometry)
+    asked = native.ConvProblem(
+        *geometry, dtype="float32", precision=precision, channels_last=view == "channels_last", align=16
+    )
+    device = native.DeviceSpec.cuda(90, 3, 227 << 10)
+    assert native.stem_neighbours(asked, kernel, device) == neighbours
     o = operands(problem, torch.float32, "cpu", views=(view,) * 3)
     result = run(kernel, o, problem, 3, view=view, precision=precision)
     assert result is not None
     reference.assert_right(result.value, expect_pass("fprop", o, problem), kernel.name, precision)
+
+
+@pytest.mark.parametrize("kernel", [it for it in IN_PARTS if "stem_fprop_2_halves" in str(it.id)])
+def test_sums_as_large_as_float32_holds_are_finite(kernel: native.Kernel) -> None:
+    """Of numbers whose first parts are rounded up, so that only the small products bring the sum back to what it is."""
+    problem, most = Problem(1, 3, 8, 8, 32, 3, 3), torch.finfo(torch.float32).max / 2.0**123
+    up = [1 + (i + 0.75) / 1024 for i in range(1024)]
+    products = problem.c * problem.r * problem.s
+    x, w = max(itertools.product(up[:64], up), key=lambda it: (it[0] * it[1] * products <= most, it[0] * it[1]))
+    o = operands(problem, torch.float32, "cpu")
+    o.input.fill_(x * 2.0**62), o.weight.fill_(w * 2.0**61)
+    assert 1 - 2.0**-12 < x * w * products / most < 1
+    result = run(kernel, o, problem, 3)
+    assert result is not None
+    reference.assert_right(result.value, expect_pass("fprop", o, problem), kernel.name)
 
 
 EMBED = [pytest.param(kernel, id=kernel.name) for kernel in ALL_KERNELS if kernel.name.startswith("embed_")]

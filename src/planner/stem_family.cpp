@@ -285,17 +285,17 @@ const char* why_not(const KernelEntry& entry, const ConvProblem& problem, const 
 
 constexpr const char* kNoTile = "has no tile whose pixels and filter fit shared memory";
 
-// Lanes that store runs of pixels read those that are as far apart, which of large strides lie in few banks.
+// Neighbours lie at multiples of their bytes, and of pixels in one row of a tile. Lanes that store runs of pixels read
+// those that are as far apart, which of large strides lie in few banks.
 StemStores stores_of(const ConvProblem& problem, const Side& side, const StemTiling& tiling) {
   if (side.stride.c == 1 && side.c > 1) {
     const bool fours = widest(side, side.c, {{side.stride.h, side.h}, {side.stride.w, side.w}}) == 4;
     return fours ? StemStores::kFilters : StemStores::kSingles;
   }
-  const int32_t run = side.stride.w == 1 && tiling.tile_q % 4 == 0
-                          ? widest(side, side.w, {{side.stride.h, side.h}, {side.stride.c, side.c}})
-                          : 1;
-  if (run == 4 && problem.stride.w == 1) return StemStores::kPixels;
-  return run > 1 && problem.stride.w <= 2 ? StemStores::kPixelPairs : StemStores::kSingles;
+  if (side.stride.w != 1) return StemStores::kSingles;
+  const int32_t most = widest(side, side.w, {{side.stride.h, side.h}, {side.stride.c, side.c}});
+  if (most >= 4 && tiling.tile_q % 4 == 0 && problem.stride.w == 1) return StemStores::kPixels;
+  return most >= 2 && tiling.tile_q % 2 == 0 && problem.stride.w <= 2 ? StemStores::kPixelPairs : StemStores::kSingles;
 }
 
 }  // namespace

@@ -148,7 +148,7 @@ struct StemUnit {
 #pragma unroll
       for (auto& tile : tiles) tile[0] = tile[1] = tile[2] = tile[3] = 0.f;
     }
-    // Where there are registers for that.
+    // See multiply_stem_apart(): where there are registers for that, otherwise `small` is not used.
     constexpr bool kApart = kOperand == Operand::kFp16 && kParts == 2 && kFilters == 32;
     float small[kApart ? kBlocks : 1][kTiles][4] = {};
 #pragma unroll 1
@@ -179,8 +179,7 @@ struct StemUnit {
         __syncwarp();
         auto sum_of = [&](int m, int i) -> float (&)[4] { return sum[m][t + i]; };
         if constexpr (kApart) {
-          multiply_stem_apart(
-              pixels, filters, sum_of, [&](int m, int i) -> float (&)[4] { return small[m][t + i]; }, scale.back);
+          multiply_stem_apart(pixels, filters, sum_of, [&](int m, int i) -> float (&)[4] { return small[m][t + i]; });
         } else {
           multiply_stem<kFinite>(pixels, filters, sum_of, scale.back);
         }
@@ -188,14 +187,14 @@ struct StemUnit {
       filter += StemConfig::step_bytes(kTiles, kParts), table += 64;
     }
     if constexpr (kApart) {
-      // One factor after the other: both together may be no float32 number.
+      // Scaled sums are far from what float32 holds; back is last, so that overflow is the whole sum's.
 #pragma unroll
       for (int m = 0; m < kBlocks; ++m) {
 #pragma unroll
         for (int t = 0; t < kTiles; ++t) {
 #pragma unroll
           for (int v = 0; v < 4; ++v) {
-            sum[m][t][v] = __fmaf_rn(small[m][t][v] * (1 / split_scale(kParts, kOperand)), scale.back, sum[m][t][v]);
+            sum[m][t][v] = __fmaf_rn(small[m][t][v], 1 / split_scale(kParts, kOperand), sum[m][t][v]) * scale.back;
           }
         }
       }
@@ -265,7 +264,7 @@ struct StemUnit {
         } else if constexpr (kCount == 2) {
           ptx::store_global8_once(to, words);
         } else {
-          *to = at(row, k);
+          *to = __uint_as_float(words[0]);
         }
       }
     }
@@ -314,7 +313,7 @@ __device__ __forceinline__ void multiply_stem_tile(const StemParams& params, con
       case StemStores::kPixelPairs:
         unit.template store<StemStores::kPixelPairs>(params, tile, to, pixel, filters);
         break;
-      case StemStores::kSingles: unit.template store<StemStores::kSingles>(params, tile, to, pixel, filters);
+      case StemStores::kSingles: unit.template store<StemStores::kSingles>(params, tile, to, pixel, filters); break;
     }
   }
 }

@@ -111,12 +111,13 @@ __device__ __forceinline__ void multiply_stem(const StemFragment<kParts, 2, kOpe
   }
 }
 
-// The same of two scaled parts, with sums of their own for the small products: the large ones need not wait for them,
-// nor they be scaled at each step. What truncating them loses is far below the large ones' own error.
+// The same of two scaled parts, but for all steps' sums to be scaled yet, and with sums of their own for the small
+// products, which are added up by tensor cores over all steps: the large ones need not wait for them. What truncating
+// them loses is far below the large ones' own error.
 template <int kLeft, int kRight, typename Sum, typename Small>
 __device__ __forceinline__ void multiply_stem_apart(const StemFragment<2, 2, Operand::kFp16> (&left)[kLeft],
                                                     const StemFragment<2, 1, Operand::kFp16> (&right)[kRight],
-                                                    Sum&& sum, Small&& small, float back) {
+                                                    Sum&& sum, Small&& small) {
   float large[kLeft][kRight][4] = {};
   auto times = [&](int first, int second, auto&& to) {
 #pragma unroll
@@ -136,7 +137,7 @@ __device__ __forceinline__ void multiply_stem_apart(const StemFragment<2, 2, Ope
 #pragma unroll
     for (int j = 0; j < kRight; ++j) {
 #pragma unroll
-      for (int v = 0; v < 4; ++v) sum(i, j)[v] = __fmaf_rn(large[i][j][v], back, sum(i, j)[v]);
+      for (int v = 0; v < 4; ++v) sum(i, j)[v] += large[i][j][v];
     }
   }
 }
