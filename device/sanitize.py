@@ -33,6 +33,7 @@ PROBLEMS = (
     Problem(1, 16, 16, 24, 32, 3, 3, padding=(1, 1)),
     Problem(1, 32, 16, 16, 40, 3, 3, padding=(1, 1)),
     Problem(1, 3, 21, 20, 24, 7, 7, stride=(2, 2), padding=(3, 3)),
+    Problem(2, 4, 13, 18, 40, 3, 3, padding=(1, 1), bias=True),
     Problem(1, 40, 16, 24, 16, 3, 3, padding=(1, 1)),
     Problem(3, 3, 30, 40, 72, 4, 4, stride=(4, 4), bias=True),
     # Short rows, whose copies several warps start.

@@ -72,6 +72,7 @@ CASES = {
     "one_pixel_output": Problem(3, 5, 7, 4, 6, 7, 4),
     "single_channel": Problem(2, 1, 19, 23, 3, 5, 5, padding=(2, 2)),
     "rgb_stem": Problem(2, 3, 37, 41, 16, 7, 7, stride=(2, 2), padding=(3, 3), bias=True),
+    "latent": Problem(2, 4, 13, 18, 40, 3, 3, padding=(1, 1), bias=True),
     "many_filters_of_rgb": Problem(2, 3, 33, 42, 72, 4, 3, stride=(4, 2), padding=(1, 1), bias=True),
     "patch_embedding": Problem(2, 3, 32, 32, 48, 8, 8, stride=(8, 8), bias=True),
     "many_images_of_rgb": Problem(600, 3, 14, 18, 40, 3, 3, padding=(1, 1), bias=True),

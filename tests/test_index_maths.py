@@ -276,6 +276,28 @@ def test_quads_form_every_product_once(
     assert are_same(products, products_by_definition(conv, problem, "fprop"))
 
 
+READY_KERNELS = [kernel for kernel in native.kernel_table() if kernel.name.startswith("ready_quads_")]
+
+
+@pytest.mark.parametrize("kernel", READY_KERNELS, ids=lambda kernel: kernel.name)
+@given(data=st.data(), sms=st.sampled_from([1, 2, 4, 16, 132]))
+@settings(max_examples=60)
+def test_ready_quads_form_every_product_once(data: st.DataObject, sms: int, kernel: native.Kernel) -> None:
+    conv, _ = data.draw(images_of_few_channels(kernel))
+    n, _, h, w = conv.input
+    conv = conv._replace(
+        input=(n + n * h * w % 2, 4, h, w), weight=(data.draw(st.sampled_from([4, 32, 40])), 4, *conv.weight[2:])
+    )
+    problem = native.ConvProblem(*conv, channels_last=True, align=16, dtype="float16")
+    step = problem.k + data.draw(st.sampled_from([0, 4, 12]))  # channels of more
+    y_strides = (problem.p * problem.q * step, 1, problem.q * step, step)
+    problem = native.ConvProblem(*conv, channels_last=True, align=16, dtype="float16", y_strides=y_strides)
+    device = native.DeviceSpec.cuda(90, sms, 227 << 10)
+    assert kernel.why_not(problem, device) is None
+    products = native.ready_quads_products(problem, kernel, device)
+    assert are_same(products, products_by_definition(conv, problem, "fprop"))
+
+
 EMBED_KERNELS = [kernel for kernel in native.kernel_table() if kernel.name.startswith("embed_")]
 
 

@@ -932,6 +932,9 @@ def test_lanes_store_neighbours_of_images_of_few_channels(
     assert native.stem_neighbours(asked, kernel, GPUS[90]) == (filters, pixels)
 
 
+READY = "ready_quads_fprop_3_steps"
+
+
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("name", ["vgg_first", "latent", "mobilenet", "stem_b1"])
 def test_images_of_few_channels_are_staged_as_quads(name: str, channels_last: bool) -> None:
@@ -951,7 +954,50 @@ def test_images_of_few_channels_are_staged_as_quads(name: str, channels_last: bo
         kernel = native.make_plan(asked, GPUS[arch]).kernel
         kind = {"tf32": "(tf32|2_parts)_", "bf16x3": "2_parts_"}.get(precision, "")
         kind += "" if name == "stem_b1" else "3_steps_"
-        assert re.fullmatch(f"quads_fprop_{kind}n{'hwc' if channels_last else 'chw'}", kernel), (dtype, arch, kernel)
+        wanted = f"quads_fprop_{kind}n{'hwc' if channels_last else 'chw'}"
+        if name == "latent" and channels_last and dtype != "float32":
+            wanted = READY  # which consists of quads
+        assert re.fullmatch(wanted, kernel), (dtype, arch, kernel)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize(
+    ("n", "size", "k", "is_ready"), [(4, 64, 320, True), (1, 64, 320, True), (8, 32, 128, True), (32, 224, 64, False)]
+)
+def test_small_images_that_consist_of_quads_are_copied_as_they_are(
+    n: int, size: int, k: int, is_ready: bool, dtype: str
+) -> None:
+    asked = native.ConvProblem(
+        (n, 4, size, size), (k, 4, 3, 3), padding=(1, 1), dtype=dtype, channels_last=True, align=16
+    )
+    assert (native.make_plan(asked, GPUS[90]).kernel == READY) == is_ready
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({}, None),
+        ({"dtype": "float32"}, "dtype"),
+        ({"channels": 3}, "4 channels"),
+        ({"taps": (5, 5)}, "number of taps"),
+        ({"size": (15, 17), "n": 1}, "even number of pixels"),
+        ({"size": (15, 17), "n": 2}, None),
+        ({"align": 8}, "aligned"),
+        ({"channels_last": False}, "one piece"),
+        ({"k": 30}, "four aligned channels"),
+        ({"x_strides": (4 * 16 * 20, 1, 4 * 20, 4)}, "one piece"),  # columns of more
+        ({"y_strides": (40 * 16 * 20, 1, 40 * 20, 40)}, "without gaps"),
+        ({"y_strides": (48 * 16 * 16, 1, 48 * 16, 48)}, None),  # channels of more
+        ({"size": (3, 16384), "padding": (0, 0)}, "shared memory"),  # three rows fill 384 KiB
+    ],
+)
+def test_images_that_consist_of_quads_are_one_piece_of_memory(change: dict[str, Any], reason: str | None) -> None:
+    conv: dict[str, Any] = {"padding": (1, 1), "dtype": "float16", "channels_last": True, "align": 16} | change
+    n, channels, k = conv.pop("n", 1), conv.pop("channels", 4), conv.pop("k", 40)
+    size, taps = conv.pop("size", (16, 16)), conv.pop("taps", (3, 3))
+    asked = native.ConvProblem((n, channels, *size), (k, channels, *taps), **conv)
+    why_not = KERNELS[READY].why_not(asked, GPUS[90])
+    assert why_not is None if reason is None else reason in str(why_not)
 
 
 def test_filters_of_images_of_few_channels_may_fill_shared_memory() -> None:

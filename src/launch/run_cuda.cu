@@ -137,6 +137,7 @@ Launcher half_launcher(const KernelEntry& kernel) {
     case KernelFamily::kGroupedPlanes: return grouped_planes_launcher<T>(kernel.line);
     case KernelFamily::kMma: return mma_launcher<T>(kernel.line);
     case KernelFamily::kQuads: return quads_launcher<T>(kernel.line);
+    case KernelFamily::kReadyQuads: return ready_quads_launcher<T>(kernel.line);
     case KernelFamily::kQuadsWgrad: return quads_wgrad_launcher<T>(kernel.line);
     case KernelFamily::kEmbed: return embed_launcher<T>(kernel.line);
     default: return simt_launcher<T>(kernel);

@@ -167,10 +167,7 @@ double cost_us(const QuadsConfig& config, const ConvProblem& problem, const Devi
   const double row_bytes = double(params.tile_q) * element_size(problem.dtype);
   const double shared = parts > 1 && params.target.w == 1 ? kSharedBytes / row_bytes : 0;
   const double memory = (1 + shared) * compulsory_bytes(problem) / (kMemoryShare * kBytesPerUsPerSm * device.sm_count);
-  // Where both take as long, neither hides all of the other. NOTES: by roots, since pow is another one since
-  // glibc 2.29.
-  const double busiest = clocks / kTensorCyclesPerUs;
-  const double us = std::sqrt(std::sqrt(busiest * busiest * busiest * busiest + memory * memory * memory * memory));
+  const double us = together_us(clocks / kTensorCyclesPerUs, memory);
   const int halved = std::max(0, static_cast<int>(std::bit_width(parts - 1)) - 1);
   return kStartUs + us * (1 + kHalved * halved) * (problem.c == 1 ? kOneChannel : 1);
 }

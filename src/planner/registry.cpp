@@ -19,6 +19,7 @@
 #include "fastconv/planner/patches_family.h"
 #include "fastconv/planner/quads_family.h"
 #include "fastconv/planner/quads_wgrad_family.h"
+#include "fastconv/planner/ready_quads_family.h"
 #include "fastconv/planner/stem_family.h"
 #include "fastconv/planner/subpixel_family.h"
 #include "fastconv/planner/wgrad_family.h"
@@ -272,6 +273,17 @@ std::vector<KernelEntry> build_table() {
   }
 #include "../launch/configs/quads.def"
 #undef QUADS_KERNEL
+  line = 0;
+#define READY_QUADS_KERNEL(name, steps)                                                                             \
+  {                                                                                                                 \
+    const TileShape tile{kReadyPixels, kQuadsSet, kQuadsStepTaps * kQuadChannels};                                  \
+    KernelEntry entry{"ready_quads_fprop_" #name, Pass::kFprop, true, tile, ready_quads_why_not, ready_quads_plan}; \
+    entry.dtypes = kHalf, entry.family = KernelFamily::kReadyQuads, entry.line = line++;                            \
+    entry.ready_quads = {steps};                                                                                    \
+    table.push_back(entry);                                                                                         \
+  }
+#include "../launch/configs/ready_quads.def"
+#undef READY_QUADS_KERNEL
   line = 0;
 #define QUADS_WGRAD_KERNEL(name, channels_inner, channels)                                                    \
   {                                                                                                           \

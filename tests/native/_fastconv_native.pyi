@@ -187,6 +187,9 @@ def quads_products(
 def quads_accesses(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> float:
     """How often shared memory is accessed for a tile's first 32 pixels, over the least for so many bytes."""
 
+def ready_quads_products(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> npt.NDArray[np.int64]:
+    """The same of images that consist of quads."""
+
 def embed_products(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> npt.NDArray[np.int64]:
     """The same of patch embeddings."""
 

@@ -42,6 +42,8 @@ Launcher mma_launcher(int line);
 template <typename T>
 Launcher quads_launcher(int line);
 template <typename T>
+Launcher ready_quads_launcher(int line);
+template <typename T>
 Launcher quads_wgrad_launcher(int line);
 template <typename T>
 Launcher embed_launcher(int line);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 
 #include "fastconv/planner/registry.h"
@@ -28,6 +29,10 @@ struct TiledWork {
   int64_t steps;  // of the tile's depth, per block
   double bytes;   // device memory traffic
 };
+
+// Of two that go on at the same time: where both take as long, neither hides all of the other. NOTES: by roots, since
+// pow is another one since glibc 2.29.
+inline double together_us(double a, double b) { return std::sqrt(std::sqrt(a * a * a * a + b * b * b * b)); }
 
 inline double tiled_cost_us(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device,
                             const TiledWork& work) {

@@ -21,6 +21,7 @@
 #include "fastconv/tile/patches.h"
 #include "fastconv/tile/quads_config.h"
 #include "fastconv/tile/quads_wgrad_config.h"
+#include "fastconv/tile/ready_quads_config.h"
 #include "fastconv/tile/stem_config.h"
 #include "fastconv/tile/subpixel.h"
 #include "fastconv/tile/wgrad_config.h"
@@ -55,6 +56,7 @@ enum class KernelFamily : int8_t {
   kGroupedPlanes,
   kStem,
   kQuads,
+  kReadyQuads,
   kQuadsWgrad,
   kEmbed,
   kHalo,
@@ -97,6 +99,7 @@ struct KernelEntry {
   GroupedPlanesConfig grouped_planes{};
   StemConfig stem{};
   QuadsConfig quads{};
+  ReadyQuadsConfig ready_quads{};
   QuadsWgradConfig quads_wgrad{};
   EmbedConfig embed{};
   PatchesConfig patches{};
