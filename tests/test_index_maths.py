@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from itertools import product
 from typing import Any, NamedTuple
@@ -270,8 +269,9 @@ def test_quads_form_every_product_once(
         dtype="float32" if floats else "float16",
         precision=precision_of(kernel.name),
     )
-    assume(math.prod(conv.weight[1:]) >= least_products(kernel.name, conv.weight[1]))
-    assert kernel.why_not(problem, HOPPER) is None
+    why_not = kernel.why_not(problem, HOPPER)
+    assume(why_not is None or "few products" not in why_not)
+    assert why_not is None
     products = native.quads_products(problem, kernel, HOPPER, tiling)
     assert are_same(products, products_by_definition(conv, problem, "fprop"))
 

@@ -35,8 +35,6 @@ constexpr Clocks kPartsClocks{54, 73, 0.75, 126, 2300, 0.85, 600, 210};
 constexpr Clocks kPartsKeptClocks{23, 59, 0.88, 200, 220, 0.84, 1174, 800};
 constexpr Clocks kScaledClocks{38, 40, 0.80, 100, 1400, 0.90, 1400, 350};  // units of half as many pixels
 constexpr Clocks kSquaresClocks{110, 200, 0.85, 170, 900, 0.90, 1400, 350};
-// Of one channel, depthwise filters take as long, and do not round; what they are expected to take is more.
-constexpr double kOneChannel = 1.2;
 constexpr double kStartUs = 2.5;       // and end
 constexpr double kMemoryShare = 1.12;  // of what is stored the second-level cache keeps some
 // Of a row of a tile that has others beside it, where pixels lie side by side: as if there were more, for lines of
