@@ -962,14 +962,19 @@ def test_images_of_few_channels_are_staged_as_quads(name: str, channels_last: bo
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize(
-    ("n", "size", "k", "is_ready"), [(4, 64, 320, True), (1, 64, 320, True), (8, 32, 128, True), (32, 224, 64, False)]
+    ("n", "h", "w", "k", "is_ready"),
+    [
+        (4, 64, 64, 320, True),
+        (1, 64, 64, 320, True),
+        (8, 32, 32, 128, True),
+        (32, 224, 224, 64, False),
+        (1, 32, 2048, 320, False),  # of whose rows each block would copy many
+    ],
 )
 def test_small_images_that_consist_of_quads_are_copied_as_they_are(
-    n: int, size: int, k: int, is_ready: bool, dtype: str
+    n: int, h: int, w: int, k: int, is_ready: bool, dtype: str
 ) -> None:
-    asked = native.ConvProblem(
-        (n, 4, size, size), (k, 4, 3, 3), padding=(1, 1), dtype=dtype, channels_last=True, align=16
-    )
+    asked = native.ConvProblem((n, 4, h, w), (k, 4, 3, 3), padding=(1, 1), dtype=dtype, channels_last=True, align=16)
     assert (native.make_plan(asked, GPUS[90]).kernel == READY) == is_ready
 
 
@@ -984,10 +989,13 @@ def test_small_images_that_consist_of_quads_are_copied_as_they_are(
         ({"size": (15, 17), "n": 2}, None),
         ({"align": 8}, "aligned"),
         ({"channels_last": False}, "one piece"),
+        ({"w_strides": (36, 9, 3, 1)}, "one piece"),
         ({"k": 30}, "four aligned channels"),
+        ({"y_strides": (42 * 16 * 16, 1, 42 * 16, 42)}, "four aligned channels"),
         ({"x_strides": (4 * 16 * 20, 1, 4 * 20, 4)}, "one piece"),  # columns of more
         ({"y_strides": (40 * 16 * 20, 1, 40 * 20, 40)}, "without gaps"),
         ({"y_strides": (48 * 16 * 16, 1, 48 * 16, 48)}, None),  # channels of more
+        ({"size": (3, 4), "n": 2, "padding": (0, 0), "taps": (3, 4), "y_strides": (48, 1, 7, 9)}, None),  # of one pixel
         ({"size": (3, 16384), "padding": (0, 0)}, "shared memory"),  # three rows fill 384 KiB
     ],
 )

@@ -16,11 +16,12 @@ constexpr int64_t kMostPasses = 16;   // of a block, measured up to there
 
 // Fitted to 16 problems by blocks of 1 to 16 passes, as measured on an H200, times what the model of quads_family.cpp
 // expects too much of them: costs are there to be compared.
-constexpr double kStartUs = 1.2;       // and end
-constexpr double kFirstClocks = 1500;  // until a block's first products
-constexpr double kBlockClocks = 480;   // of it the multiprocessor's
-constexpr double kPassClocks = 670;    // if nothing hides a warp's latencies
-constexpr double kUnitClocks = 112;    // of a multiprocessor
+constexpr double kStartUs = 1.47;      // and end
+constexpr double kFirstClocks = 1080;  // until a block's first products
+constexpr double kBlockClocks = 110;   // of it the multiprocessor's
+constexpr double kPassClocks = 555;    // if nothing hides a warp's latencies
+constexpr double kUnitClocks = 94;     // of a multiprocessor
+constexpr double kCopied = 17;         // bytes a clock of a multiprocessor
 constexpr double kMemoryShare = 1.12;  // of what is stored the second-level cache keeps some
 
 int64_t sets_of(const ConvProblem& problem) { return ceil_div(problem.k, int64_t{kQuadsSet}); }
@@ -45,7 +46,7 @@ int64_t target_step(const ConvProblem& problem) {
 int64_t rows_of(const ConvProblem& problem, const ReadyQuadsParams& params) {
   const int64_t rows = std::min((params.block_pixels - 2) / problem.q() + 2, problem.n * problem.p());
   const int64_t images = std::min(ceil_div(rows - 1, problem.p()), problem.n - 1);  // that end within
-  const int64_t lacking = problem.h - problem.p() * problem.stride.h + problem.padding.h;
+  const int64_t lacking = problem.h - problem.p() * problem.stride.h;
   return std::min(problem.n * problem.h,
                   (rows - 1) * problem.stride.h + params.reach + 1 + images * std::max<int64_t>(0, lacking));
 }
@@ -68,8 +69,9 @@ Plan cheapest(const KernelEntry& entry, const ConvProblem& problem, const Device
     // Of the busiest multiprocessor.
     const double blocks = std::ceil(double(tiling.walkers) * double(sets) / device.sm_count);
     const double turns = std::ceil(blocks / double(resident));
-    const double busy = blocks * (double(passes) * kReadyWarps * kUnitClocks + kBlockClocks);
-    const double lone = turns * double(passes) * kPassClocks + (turns - 1) * kFirstClocks;
+    const double copies = double(smem) / kCopied;  // of a block: all but a quad of it
+    const double busy = blocks * (double(passes) * kReadyWarps * kUnitClocks + kBlockClocks + copies);
+    const double lone = turns * (double(passes) * kPassClocks + copies) + (turns - 1) * kFirstClocks;
     const double memory = compulsory_bytes(problem) / (kMemoryShare * kBytesPerUsPerSm * device.sm_count);
     const double cost =
         kStartUs + kFirstClocks / kTensorCyclesPerUs + together_us(std::max(busy, lone) / kTensorCyclesPerUs, memory);
@@ -112,7 +114,7 @@ const char* ready_quads_why_not(const KernelEntry& entry, const ConvProblem& pro
     return "is for filters of another number of taps";
   }
   const Side from = input_side(problem), to = output_side(problem);
-  if (pixels_of(problem) * problem.k == 0) return "needs something to compute";
+  if (pixels_of(problem) == 0 || problem.k == 0) return "needs something to compute";
   if (!is_piece(from, problem.c) || !is_piece(filter_side(problem), problem.c) || from.align < kCopiedBytes ||
       problem.w_align < kCopiedBytes || problem.n * problem.h * problem.w % kReadyCopied != 0) {
     return "needs images and filter in one piece each, channels side by side, aligned, and an even number of pixels";

@@ -4,7 +4,6 @@
 // small problems that is most of the time.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
