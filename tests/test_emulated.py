@@ -439,6 +439,7 @@ def test_quads_that_one_scale_does_not_fit_have_other_parts(kernel: native.Kerne
         ("several sets", Problem(2, 3, 24, 48, 64, 3, 3, padding=(1, 1), bias=True), 1),
         ("the last block lacks a set", Problem(4, 3, 8, 16, 160, 3, 3, padding=(1, 1), bias=True), 3),
         ("three tiles", Problem(9, 3, 24, 48, 24, 3, 3, padding=(1, 1), bias=True), 1),
+        ("three tiles of many units", Problem(4, 3, 24, 48, 64, 3, 3, padding=(1, 1), bias=True), 1),
     ],
 )
 @pytest.mark.parametrize("haste", [False, True])
@@ -451,14 +452,16 @@ def test_blocks_of_quads(kernel: native.Kernel, case: str, problem: Problem, sms
     precision = precision_of(kernel.name)
     result = run(kernel, o, problem, sms, haste, view, precision)
     assert result is not None, "refused"
-    found = re.search(r"grid (\d+) .* (\d+)x(\d+) pixels of (\d+) sets, walkers (\d+)", str(result.plan))
+    found = re.search(r"grid (\d+) block (\d+) (\d+)x(\d+) pixels of (\d+) sets, walkers (\d+)", str(result.plan))
     assert found is not None, result.plan
-    grid, rows, columns, sets, walkers = map(int, found.groups())
+    grid, threads, rows, columns, sets, walkers = map(int, found.groups())
     p, q = problem.output_size[2:]
     tiles = len(o.input) * -(-p // rows) * -(-q // columns)
     lacking = 32 * sets * grid // walkers - problem.k
     is_so = {"several sets": sets > 1, "the last block lacks a set": sets > 1 and lacking >= 32}
     assert is_so.get(case, tiles >= 3 * walkers), result.plan
+    if case == "three tiles of many units" and "2_parts_3_steps" in kernel.name:
+        assert rows * columns * sets >= 4 * threads  # so that warps stage the next tile before their fourth one
     reference.assert_right(result.value, expect_pass("fprop", o, problem), kernel.name, precision)
 
 

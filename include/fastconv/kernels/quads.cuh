@@ -599,6 +599,11 @@ struct QuadsUnit {
   }
 };
 
+// A warp stages its share of the next tile behind its units, or, if not 0, behind so many: those that have one more
+// than others do not keep them waiting. Of other operands that is slower.
+template <QuadsOperands kOperands, int kSteps>
+inline constexpr int32_t kStagesEarly = kOperands == QuadsOperands::kParts && kSteps > 0 ? 3 : 0;
+
 // A block's place in the work, and in shared memory.
 template <typename T, bool kChannelsInner, int kProducts>
 struct QuadsBlock {
@@ -619,10 +624,11 @@ struct QuadsBlock {
     return last * kQuadsStepTaps + static_cast<int32_t>(threadIdx.x % 4) < params.taps ? -1 : last;
   }
 
-  // A warp's units of a tile that has been staged. `kept`: filters and taps in registers, if kSteps > 0.
-  template <QuadsOperands kOperands, int kSteps, typename Kept>
-  __device__ __forceinline__ void multiply(const QuadsTile& tile, uint32_t stage, T* y, const Kept& kept,
-                                           float back = 1) const {
+  // A warp's units of a tile that has been staged; if kStagesEarly and there are as many, `stage_next` before the unit
+  // of that number. `kept`: filters and taps in registers, if kSteps > 0.
+  template <QuadsOperands kOperands, int kSteps, typename Kept, typename StageNext>
+  __device__ __forceinline__ void multiply(const QuadsTile& tile, uint32_t stage, T* y, const Kept& kept, float back,
+                                           const StageNext& stage_next) const {
     using Unit = QuadsUnit<T, kChannelsInner, kProducts>;
     constexpr int32_t kPixels = 8 * kProducts;
     const auto warps = static_cast<int32_t>(blockDim.x / 32), lane = static_cast<int32_t>(threadIdx.x % 32);
@@ -630,6 +636,10 @@ struct QuadsBlock {
     const int32_t units = (tile.rows * params.tile_q + kPixels - 1) / kPixels * params.sets;
 #pragma unroll 1
     for (auto i = static_cast<int32_t>(threadIdx.x / 32); i < units; i += warps) {
+      if constexpr (kStagesEarly<kOperands, kSteps> > 0) {
+        const int32_t early = kStagesEarly<kOperands, kSteps> * warps;
+        if (i >= early && i < early + warps) stage_next();
+      }
       int32_t number, set;
       params.by_sets.divmod(i, number, set);
       if constexpr (kSteps > 0) set = kept.set;  // and the compiler knows
@@ -880,6 +890,7 @@ __global__ void __launch_bounds__(quads_threads(QuadsConfig{kChannelsInner, kSte
     if (kSteps > 0 || params.is_raw_first) __syncthreads();
     KeptQuads<kOperands, kSteps> kept;
     if constexpr (kSteps > 0) kept.load(block);
+    bool is_staged = false;  // by this warp
 #pragma unroll 1
     for (int32_t index = walker; index < params.tiles; index += params.walkers) {
       const QuadsTile tile(params, index);
@@ -887,7 +898,8 @@ __global__ void __launch_bounds__(quads_threads(QuadsConfig{kChannelsInner, kSte
       if constexpr (kScaled) {
         back = scaling.template store<kSquares>(params, packing, staged, stage);
       } else {
-        staged.template store<kOperands>(params, stage);
+        if (!is_staged) staged.template store<kOperands>(params, stage);
+        is_staged = false;
         __syncthreads();
       }
       // The next tile's pixels are on their way meanwhile.
@@ -895,12 +907,15 @@ __global__ void __launch_bounds__(quads_threads(QuadsConfig{kChannelsInner, kSte
       if (next < params.tiles) staged.load(params, buffers.x, QuadsTile(params, next));
       T* y =
           kept_global(buffers.y + (tile.image * params.target.n + tile.p * params.target.h + tile.q * params.target.w));
+      auto stage_next = [&] {
+        if (next < params.tiles) staged.template store<kOperands>(params, other), is_staged = true;
+      };
       if (kScaled && back == 0) {
-        if constexpr (kScaled) block.template multiply<QuadsOperands::kFloats, 0>(tile, stage, y, kept);
+        if constexpr (kScaled) block.template multiply<QuadsOperands::kFloats, 0>(tile, stage, y, kept, 1, stage_next);
       } else if constexpr (kSquares) {
         block.multiply_squares(tile, stage, y, back);
       } else {
-        block.template multiply<kOperands, kSteps>(tile, stage, y, kept, back);
+        block.template multiply<kOperands, kSteps>(tile, stage, y, kept, back, stage_next);
       }
       // Whoever is still at work with this tile meets the others before its place is filled again.
       const uint32_t done = stage;
