@@ -35,8 +35,7 @@ constexpr Clocks kPartsClocks{54, 73, 0.75, 126, 2300, 0.85, 600, 210};
 constexpr Clocks kPartsKeptClocks{23, 59, 0.88, 200, 220, 0.84, 1174, 800};
 constexpr Clocks kScaledClocks{38, 40, 0.80, 100, 1400, 0.90, 1400, 350};  // units of half as many pixels
 constexpr Clocks kSquaresClocks{110, 200, 0.85, 170, 900, 0.90, 1400, 350};
-constexpr double kStartUs = 2.5;       // and end
-constexpr double kMemoryShare = 1.12;  // of what is stored the second-level cache keeps some
+constexpr double kStartUs = 2.5;  // and end
 // Of a row of a tile that has others beside it, where pixels lie side by side: as if there were more, for lines of
 // memory that two tiles share.
 constexpr double kSharedBytes = 10.24;
@@ -164,7 +163,7 @@ double cost_us(const QuadsConfig& config, const ConvProblem& problem, const Devi
   const auto parts = static_cast<uint32_t>(ceil_div(params.w.rows, params.tile_q));
   const double row_bytes = double(params.tile_q) * element_size(problem.dtype);
   const double shared = parts > 1 && params.target.w == 1 ? kSharedBytes / row_bytes : 0;
-  const double memory = (1 + shared) * compulsory_bytes(problem) / (kMemoryShare * kBytesPerUsPerSm * device.sm_count);
+  const double memory = (1 + shared) * compulsory_bytes(problem) / (kStoredShare * kBytesPerUsPerSm * device.sm_count);
   const double us = together_us(clocks / kTensorCyclesPerUs, memory);
   const int halved = std::max(0, static_cast<int>(std::bit_width(parts - 1)) - 1);
   return kStartUs + us * (1 + kHalved * halved) * (problem.c == 1 ? kOneChannel : 1);

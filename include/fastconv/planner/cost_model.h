@@ -18,6 +18,7 @@ inline constexpr int32_t kReservedSmemBytes = 1024;  // of a multiprocessor, a b
 inline constexpr double kStepLatencyCycles = 700;    // a step cannot be shorter than its loads from device memory
 inline constexpr double kTileCycles = 3000;          // first loads, tables and epilogue of a tile
 inline constexpr double kUnseenF32 = 1.4;            // times what is counted: float32 took 1.3 to 1.8 on an H200
+inline constexpr double kStoredShare = 1.12;         // where most is stored: of that the second-level cache keeps some
 // Tensor cores, times what is expected: of one channel, depthwise filters take as long, and do not round; what they are
 // expected to take is more.
 inline constexpr double kOneChannel = 1.2;
