@@ -120,6 +120,15 @@ def run(
     return Result(value, columns, native.make_plan(conv, device, kernel.name))
 
 
+def assert_right_where_finite(actual: Tensor, expected: reference.Expected, precision: str = "ieee") -> None:
+    """And infinite or NaN where that is expected."""
+    for same in (torch.isnan, torch.isposinf, torch.isneginf):
+        assert torch.equal(same(actual), same(expected.value)), same.__name__
+    finite = expected.value.isfinite()
+    error, bound = (actual.double() - expected.value).abs(), expected.bound(actual.dtype, precision)
+    assert (error[finite] <= bound[finite]).all()
+
+
 @st.composite
 def small_problems(draw: st.DrawFn, kernel: str) -> Problem:
     """What a kernel's name says; no kernel refuses them, so that none is left out unnoticed."""
@@ -261,11 +270,7 @@ def test_emulated_kernels_and_values_that_are_not_finite(
     result = run(kernel, o, problem, view=view, precision=precision)
     assert result is not None, "refused"
     expected = expect_pass(kernel.pass_, o, problem)
-    for same in (torch.isnan, torch.isposinf, torch.isneginf):
-        assert torch.equal(same(result.value), same(expected.value)), same.__name__
-    finite = expected.value.isfinite()
-    error, bound = (result.value.double() - expected.value).abs(), expected.bound(dtype, precision)
-    assert (error[finite] <= bound[finite]).all()
+    assert_right_where_finite(result.value, expected, precision)
 
 
 @pytest.mark.parametrize("kernel", [k for k in KERNELS if re.search(r"(cross|diagonal)_wgrad_\d", str(k.id))])
@@ -362,11 +367,7 @@ def test_emulated_quads(
     if special is None:
         reference.assert_right(result.value, expected, kernel.name, precision)
         return
-    for same in (torch.isnan, torch.isposinf, torch.isneginf):
-        assert torch.equal(same(result.value), same(expected.value)), same.__name__
-    finite = expected.value.isfinite()
-    error, bound = (result.value.double() - expected.value).abs(), expected.bound(dtype, precision)
-    assert (error[finite] <= bound[finite]).all()
+    assert_right_where_finite(result.value, expected, precision)
 
 
 @pytest.mark.parametrize(
@@ -403,11 +404,7 @@ def test_emulated_ready_quads(
     if special is None:
         reference.assert_right(result.value, expected, kernel.name)
         return
-    for same in (torch.isnan, torch.isposinf, torch.isneginf):
-        assert torch.equal(same(result.value), same(expected.value)), same.__name__
-    finite = expected.value.isfinite()
-    error, bound = (result.value.double() - expected.value).abs(), expected.bound(dtype, "ieee")
-    assert (error[finite] <= bound[finite]).all()
+    assert_right_where_finite(result.value, expected)
 
 
 @pytest.mark.parametrize("taps", [3, 7])
@@ -844,8 +841,7 @@ def test_emulated_patch_embeddings(
     if special is None:
         reference.assert_right(result.value, expected, kernel.name, precision)
         return
-    for same in (torch.isnan, torch.isposinf, torch.isneginf):
-        assert torch.equal(same(result.value), same(expected.value)), same.__name__
+    assert_right_where_finite(result.value, expected, precision)
 
 
 @dataclass

@@ -82,9 +82,7 @@ double block_clocks(const GroupedConfig& config, const GroupedParams& params) {
 
 double cost_us(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device,
                const GroupedParams& params) {
-  const int64_t resident =
-      std::min<int64_t>(entry.grouped.blocks_per_sm(),
-                        (device.smem_optin_bytes + kReservedSmemBytes) / (smem_of(params) + kReservedSmemBytes));
+  const int64_t resident = resident_blocks(smem_of(params), device, entry.grouped.blocks_per_sm());
   const double written = tile_bytes(problem, static_cast<double>(params.tile_p) * params.tile_q, params.tile_g,
                                     params.filters, params.store == GroupedStore::kChannels);
   const auto blocks = static_cast<double>(blocks_of(problem, params));

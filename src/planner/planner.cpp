@@ -153,11 +153,9 @@ std::ostream& operator<<(std::ostream& out, const Plan& plan) {
     out << " tiles of " << plan.grouped_planes.images << " images, " << plan.grouped_planes.run_rows << " rows";
   }
   if (plan.kernel->family == KernelFamily::kStem) out << " " << plan.stem;
-  switch (plan.kernel->family) {
-    case KernelFamily::kQuads:
-    case KernelFamily::kReadyQuads:
-    case KernelFamily::kQuadsWgrad: out << " " << plan.quads; break;
-    default: break;
+  if (plan.kernel->family == KernelFamily::kQuads || plan.kernel->family == KernelFamily::kReadyQuads ||
+      plan.kernel->family == KernelFamily::kQuadsWgrad) {
+    out << " " << plan.quads;
   }
   if (plan.kernel->family == KernelFamily::kEmbed) out << " " << plan.embed;
   if (plan.split > 1) out << " split " << plan.split;

@@ -53,9 +53,6 @@ const Clocks& clocks_of(const QuadsConfig& config) {
   }
 }
 
-// An extent of 1 may have any stride.
-bool is_step(int64_t stride, int64_t extent, int64_t wanted) { return extent == 1 || stride == wanted; }
-
 // How a block finds its filters as they are.
 void set_raw(QuadsParams& params, const ConvProblem& problem, bool brings) {
   const int64_t taps = problem.r * problem.s, elements = problem.c * taps;
@@ -134,11 +131,6 @@ int32_t smem_of(const QuadsConfig& config, const QuadsParams& params) {
 
 // Columns and rows of a square, otherwise 1.
 int64_t side_of(const QuadsConfig& config) { return config.squares ? kQuadsSquare : 1; }
-
-// Blocks of a multiprocessor.
-int64_t resident_blocks(int32_t smem, const DeviceSpec& device, int64_t at_most) {
-  return std::min((device.smem_optin_bytes + kReservedSmemBytes) / (smem + kReservedSmemBytes), at_most);
-}
 
 double cost_us(const QuadsConfig& config, const ConvProblem& problem, const DeviceSpec& device,
                const QuadsParams& params, int32_t warps) {

@@ -11,8 +11,7 @@
 namespace fastconv {
 namespace {
 
-constexpr int64_t kCopiedBytes = 16;  // at once
-constexpr int64_t kMostPasses = 16;   // of a block, measured up to there
+constexpr int64_t kMostPasses = 16;  // of a block, measured up to there
 
 // Fitted to 16 problems by blocks of 1 to 16 passes, as measured on an H200 (bench/results/tried/ready-quads-*), times
 // what quads_family.cpp expects of each over what was measured: costs are there to be compared.
@@ -26,9 +25,8 @@ constexpr double kCopied = 17;         // bytes a clock of a multiprocessor
 int64_t sets_of(const ConvProblem& problem) { return ceil_div(problem.k, int64_t{kQuadsSet}); }
 int64_t pixels_of(const ConvProblem& problem) { return problem.n * problem.p() * problem.q(); }
 
-// Four channels side by side, pixels without a gap. An extent of 1 may have any stride.
+// Channels side by side, pixels without a gap.
 bool is_piece(const Side& side, int64_t step) {
-  auto is_step = [](int64_t stride, int64_t extent, int64_t wanted) { return extent == 1 || stride == wanted; };
   return is_step(side.stride.c, side.c, 1) && is_step(side.stride.w, side.w, step) &&
          is_step(side.stride.h, side.h, side.w * step) && is_step(side.stride.n, side.n, side.h * side.w * step);
 }
@@ -51,7 +49,7 @@ int64_t rows_of(const ConvProblem& problem, const ReadyQuadsParams& params) {
 }
 int64_t smem_of(const KernelEntry& entry, const ConvProblem& problem, const ReadyQuadsParams& params) {
   const int64_t quads = rows_of(problem, params) * problem.w + kReadyCopied;  // what is copied begins and ends with two
-  return ready_rows_at(entry.ready_quads.steps) + round_up(quads * kReadyQuadBytes, kCopiedBytes);
+  return ready_rows_at(entry.ready_quads.steps) + round_up(quads, int64_t{kReadyCopied}) * kReadyQuadBytes;
 }
 
 // The cheapest blocks; none if plan.kernel is null.
@@ -63,11 +61,9 @@ Plan cheapest(const KernelEntry& entry, const ConvProblem& problem, const Device
     tiling.walkers = static_cast<int32_t>(ceil_div(pixels, int64_t{tiling.tile_q}));
     const int64_t smem = smem_of(entry, problem, ready_quads_params(problem, tiling));
     if (smem > device.smem_optin_bytes) break;
-    const int64_t resident =
-        std::min<int64_t>((device.smem_optin_bytes + kReservedSmemBytes) / (smem + kReservedSmemBytes), kReadyBlocks);
     // Of the busiest multiprocessor.
     const double blocks = std::ceil(double(tiling.walkers) * double(sets) / device.sm_count);
-    const double turns = std::ceil(blocks / double(resident));
+    const double turns = std::ceil(blocks / double(resident_blocks(smem, device, kReadyBlocks)));
     const double copies = double(smem) / kCopied;  // of a block: all but a quad of it
     const double busy = blocks * (double(passes) * kReadyWarps * kUnitClocks + kBlockClocks + copies);
     const double lone = turns * (double(passes) * kPassClocks + copies) + (turns - 1) * kFirstClocks;
@@ -114,8 +110,8 @@ const char* ready_quads_why_not(const KernelEntry& entry, const ConvProblem& pro
   }
   const Side from = input_side(problem), to = output_side(problem);
   if (pixels_of(problem) == 0 || problem.k == 0) return "needs something to compute";
-  if (!is_piece(from, problem.c) || !is_piece(filter_side(problem), problem.c) || from.align < kCopiedBytes ||
-      problem.w_align < kCopiedBytes || problem.n * problem.h * problem.w % kReadyCopied != 0) {
+  if (!is_piece(from, problem.c) || !is_piece(filter_side(problem), problem.c) || from.align < kReadyCopiedBytes ||
+      problem.w_align < kReadyCopiedBytes || problem.n * problem.h * problem.w % kReadyCopied != 0) {
     return "needs images and filter in one piece each, channels side by side, aligned, and an even number of pixels";
   }
   if (!is_piece(to, target_step(problem)) || problem.k % kQuadsFilters != 0 ||

@@ -1083,8 +1083,9 @@ Products ready_quads_products(const ConvProblem& problem, const KernelEntry& ker
   for (int32_t number = 0; number < plan.quads.walkers; ++number) {
     const ReadyRange range(params, number);
     const int64_t copied = round_up(int64_t{range.after} - range.first, int64_t{kReadyCopied});
-    if (range.first % kReadyCopied != 0 || range.first + copied > all)
+    if (range.first % kReadyCopied != 0 || range.first + copied > all) {
       throw py::index_error("copies what is not there");
+    }
     if (ready_rows_at(kernel.ready_quads.steps) + copied * kReadyQuadBytes > plan.smem_bytes) {
       throw py::index_error("copies more than there is room for");
     }

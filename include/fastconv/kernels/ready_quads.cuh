@@ -6,16 +6,16 @@
 
 namespace fastconv {
 
-// As it lies in memory, by 16 bytes.
+// As it lies in memory.
 template <typename T>
 __device__ __forceinline__ void copy_piece(uint32_t to, const T* from, int32_t bytes) {
   const auto thread = static_cast<int32_t>(threadIdx.x);
-  const char* source = reinterpret_cast<const char*>(from) + thread * 16;
-  to += thread * 16;
+  constexpr int32_t kStep = kReadyThreads * kReadyCopiedBytes;
+  const char* source = reinterpret_cast<const char*>(from) + thread * kReadyCopiedBytes;
+  to += thread * kReadyCopiedBytes;
 #pragma unroll 1
-  for (int32_t left = bytes - thread * 16; left > 0; left -= kReadyThreads * 16) {
-    ptx::async_copy<16>(to, source, true);
-    to += kReadyThreads * 16, source += kReadyThreads * 16;
+  for (int32_t left = bytes - thread * kReadyCopiedBytes; left > 0; left -= kStep, to += kStep, source += kStep) {
+    ptx::async_copy<kReadyCopiedBytes>(to, source, true);
   }
 }
 

@@ -28,6 +28,11 @@ inline constexpr double kOneChannel = 1.2;
 inline constexpr double kGatherInstructions = 10;
 inline constexpr double kPlainInstructions = 7;
 
+// Blocks of a multiprocessor.
+inline int64_t resident_blocks(int64_t smem, const DeviceSpec& device, int64_t at_most) {
+  return std::min((device.smem_optin_bytes + kReservedSmemBytes) / (smem + kReservedSmemBytes), at_most);
+}
+
 struct TiledWork {
   int64_t tiles;  // blocks
   int64_t steps;  // of the tile's depth, per block

@@ -28,6 +28,9 @@ inline Pair sliding_padding(const ConvProblem& p) {
   return p.pass == Pass::kDgrad ? Pair{p.r - 1 - p.padding.h, p.s - 1 - p.padding.w} : p.padding;
 }
 
+// An extent of 1 may have any stride.
+inline bool is_step(int64_t stride, int64_t extent, int64_t wanted) { return extent == 1 || stride == wanted; }
+
 // Whether 32 bits count extents, and elements of an image or of a group's filters.
 bool images_fit_int32(const ConvProblem& problem);
 
