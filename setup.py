@@ -86,7 +86,7 @@ LINK_FLAGS = [
 # Absolute, because ninja runs in the build directory.
 INCLUDE_DIRS = [str(ROOT / "include")]
 # Neither library exports symbols, so each carries these.
-SHARED_SOURCES = ["src/core/*.cpp", "src/planner/*.cpp", "src/ops/conv2d_ops.cpp"]
+SHARED_SOURCES = ["src/core/*.cpp", "src/planner/*.cpp", "src/ops/conv2d_ops.cpp", "src/ops/complex.cpp"]
 
 
 def cpu_extension() -> Extension:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from . import _library, ops
-from .functional import _pad
+from .functional import _ints, _pad
 from .ops import Ints
 from .precision import check, effective
 
@@ -85,17 +85,21 @@ def explain(
         raise ValueError(f"device must be cpu or cuda, but got {place}")
     gpu = _gpu(place, arch)
     input_size, weight_size = _size(input), _size(weight)
+    strides, dilations = _ints("stride", stride), _ints("dilation", dilation)
     if isinstance(padding, str):
-        padded, padding = _pad(
-            torch.empty(input_size, device="meta"), torch.empty(weight_size, device="meta"), stride, padding, dilation
-        )
+        meta_input, meta_weight = (torch.empty(size, device="meta") for size in (input_size, weight_size))
+        padded, padding = _pad(meta_input, meta_weight, strides, padding, dilations)
         input_size = list(padded.shape)
+    if dtype.is_complex:  # what ops/complex.h makes of it
+        dtype = dtype.to_real()
+        input_size[-3] *= 2
+        weight_size = [2 * extent for extent in weight_size[:2]] + weight_size[2:]
     return torch.ops.fastconv._explain(
         input_size,
         weight_size,
-        stride,
+        strides,
         padding,
-        dilation,
+        dilations,
         groups,
         dtype=str(dtype).removeprefix("torch."),
         pass_=pass_,

@@ -13,7 +13,7 @@ from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from . import ops
 from .ops import Ints
-from .precision import check, effective
+from .precision import check, effective, traced
 
 _is_compiling = torch.compiler.is_compiling
 _is_grad_enabled = torch.is_grad_enabled
@@ -40,7 +40,8 @@ def conv2d(
     """2-D convolution: :func:`torch.nn.functional.conv2d`, computed by fastconv.
 
     Args:
-        input: (N, C, H, W) or (C, H, W); float32, float64, float16 or bfloat16, any strides, CPU or CUDA.
+        input: (N, C, H, W) or (C, H, W); float32, float64, float16, bfloat16 or a complex dtype (as one real
+            convolution of twice the channels), any strides, CPU or CUDA.
         weight: (K, C / groups, R, S), same dtype and device.
         bias: (K), or None.
         stride, padding, dilation: pixels; one value, or one for rows and one for columns. Padding may be "valid" (none)
@@ -57,9 +58,12 @@ def conv2d(
     Raises:
         RuntimeError: sizes, strides, dtypes or devices that make no convolution.
         ValueError: unknown ``precision``.
-        NotImplementedError: a dtype or layout other than the above. (Torch convolves integers and complex numbers on
-            the CPU; fastconv does not.)
-        TypeError: an argument of another type.
+        NotImplementedError: a dtype or layout other than the above. (Torch convolves integers on the CPU; fastconv does
+            not.)
+        TypeError: an argument of another type; like torch, True and False are no integers here.
+
+    Images without channels, (N, 0, H, W), give what the sum over none says: zeros, or the bias, of size (N, K, P, Q).
+    Torch returns (N, 0, P, Q) for them and leaves the filters out, which no layer behind it could use.
 
     Results are the same bit for bit from run to run. float16 and bfloat16 are accumulated in float32. Infinities and
     NaNs propagate as in IEEE arithmetic. The operation is the cross-correlation of Dumoulin and Visin, "A guide to
@@ -82,13 +86,10 @@ def conv2d(
             groups,
             precision=precision,
         )
-    precision = effective() if precision is None else check(precision)
     if _is_compiling():
-        if isinstance(padding, str):
-            input, padding = _pad(input, weight, stride, padding, dilation)
-        # The ops take concrete strides: a traced function is specialised for them, not for sizes.
-        stride, padding, dilation = _concrete(stride), _concrete(padding), _concrete(dilation)
-        return ops.conv2d(input, weight, bias, stride, padding, dilation, int(groups), precision=precision)
+        precision = traced() if precision is None else check(precision)
+        return _conv2d(input, weight, bias, stride, padding, dilation, groups, precision)
+    precision = effective() if precision is None else check(precision)
     try:
         # Eager calls of plain tensors: the dispatcher's detours through Python cost more than the rest of a call.
         if (
@@ -128,17 +129,30 @@ def conv2d(
         # Checked only now, so that good calls do not pay for it. Where these checks pass, the first error stands.
         _check_tensors(input, weight, bias)
         raise
-    if isinstance(padding, str):
-        _check_tensors(input, weight, bias)
-        input, padding = _pad(input, weight, stride, padding, dilation)
-        return conv2d(input, weight, bias, stride, padding, dilation, groups, precision=precision)
-    stride, padding, dilation = _ints("stride", stride), _ints("padding", padding), _ints("dilation", dilation)
-    (groups,) = _ints("groups", (groups,))
     try:
-        return ops.conv2d(input, weight, bias, stride, padding, dilation, groups, precision=precision)
+        return _conv2d(input, weight, bias, stride, padding, dilation, groups, precision)
     except (RuntimeError, AttributeError):
         _check_tensors(input, weight, bias)
         raise
+
+
+def _conv2d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Ints,
+    padding: str | Ints,
+    dilation: Ints,
+    groups: int,
+    precision: str | None,
+) -> Tensor:
+    """By the public op, for all that is not an eager call of plain tensors."""
+    strides, dilations = _ints("stride", stride), _ints("dilation", dilation)
+    if isinstance(padding, str):
+        input, paddings = _pad(input, weight, strides, padding, dilations)
+    else:
+        paddings = _ints("padding", padding)
+    return ops.conv2d(input, weight, bias, strides, paddings, dilations, _int("groups", groups), precision=precision)
 
 
 def _pack(arguments: ops.Arguments, geometry: tuple[int, ...]) -> ops.Call:
@@ -155,33 +169,42 @@ def _check_tensors(input: object, weight: object, bias: object) -> None:
 
 
 def _ints(name: str, value: Ints) -> tuple[int, ...]:
-    """Python's integers for whatever counts as one, such as NumPy's."""
+    """Python's integers for whatever counts as one, such as NumPy's, or a symbol: a traced function is specialised for
+    these, not for sizes."""
+    values = value if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
+    if len(values) not in (1, 2):
+        raise RuntimeError(f"fastconv: {name} must have 1 or 2 values (rows, columns), but got {len(values)}")
+    return tuple(_int(name, item) for item in values)
+
+
+def _int(name: str, value: Any) -> int:
     try:
-        return tuple(operator.index(item) for item in _values(value))
+        number = None if isinstance(value, bool) else int(operator.index(value))
     except TypeError:
-        raise TypeError(f"conv2d(): {name} must be an integer or a pair of integers, but got {value!r}") from None
+        number = None
+    if number is None:
+        of_what = "an integer" if name == "groups" else "an integer or a pair of integers"
+        raise TypeError(f"conv2d(): {name} must be {of_what}, but got {value!r}")
+    if not -(2**63) <= number < 2**63:
+        raise RuntimeError(f"fastconv: {name} must be less than 2^31, but got {value}")
+    return number
 
 
-def _concrete(value: Ints) -> tuple[int, ...]:
-    return tuple(int(item) for item in _values(value))
-
-
-def _pad(input: Tensor, weight: Tensor, stride: Ints, padding: str, dilation: Ints) -> tuple[Tensor, tuple[int, int]]:
+def _pad(
+    input: Tensor, weight: Tensor, stride: Sequence[int], padding: str, dilation: Sequence[int]
+) -> tuple[Tensor, tuple[int, int]]:
     """Padding given as a string, as numbers; the input padded where the two sides differ."""
     if padding == "valid":
         return input, (0, 0)
     if padding != "same":
         raise RuntimeError(f"conv2d(): padding must be 'same', 'valid' or numbers, but got {padding!r}")
-    if any(value != 1 for value in _values(stride)):
-        raise RuntimeError(f"conv2d(): padding='same' needs stride 1, but got stride {stride}")
+    if any(value != 1 for value in stride):
+        raise RuntimeError(f"conv2d(): padding='same' needs stride 1, but got stride {list(stride)}")
     if weight.dim() != 4:
         raise RuntimeError(f"conv2d(): weight must be 4-D (K, C/groups, R, S), but got size {list(weight.shape)}")
-    step_h, step_w = _values(dilation)[0], _values(dilation)[-1]
-    total_h, total_w = step_h * (weight.shape[2] - 1), step_w * (weight.shape[3] - 1)
+    if min(dilation) < 1:
+        return input, (0, 0)  # refused by whoever checks it
+    total_h, total_w = dilation[0] * (weight.shape[2] - 1), dilation[-1] * (weight.shape[3] - 1)
     if total_h % 2 or total_w % 2:
         input = torch.nn.functional.pad(input, (0, total_w % 2, 0, total_h % 2))
     return input, (total_h // 2, total_w // 2)
-
-
-def _values(value: Ints) -> Sequence[int]:
-    return value if isinstance(value, Sequence) else (value, value)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from math import prod
 from types import ModuleType
@@ -22,13 +22,21 @@ from torch.autograd import forward_ad
 from torch.autograd.function import _SingleLevelFunction
 
 from . import _library
-from .precision import PRECISIONS
+from .precision import OP_PRECISIONS
 
 Ints: TypeAlias = int | Sequence[int]
 Arguments: TypeAlias = tuple[Ints, Ints, Ints, int, str | None]  # stride, padding, dilation, groups, precision
 Call: TypeAlias = tuple[Arguments, int | None]  # and what pack makes of them
 
-DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+DTYPES = (
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.bfloat16,
+    torch.complex32,
+    torch.complex64,
+    torch.complex128,
+)
 
 conv2d = torch.ops.fastconv.conv2d.default
 conv2d_input = torch.ops.fastconv.conv2d_input.default
@@ -42,6 +50,7 @@ packed_conv2d = torch.ops.fastconv._conv2d.default._op
 _packed_conv2d_input = torch.ops.fastconv._conv2d_input.default._op
 _packed_conv2d_weight = torch.ops.fastconv._conv2d_weight.default._op
 
+_is_compiling = torch.compiler.is_compiling
 _functorch_active = torch._C._are_functorch_transforms_active
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 
@@ -60,7 +69,16 @@ def _is_channels_last(size: Sequence[int], strides: Sequence[int]) -> bool:
     c, h, w = size[-3:]
     n, n_stride = (size[0], strides[0]) if len(size) == 4 else (1, c * c_stride)
     nested = w_stride >= c * c_stride and h_stride >= w * w_stride and n_stride >= h * h_stride
-    return nested and h * h_stride != c_stride and 0 not in (n, c, h, w)
+    return nested and h * h_stride != c_stride and not any(map(_is_zero, (n, c, h, w)))
+
+
+def _is_zero(extent: int) -> bool:
+    """Not of an extent that only the data will tell."""
+    if isinstance(extent, int):
+        return extent == 0
+    from torch.fx.experimental.symbolic_shapes import guard_or_false  # imported by whoever made the symbol
+
+    return guard_or_false(extent == 0)
 
 
 # ---- shapes ----
@@ -81,18 +99,20 @@ def _check_tensors(first: str, reference: Tensor, second: str, tensor: Tensor | 
     check_kind(second, tensor)
     if tensor is None:
         return
-    torch._check(
-        tensor.dtype == reference.dtype,
-        lambda: f"fastconv: {second} must have the dtype of {first}, {reference.dtype}, but got {tensor.dtype}",
-    )
-    torch._check(
-        tensor.device == reference.device,
-        lambda: f"fastconv: {second} must be on the device of {first}, {reference.device}, but got {tensor.device}",
-    )
+    _check_same(f"{first} and {second} must have the same dtype", _dtype_name(reference.dtype), _dtype_name(tensor.dtype))
+    _check_same(f"{first} and {second} must be on the same device", str(reference.device), str(tensor.device))
+
+
+def _check_same(rule: str, one: str, other: str) -> None:
+    torch._check(one == other, lambda: f"fastconv: {rule}, but got {one} and {other}")
+
+
+def _dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def dtype_names() -> str:
-    return ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
+    return ", ".join(map(_dtype_name, DTYPES))
 
 
 def _output_size(
@@ -102,70 +122,71 @@ def _output_size(
     padding: Ints,
     dilation: Ints,
     groups: int,
-) -> list[int]:
-    """Checks what the libraries check, for tensors that have no data. The size has as many dimensions as the input."""
-    torch._check(
-        len(input_size) in (3, 4), lambda: f"fastconv: input must be 3-D or 4-D, but got size {list(input_size)}"
-    )
-    torch._check(len(weight_size) == 4, lambda: f"fastconv: weight must be 4-D, but got size {list(weight_size)}")
-    stride = _checked_pair("stride", stride, 1)
-    padding = _checked_pair("padding", padding, 0)
-    dilation = _checked_pair("dilation", dilation, 1)
+) -> Sequence[int]:
+    """Of the output, with as many dimensions as the input; an error where there is no convolution.
+
+    What the library says of sizes that are numbers. Of torch's symbols, which only Python knows, the same rules: one
+    check each, because a symbol may stand for a number that only the data will tell.
+    """
+    if all(isinstance(extent, int) for extent in (*input_size, *weight_size)):
+        with torch._C._DisableTorchDispatch():  # type: ignore[attr-defined]
+            return torch.ops.fastconv._output_size(
+                list(input_size), list(weight_size), stride, padding, dilation, groups
+            )
+    # The integers that are not symbols, and the ranks, by sizes that break no rule.
+    _output_size([1] * len(input_size), [1] * len(weight_size), stride, padding, dilation, 1)
     torch._check(groups >= 1, lambda: f"fastconv: groups must be at least 1, but got {groups}")
     *batch, channels, height, width = input_size
     filters, group_channels, rows, columns = weight_size
+    torch._check(filters >= groups, lambda: f"fastconv: weight must have at least groups={groups} filters")
     torch._check(
-        filters >= groups and filters % groups == 0,
-        lambda: f"fastconv: weight.size(0) must be a positive multiple of groups={groups}, but got {filters}",
+        filters % groups == 0,
+        lambda: f"fastconv: weight must have a positive multiple of groups={groups} filters, but got {filters}",
     )
     torch._check(
         channels == group_channels * groups,
-        lambda: (
-            f"fastconv: input must have weight.size(1) * groups = {group_channels * groups} channels, "
-            f"but got {channels}"
-        ),
+        lambda: f"fastconv: input must have weight.size(1) * groups = {group_channels} * {groups} channels, "
+        f"but got {channels}",
     )
-    return [
-        *batch,
-        filters,
-        _output_extent(height, rows, stride[0], padding[0], dilation[0]),
-        _output_extent(width, columns, stride[1], padding[1], dilation[1]),
+    extents = ((height, rows), (width, columns))
+    outputs = [
+        _output_extent(*extent, *steps)
+        for extent, steps in zip(extents, zip(*map(_pair, (stride, padding, dilation)), strict=True), strict=True)
     ]
+    return [*batch, filters, *outputs]
 
 
-def _pair(value: Ints) -> tuple[int, ...]:
+def _pair(value: Ints) -> Sequence[int]:
     if isinstance(value, int):
         return value, value
-    return tuple(value) * 2 if len(value) == 1 else tuple(value)
-
-
-def _checked_pair(name: str, value: Ints, least: int) -> tuple[int, ...]:
-    pair = _pair(value)
-    torch._check(
-        len(pair) == 2 and min(pair) >= least,
-        lambda: f"fastconv: {name} must be 1 or 2 values of at least {least}, but got {list(pair)}",
-    )
-    return pair
+    return (*value, *value) if len(value) == 1 else value
 
 
 def _output_extent(size: int, taps: int, stride: int, padding: int, dilation: int) -> int:
-    span, padded = dilation * (taps - 1) + 1, size + 2 * padding
+    torch._check(size >= 1, lambda: f"fastconv: input must have at least one row and column, but got {size}")
+    torch._check(taps >= 1, lambda: f"fastconv: weight must have at least one row and column, but got {taps}")
+    room = size + 2 * padding - (dilation * (taps - 1) + 1)
     torch._check(
-        size >= 1 and taps >= 1 and padded >= span,
-        lambda: (
-            "fastconv: input and weight must have at least one row and column, and the dilated kernel must fit into "
-            f"the padded input, but got {size} padded to {padded} and {taps} taps spanning {span}"
-        ),
+        room >= 0,
+        lambda: f"fastconv: weight must not be larger than the padded input, but got {taps} taps, dilation {dilation}, "
+        f"and {size} pixels, padding {padding}",
     )
-    return (padded - span) // stride + 1
+    return room // stride + 1
 
 
-def _check_grad_output(grad_output: Tensor, expected: Sequence[int]) -> None:
-    actual = list(grad_output.shape)
-    torch._check(
-        len(actual) == len(expected) and all(a == e for a, e in zip(actual, expected, strict=True)),
-        lambda: f"fastconv: grad_output must have the size of the output, {list(expected)}, but got {actual}",
+def _check_bias(bias: Sequence[int], filters: int) -> None:
+    rule = f"fastconv: bias must be 1-D with weight.size(0) = {filters} elements, but got size {list(bias)}"
+    torch._check(len(bias) == 1, lambda: rule)
+    torch._check(bias[0] == filters, lambda: rule)
+
+
+def _check_grad_output(grad_output: Sequence[int], expected: Sequence[int]) -> None:
+    rule = (
+        f"fastconv: grad_output must have the size of the output, {list(expected)}, but got {list(grad_output)}"
     )
+    torch._check(len(grad_output) == len(expected), lambda: rule)
+    for extent, wanted in zip(grad_output, expected, strict=True):
+        torch._check(extent == wanted, lambda: rule)
 
 
 def _empty(size: Sequence[int], channels_last: bool, like: Tensor) -> Tensor:
@@ -191,12 +212,10 @@ def _conv2d_fake(
     _check_tensors("input", input, "weight", weight)
     _check_tensors("input", input, "bias", bias)
     size = _output_size(input.shape, weight.shape, stride, padding, dilation, groups)
-    torch._check(
-        bias is None or (bias.dim() == 1 and bias.shape[0] == weight.shape[0]),
-        lambda: f"fastconv: bias must be 1-D with weight.size(0) = {weight.shape[0]} elements",
-    )
+    if bias is not None:
+        _check_bias(bias.shape, weight.shape[0])
     # A batch of none is contiguous, as torch's is.
-    channels_last = size[0] != 0 and (is_channels_last(input) or is_channels_last(weight))
+    channels_last = (is_channels_last(input) or is_channels_last(weight)) and not _is_zero(size[0])
     return _empty(size, channels_last, input)
 
 
@@ -214,7 +233,7 @@ def _conv2d_input_fake(
     channels_last: bool | None = None,
 ) -> Tensor:
     _check_tensors("grad_output", grad_output, "weight", weight)
-    _check_grad_output(grad_output, _output_size(input_size, weight.shape, stride, padding, dilation, groups))
+    _check_grad_output(grad_output.shape, _output_size(input_size, weight.shape, stride, padding, dilation, groups))
     if channels_last is None:
         channels_last = is_channels_last(weight) or is_channels_last(grad_output)
     return _empty(input_size, channels_last, grad_output)
@@ -234,7 +253,7 @@ def _conv2d_weight_fake(
     channels_last: bool | None = None,
 ) -> Tensor:
     _check_tensors("grad_output", grad_output, "input", input)
-    _check_grad_output(grad_output, _output_size(input.shape, weight_size, stride, padding, dilation, groups))
+    _check_grad_output(grad_output.shape, _output_size(input.shape, weight_size, stride, padding, dilation, groups))
     if channels_last is None:
         channels_last = is_channels_last(input) or is_channels_last(grad_output)
     return _empty(weight_size, channels_last, grad_output)
@@ -253,6 +272,11 @@ def _conv2d_bias_fake(grad_output: Tensor) -> Tensor:
 #
 # A forward of torch's older form, with ctx, because a setup_context costs 20 us a call. A single-level function,
 # because the dispatcher reaches these below functorch, one level at a time, as it reaches torch's own derivatives.
+
+
+def _conj(tensor: Tensor) -> Tensor:
+    """What a gradient multiplies with: torch's convention for complex numbers."""
+    return tensor.conj() if tensor.is_complex() else tensor
 
 
 def _forward_ad() -> bool:
@@ -277,7 +301,14 @@ def _sum(terms: list[Tensor]) -> Tensor | None:
     return total
 
 
-class _Conv2d(_SingleLevelFunction):
+class _Function(_SingleLevelFunction):
+    @staticmethod
+    def _compiled_autograd_key(ctx: Any) -> tuple[Any, ...]:
+        """What torch's own Function tells compiled autograd, which torch.compile's backward passes ask for."""
+        return (ctx._autograd_function_id,)
+
+
+class _Conv2d(_Function):
     @staticmethod
     def forward(ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None, call: Call) -> Tensor:
         arguments, packed = call
@@ -304,7 +335,7 @@ class _Conv2d(_SingleLevelFunction):
         if grad is None:
             return (None,) * 4
         saved = ctx.saved_tensors  # before the guard: a hook may recompute them, and needs autograd for that
-        if torch.is_grad_enabled() or _forward_ad():
+        if _is_compiling() or torch.is_grad_enabled() or _forward_ad():
             return _conv2d_backward(ctx, grad, *saved)
         with _AutoDispatchBelowAutograd():
             return _conv2d_backward(ctx, grad, *saved)
@@ -327,7 +358,9 @@ class _Conv2d(_SingleLevelFunction):
 def _conv2d_backward(ctx: Any, grad: Tensor, input: Tensor | None, weight: Tensor) -> tuple[Tensor | None, ...]:
     (*geometry, precision), packed = ctx.call
     needs_input, needs_weight, needs_bias, _ = ctx.needs_input_grad
-    plain = packed is not None and not (torch.is_grad_enabled() or _forward_ad() or _dispatch_modes())
+    plain = packed is not None and not (
+        _is_compiling() or torch.is_grad_enabled() or weight.is_complex() or _forward_ad() or _dispatch_modes()
+    )
     grad_input = grad_weight = None
     # The input's gradient in the layout that torch gives it; the weight's in that of the weight, as DDP wants it.
     if needs_input and needs_weight and plain:
@@ -335,13 +368,15 @@ def _conv2d_backward(ctx: Any, grad: Tensor, input: Tensor | None, weight: Tenso
     elif needs_input:
         size, channels_last = ctx.input_layout if input is None else (input.shape, is_channels_last(input))
         channels_last = channels_last or is_channels_last(weight)
-        grad_input = conv2d_input(size, weight, grad, *geometry, precision=precision, channels_last=channels_last)
+        grad_input = conv2d_input(
+            size, _conj(weight), grad, *geometry, precision=precision, channels_last=channels_last
+        )
     if needs_weight and plain:
         grad_weight = _packed_conv2d_weight(input, weight, grad, packed)
     elif needs_weight:
         channels_last = is_channels_last(weight)
         grad_weight = conv2d_weight(
-            input, weight.shape, grad, *geometry, precision=precision, channels_last=channels_last
+            _conj(input), weight.shape, grad, *geometry, precision=precision, channels_last=channels_last
         )
     return grad_input, grad_weight, conv2d_bias(grad) if needs_bias else None, None
 
@@ -356,10 +391,10 @@ def pack(geometry: Sequence[int], groups: int, precision: str | None) -> int:
     """
     if groups not in range(1 << 13):
         raise ValueError(f"groups={groups} needs more than 13 bits")
-    return int.from_bytes(bytes(geometry), "little") | PRECISIONS.index(precision) << 48 | groups << 50
+    return int.from_bytes(bytes(geometry), "little") | OP_PRECISIONS.index(precision) << 48 | groups << 50
 
 
-class _Conv2dInput(_SingleLevelFunction):
+class _Conv2dInput(_Function):
     @staticmethod
     def forward(
         ctx: Any,
@@ -387,13 +422,13 @@ class _Conv2dInput(_SingleLevelFunction):
             grad_weight = conv2d_weight(
                 grad,
                 weight.shape,
-                grad_output,
+                _conj(grad_output),
                 *ctx.geometry,
                 precision=precision,
                 channels_last=is_channels_last(weight),
             )
         if grad is not None and ctx.needs_input_grad[2]:
-            grad_grad_output = conv2d(grad, weight, None, *ctx.geometry, precision=precision)
+            grad_grad_output = conv2d(grad, _conj(weight), None, *ctx.geometry, precision=precision)
         return None, grad_weight, grad_grad_output, None, None, None
 
     @staticmethod
@@ -407,7 +442,7 @@ class _Conv2dInput(_SingleLevelFunction):
         return _sum(terms)
 
 
-class _Conv2dWeight(_SingleLevelFunction):
+class _Conv2dWeight(_Function):
     @staticmethod
     def forward(
         ctx: Any,
@@ -435,13 +470,13 @@ class _Conv2dWeight(_SingleLevelFunction):
             grad_input = conv2d_input(
                 input.shape,
                 grad,
-                grad_output,
+                _conj(grad_output),
                 *ctx.geometry,
                 precision=precision,
                 channels_last=is_channels_last(input),
             )
         if grad is not None and ctx.needs_input_grad[2]:
-            grad_grad_output = conv2d(input, grad, None, *ctx.geometry, precision=precision)
+            grad_grad_output = conv2d(_conj(input), grad, None, *ctx.geometry, precision=precision)
         return grad_input, None, grad_grad_output, None, None, None
 
     @staticmethod
@@ -455,7 +490,7 @@ class _Conv2dWeight(_SingleLevelFunction):
         return _sum(terms)
 
 
-class _Conv2dBias(_SingleLevelFunction):
+class _Conv2dBias(_Function):
     @staticmethod
     def forward(ctx: Any, grad_output: Tensor) -> Tensor:
         ctx.size = grad_output.shape
@@ -561,6 +596,14 @@ def _split_filters(weight: Tensor, batch: int, groups: int) -> Tensor:
     return weight.unflatten(0, (groups, batch, weight.shape[0] // (groups * batch))).movedim(1, 0).flatten(1, 2)
 
 
+def _sample(tensor: Tensor, dim: int | None) -> list[int]:
+    """The size of one sample."""
+    size = list(tensor.shape)
+    if dim is not None:
+        del size[dim]
+    return size
+
+
 def _front(tensor: Tensor, dim: int | None) -> Tensor:
     return tensor if dim is None else tensor.movedim(dim, 0)
 
@@ -587,7 +630,13 @@ def _conv2d_vmap(
 ) -> tuple[Tensor, int]:
     batch = info.batch_size
     input_dim, weight_dim, bias_dim = (*in_dims, None)[:3]
-    unbatched = input.dim() - (input_dim is not None) == 3
+    sample, filters = _sample(input, input_dim), _sample(weight, weight_dim)
+    _check_tensors("input", input, "weight", weight)
+    _output_size(sample, filters, stride, padding, dilation, groups)
+    if bias is not None:
+        _check_tensors("input", input, "bias", bias)
+        _check_bias(_sample(bias, bias_dim), filters[0])
+    unbatched = len(sample) == 3
     input, weight = _batched_image(input, input_dim, unbatched), _front(weight, weight_dim)
     fused_bias = bias if bias_dim is None and weight_dim is None else None
     if weight_dim is None and input_dim is None:
@@ -598,12 +647,12 @@ def _conv2d_vmap(
         output = conv2d(images, weight, fused_bias, stride, padding, dilation, groups, precision=precision)
         output = output.unflatten(0, (batch, input.shape[1]))
     else:
-        filters = _merge_filters(weight, groups)
+        all_filters = _merge_filters(weight, groups)
         all_groups = groups
         if input_dim is not None:
             input = _merge_channels(input, groups)
             all_groups = groups * batch
-        output = conv2d(input, filters, None, stride, padding, dilation, all_groups, precision=precision)
+        output = conv2d(input, all_filters, None, stride, padding, dilation, all_groups, precision=precision)
         output = _split_channels(output, batch, groups)
     if bias is not None and fused_bias is None:
         bias = _front(bias, bias_dim)
@@ -628,6 +677,8 @@ def _conv2d_input_vmap(
 ) -> tuple[Tensor, int]:
     batch = info.batch_size
     weight_dim, grad_dim = in_dims[1:3]
+    output_size = _output_size(input_size, _sample(weight, weight_dim), stride, padding, dilation, groups)
+    _check_grad_output(_sample(grad_output, grad_dim), output_size)
     unbatched = len(input_size) == 3
     count, channels, height, width = (1, *input_size) if unbatched else input_size
     grad_output, weight = _batched_image(grad_output, grad_dim, unbatched), _front(weight, weight_dim)
@@ -676,8 +727,11 @@ def _conv2d_weight_vmap(
 ) -> tuple[Tensor, int]:
     batch = info.batch_size
     input_dim, grad_dim = in_dims[0], in_dims[2]
+    sample = _sample(input, input_dim)
+    output_size = _output_size(sample, weight_size, stride, padding, dilation, groups)
+    _check_grad_output(_sample(grad_output, grad_dim), output_size)
     filters, channels, rows, columns = weight_size
-    unbatched = input.dim() - (input_dim is not None) == 3
+    unbatched = len(sample) == 3
     input = _batched_image(input, input_dim, unbatched)
     grad_output = _batched_image(grad_output, grad_dim, unbatched)
     all_groups = groups
@@ -772,34 +826,43 @@ def _register_flop_formulas(flop_counter: ModuleType) -> None:
     flop_counter.register_flop_formula(namespace.conv2d_weight)(grad_weight)
 
 
-class _WhenImported:
-    """Registers the formulas when torch.utils.flop_counter is imported: importing it here would import triton."""
+# ---- what is registered with modules that cost much to import ----
 
-    NAME = "torch.utils.flop_counter"
+
+def _register_sharding(_module: ModuleType) -> None:
+    from . import _sharding
+
+    _sharding.register()
+
+
+class _WhenImported:
+    """Calls functions when their modules have been imported, by whoever needs those: torch.utils.flop_counter imports
+    triton, torch.distributed.tensor takes a second."""
+
+    def __init__(self, functions: dict[str, Callable[[ModuleType], None]]) -> None:
+        self.functions = functions
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name != self.NAME:
+        if name not in self.functions:
             return None
-        sys.meta_path.remove(self)  # the finders that are left find it
+        function = self.functions.pop(name)  # the finders behind this one find the module
         spec = importlib.util.find_spec(name)
-        sys.meta_path.insert(0, self)
         if spec is None or spec.loader is None:
             return spec
         execute = spec.loader.exec_module
 
-        def execute_and_register(module: ModuleType) -> None:
+        def execute_and_call(module: ModuleType) -> None:
             execute(module)
-            _register_flop_formulas(module)
-            sys.meta_path.remove(self)
+            function(module)
 
-        spec.loader.exec_module = execute_and_register  # type: ignore[method-assign]
+        spec.loader.exec_module = execute_and_call  # type: ignore[method-assign]
         return spec
 
 
-if _WhenImported.NAME in sys.modules:
-    _register_flop_formulas(sys.modules[_WhenImported.NAME])
-else:
-    sys.meta_path.insert(0, _WhenImported())
+_when_imported = {"torch.utils.flop_counter": _register_flop_formulas, "torch.distributed.tensor": _register_sharding}
+for _module_name in [name for name in _when_imported if name in sys.modules]:
+    _when_imported.pop(_module_name)(sys.modules[_module_name])
+sys.meta_path.insert(0, _WhenImported(_when_imported))
 
 
 # ---- no CUDA library ----

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from contextvars import ContextVar
+from typing import Any
 
 import torch
+from torch.utils._contextlib import _DecoratorContextManager
 
 PRECISIONS = ("ieee", "bf16x3", "tf32")
+# What the ops take besides: "tf32", or "ieee" where the planner expects it to take no more than a few per cent longer.
+ALLOW_TF32 = "allow_tf32"
+OP_PRECISIONS = (*PRECISIONS, ALLOW_TF32)  # in the order of core/problem.h
 
 _current: ContextVar[str | None] = ContextVar("fastconv.precision", default=None)
 _torch_setting = torch._C._get_fp32_precision_getter
@@ -20,20 +27,33 @@ def check(value: str | None) -> str | None:
 
 
 def effective() -> str:
-    """The precision that a call without one gets now."""
+    """The op's precision for a call without one."""
     value = _current.get()
     if value is not None:
         return value
-    return "tf32" if _torch_setting("cuda", "conv") == "tf32" else "ieee"
+    return ALLOW_TF32 if _torch_setting("cuda", "conv") == "tf32" else "ieee"
 
 
-# What torch.compiler.assume_constant_result does, whose call imports torch._dynamo (0.8 s). Dynamo cannot trace the
-# getter, so a compiled function keeps the precision it was traced with.
-effective._dynamo_marked_constant = True  # type: ignore[attr-defined]
+def traced() -> str:
+    """effective() in a function that torch.compile traces, where it is a constant under a guard.
+
+    Dynamo can read neither the context variable nor torch's getter. It runs this instead, as what
+    torch.compiler.assume_constant_result marks; the decorator itself would import torch._dynamo (0.8 s).
+    """
+    if torch._guards.TracingContext.try_get() is not None:
+        from torch._dynamo.guards import GuardBuilder, install_guard
+        from torch._dynamo.source import AttrSource, CallFunctionNoArgsSource, ImportSource
+
+        module = AttrSource(ImportSource("fastconv"), "functional")
+        install_guard(CallFunctionNoArgsSource(AttrSource(module, "effective")).make_guard(GuardBuilder.EQUALS_MATCH))
+    return effective()
 
 
-class precision:
-    """Sets how float32 convolutions form their products, until changed or for a block.
+traced._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+class precision(_DecoratorContextManager):
+    """Sets how float32 convolutions form their products: until changed, for a block, or in a function.
 
     Args:
         value: normwise error against float64, ``|y - y64| / |y64|``:
@@ -42,36 +62,66 @@ class precision:
             - ``"bf16x3"``: at most 2e-5 (two bfloat16 parts, three products: what
               ``torch.set_float32_matmul_precision("high")`` calls bfloat16_3x);
             - ``"tf32"``: about 3e-4 (operands rounded to TF32's 10-bit mantissa);
-            - ``None``: what torch would do for a convolution: "tf32" where
-              ``torch.backends.cudnn.conv.fp32_precision`` says so, otherwise "ieee".
+            - ``None``: what torch would do for a convolution. Where ``torch.backends.cudnn.conv.fp32_precision`` is
+              "tf32", that is "tf32", or "ieee" for problems that it computes in about the same time: cuDNN too leaves
+              those exact for which it has no TF32 kernel. Otherwise "ieee".
 
-            A bound is a promise: a kernel may be more precise. Other dtypes ignore the setting.
+            A bound is a promise: a kernel may be more precise. Other dtypes ignore the setting, complex64 does not.
 
     Raises:
         ValueError: ``value`` is none of these.
 
     The setting belongs to the calling thread (to the asyncio task where there is one), as grad mode does: another
     thread starts with ``None``. Torch's own setting, which ``None`` follows, belongs to the process. A backward pass
-    uses the precision of its forward pass, whichever thread runs it. Inside a function given to ``torch.compile`` pass
-    the ``precision`` argument instead: the setting is read once, when the function is traced.
+    uses the precision of its forward pass, whichever thread runs it. A function given to ``torch.compile`` is compiled
+    anew when the setting, or torch's, is another one; inside it, pass the ``precision`` argument. What ``torch.export``,
+    ``torch.jit.trace`` and ``make_fx`` return keeps the precision that held when it was traced.
 
     >>> fastconv.precision("ieee")                 # from now on
     precision('ieee')
     >>> with fastconv.precision("tf32"):           # here only
     ...     y = fastconv.conv2d(torch.randn(1, 2, 5, 5), torch.randn(3, 2, 3, 3))
+    >>> @fastconv.precision("bf16x3")              # whenever this is called
+    ... def f(x, w):
+    ...     return fastconv.conv2d(x, w)
     """
 
     def __init__(self, value: str | None) -> None:
         self.value = check(value)
-        self._previous = _current.get()
+        self._previous = [_current.get()]  # what each exit restores, the innermost last; the first is the block's
+        self._entered = False
         _current.set(value)
 
+    def __call__(self, function: Any) -> Any:
+        # Here it was a decorator: what __init__ set holds in the function only.
+        _current.set(self._previous.pop())
+        if not callable(function) or inspect.isclass(function) or inspect.isasyncgenfunction(function):
+            raise TypeError(f"precision({self.value!r}) decorates functions, but got {function!r}")
+        if not inspect.iscoroutinefunction(function):
+            return super().__call__(function)
+
+        @functools.wraps(function)
+        async def coroutine(*args: Any, **kwargs: Any) -> Any:
+            with self.clone():
+                return await function(*args, **kwargs)
+
+        return coroutine
+
+    def clone(self) -> precision:
+        """A manager for one call of a decorated function."""
+        manager = type(self).__new__(type(self))
+        manager.value, manager._previous, manager._entered = self.value, [], True
+        return manager
+
     def __enter__(self) -> precision:
+        if self._entered:
+            self._previous.append(_current.get())
+        self._entered = True
         _current.set(self.value)
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        _current.set(self._previous)
+        _current.set(self._previous.pop())
 
     def __repr__(self) -> str:
         return f"precision({self.value!r})"

@@ -28,6 +28,7 @@ const char* to_string(Precision precision) {
     case Precision::kIeee: return "ieee";
     case Precision::kBf16x3: return "bf16x3";
     case Precision::kTf32: return "tf32";
+    case Precision::kAllowTf32: return "allow_tf32";
   }
   return "unknown";
 }

@@ -1,5 +1,6 @@
 #include "fastconv/core/validate.h"
 
+#include <algorithm>
 #include <limits>
 #include <sstream>
 
@@ -23,23 +24,26 @@ std::string sentence(const Parts&... parts) {
 
 std::string show(const Pair& pair) { return show(Sizes{pair.h, pair.w}); }
 
+// Index maths has 64 bits for products of two of these, and 32 for offsets within a filter.
+constexpr int64_t kLargest = std::numeric_limits<int32_t>::max();
+
+std::string too_large(const char* name, const Pair& pair, const char* where) {
+  return sentence(name, " must be less than 2^31 in each dimension", where, ", but got ", show(pair));
+}
+
 std::string check_pair(const char* name, const Pair& pair, int64_t least) {
-  for (const int64_t value : {pair.h, pair.w}) {
-    if (value < least) {
-      return sentence(name, " must be at least ", least, " in each dimension, but got ", show(pair),
-                      least == 0 ? ": negative padding is not supported" : "");
-    }
-    // Keeps every product of the index maths inside 64 bits, and (r, s) offsets inside 32.
-    if (value > std::numeric_limits<int32_t>::max()) {
-      return sentence(name, " must be less than 2^31 in each dimension, but got ", show(pair));
-    }
-  }
-  return {};
+  if (std::min(pair.h, pair.w) >= least) return {};
+  return sentence(name, " must be at least ", least, " in each dimension, but got ", show(pair),
+                  least == 0 ? ": negative padding is not supported" : "");
 }
 
 int64_t along(const Pair& pair, int dim) { return dim ? pair.w : pair.h; }
+int64_t& along(Pair& pair, int dim) { return dim ? pair.w : pair.h; }
 int64_t padded(const ConvGeometry& g, int dim) { return g.input[2 + dim] + 2 * along(g.padding, dim); }
-int64_t reach(const ConvGeometry& g, int dim) { return along(g.dilation, dim) * (g.weight[2 + dim] - 1) + 1; }
+// Of a legal geometry: how far the filter moves.
+int64_t room(const ConvGeometry& g, int dim) {
+  return padded(g, dim) - (along(g.dilation, dim) * (g.weight[2 + dim] - 1) + 1);
+}
 
 }  // namespace
 
@@ -51,6 +55,7 @@ std::string validate(const ConvGeometry& g) {
   if (auto error = check_pair("stride", g.stride, 1); !error.empty()) return error;
   if (auto error = check_pair("padding", g.padding, 0); !error.empty()) return error;
   if (auto error = check_pair("dilation", g.dilation, 1); !error.empty()) return error;
+  if (std::max(g.padding.h, g.padding.w) > kLargest) return too_large("padding", g.padding, "");
   if (g.groups < 1) return sentence("groups must be at least 1, but got ", g.groups);
   for (const Sizes* sizes : {&g.input, &g.weight}) {
     for (const int64_t size : *sizes) {
@@ -84,8 +89,22 @@ std::string validate(const ConvGeometry& g) {
                       " and the padded input ", padded(g, dim), ": input size ", show(g.input), ", weight size ",
                       show(g.weight), ", padding ", show(g.padding), ", dilation ", show(g.dilation));
     }
+    if (along(g.stride, dim) > kLargest && room(g, dim) >= along(g.stride, dim)) {
+      return too_large("stride", g.stride, " where it is used");
+    }
+    if (along(g.dilation, dim) > kLargest && g.weight[2 + dim] > 1) {
+      return too_large("dilation", g.dilation, " where it is used");
+    }
   }
   return {};
+}
+
+ConvGeometry simplified(ConvGeometry g) {
+  for (int dim = 0; dim < 2; ++dim) {
+    if (g.weight[2 + dim] == 1) along(g.dilation, dim) = 1;
+    if (along(g.stride, dim) > kLargest) along(g.stride, dim) = room(g, dim) + 1;
+  }
+  return g;
 }
 
 std::string validate_bias(const ConvGeometry& g, const Sizes& bias) {
@@ -101,8 +120,7 @@ std::string validate_grad_output(const ConvGeometry& g, const Sizes& grad_output
 
 Sizes output_size(const ConvGeometry& g) {
   if (!validate(g).empty()) return {};
-  return {g.input[0], g.weight[0], (padded(g, 0) - reach(g, 0)) / g.stride.h + 1,
-          (padded(g, 1) - reach(g, 1)) / g.stride.w + 1};
+  return {g.input[0], g.weight[0], room(g, 0) / g.stride.h + 1, room(g, 1) / g.stride.w + 1};
 }
 
 }  // namespace fastconv

@@ -9,13 +9,16 @@ extern "C" __attribute__((weak)) const char* torch_exception_get_what_without_ba
 namespace fastconv::ops {
 namespace {
 
-constexpr const char* kDtypes = "float32, float64, float16 or bfloat16";
+constexpr const char* kDtypes = "float32, float64, float16, bfloat16 or complex";
 
 std::optional<DType> dtype_of(const Tensor& tensor) {
   switch (tensor.scalar_type()) {
-    case torch::headeronly::ScalarType::Float: return DType::kFloat32;
-    case torch::headeronly::ScalarType::Double: return DType::kFloat64;
-    case torch::headeronly::ScalarType::Half: return DType::kFloat16;
+    case torch::headeronly::ScalarType::Float:
+    case torch::headeronly::ScalarType::ComplexFloat: return DType::kFloat32;
+    case torch::headeronly::ScalarType::Double:
+    case torch::headeronly::ScalarType::ComplexDouble: return DType::kFloat64;
+    case torch::headeronly::ScalarType::Half:
+    case torch::headeronly::ScalarType::ComplexHalf: return DType::kFloat16;
     case torch::headeronly::ScalarType::BFloat16: return DType::kBFloat16;
     default: return std::nullopt;
   }
@@ -29,6 +32,16 @@ DType check_dtype(const Operand& operand) {
   const std::optional<DType> dtype = dtype_of(operand.tensor);
   if (!dtype) fail(std::string(operand.name) + " must be " + kDtypes);
   return *dtype;
+}
+
+// torch's name.
+std::string dtype_name(const Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case torch::headeronly::ScalarType::ComplexHalf: return "complex32";
+    case torch::headeronly::ScalarType::ComplexFloat: return "complex64";
+    case torch::headeronly::ScalarType::ComplexDouble: return "complex128";
+    default: return to_string(*dtype_of(tensor));
+  }
 }
 
 int32_t alignment(const void* data) {
@@ -61,7 +74,8 @@ Precision parse_precision(const OptionalString& precision) {
   if (!precision || *precision == "ieee") return Precision::kIeee;
   if (*precision == "bf16x3") return Precision::kBf16x3;
   if (*precision == "tf32") return Precision::kTf32;
-  fail("precision must be 'ieee', 'bf16x3', 'tf32' or None, but got '" + *precision + "'");
+  if (*precision == "allow_tf32") return Precision::kAllowTf32;
+  fail("precision must be 'ieee', 'bf16x3', 'tf32', 'allow_tf32' or None, but got '" + *precision + "'");
 }
 
 DType parse_dtype(const std::string& name) {
@@ -114,10 +128,11 @@ Strides dense_strides(const Sizes& sizes, bool channels_last) {
 }
 
 DType check_operands(const Operand& first, const Operand& second) {
-  const DType dtype = check_dtype(first), other = check_dtype(second);
-  if (dtype != other) {
-    fail(std::string(first.name) + " and " + second.name + " must have the same dtype, but got " + to_string(dtype) +
-         " and " + to_string(other));
+  const DType dtype = check_dtype(first);
+  check_dtype(second);
+  if (first.tensor.scalar_type() != second.tensor.scalar_type()) {
+    fail(std::string(first.name) + " and " + second.name + " must have the same dtype, but got " +
+         dtype_name(first.tensor) + " and " + dtype_name(second.tensor));
   }
   if (first.tensor.is_cpu() != second.tensor.is_cpu() ||
       first.tensor.get_device_index() != second.tensor.get_device_index()) {
@@ -154,8 +169,10 @@ ConvArguments parse_arguments(const Ints& stride, const Ints& padding, const Int
 }
 
 ConvGeometry make_geometry(Sizes input, Sizes weight, const ConvArguments& arguments) {
-  return {std::move(input),  std::move(weight),  arguments.stride,
-          arguments.padding, arguments.dilation, arguments.groups};
+  ConvGeometry geometry{std::move(input),  std::move(weight),  arguments.stride,
+                        arguments.padding, arguments.dilation, arguments.groups};
+  check(validate(geometry));
+  return simplified(std::move(geometry));
 }
 
 ConvProblem make_problem(Pass pass, const ConvGeometry& g, DType dtype, Precision precision) {

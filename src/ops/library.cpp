@@ -11,7 +11,6 @@ std::string explain_op(Ints input_size, Ints weight_size, Ints stride, Ints padd
   if (input_size.size() == 3) input_size.insert(input_size.begin(), 1);
   const ConvArguments arguments = parse_arguments(stride, padding, dilation, groups, precision);
   const ConvGeometry geometry = make_geometry(std::move(input_size), std::move(weight_size), arguments);
-  check(validate(geometry));
   std::optional<Pass> wanted;
   for (const Pass candidate : {Pass::kFprop, Pass::kDgrad, Pass::kWgrad}) {
     if (pass == to_string(candidate)) wanted = candidate;
@@ -30,6 +29,16 @@ std::string explain_op(Ints input_size, Ints weight_size, Ints stride, Ints padd
   device.smem_optin_bytes = smem_optin_bytes;
   device.threads = static_cast<int>(torch::stable::get_num_threads());
   return explain(problem, device, forced_kernels());
+}
+
+// Of the output. Fails where there is no convolution, with the words of the ops that compute one.
+Ints output_size_op(Ints input_size, Ints weight_size, Ints stride, Ints padding, Ints dilation, int64_t groups) {
+  const bool batched = input_size.size() != 3;
+  if (!batched) input_size.insert(input_size.begin(), 1);
+  const ConvArguments arguments = parse_arguments(stride, padding, dilation, groups, std::nullopt);
+  Ints size = output_size(make_geometry(std::move(input_size), std::move(weight_size), arguments));
+  if (!batched) size.erase(size.begin());
+  return size;
 }
 
 std::string kernels() {
@@ -63,12 +72,16 @@ STABLE_TORCH_LIBRARY(fastconv, library) {
       "_explain(int[] input_size, int[] weight_size, int[2] stride, int[2] padding, int[2] dilation, int groups, *, "
       "str dtype, str pass_, str precision, bool channels_last, bool bias, bool cuda, int arch, int sm_count, "
       "int smem_optin_bytes) -> str");
+  library.def(
+      "_output_size(int[] input_size, int[] weight_size, int[2] stride, int[2] padding, int[2] dilation, int groups) "
+      "-> int[]");
   library.def("_kernels() -> str");
   library.def("_cpu_build() -> str");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(fastconv, CompositeExplicitAutograd, library) {
   library.impl("_explain", TORCH_BOX(&explain_op));
+  library.impl("_output_size", TORCH_BOX(&output_size_op));
   library.impl("_kernels", TORCH_BOX(&kernels));
   library.impl("_cpu_build", TORCH_BOX(&cpu_build));
 }

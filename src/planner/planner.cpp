@@ -165,7 +165,10 @@ std::ostream& operator<<(std::ostream& out, const Plan& plan) {
   return out << " workspace_bytes " << plan.workspace_bytes << " cost_us " << plan.cost_us;
 }
 
-Choice make_plan(const ConvProblem& problem, const DeviceSpec& device, std::string_view force) {
+namespace {
+
+// Of a problem whose precision is one of kernels.
+Choice plan_as(const ConvProblem& problem, const DeviceSpec& device, std::string_view force) {
   Choice choice;
   if (!force.empty()) {
     choice.reason = unknown_name(force);
@@ -182,6 +185,7 @@ Choice make_plan(const ConvProblem& problem, const DeviceSpec& device, std::stri
   if (scaled.kernel != nullptr && (choice.plan.kernel == nullptr || scaled.cost_us < choice.plan.cost_us)) {
     if (const auto others = plan_for_others(problem, device)) choice.plan = paired(scaled, *others);
   }
+  choice.plan.precision = problem.precision;
   if (choice.plan.kernel != nullptr) return choice;
   std::ostringstream reason;
   reason << "no kernel for " << problem << ":";
@@ -194,8 +198,28 @@ Choice make_plan(const ConvProblem& problem, const DeviceSpec& device, std::stri
   return choice;
 }
 
-std::string explain(const ConvProblem& problem, const DeviceSpec& device, std::string_view force) {
-  const Choice choice = make_plan(problem, device, force);
+ConvProblem with_precision(ConvProblem problem, Precision precision) {
+  problem.precision = precision;
+  return problem;
+}
+
+}  // namespace
+
+Choice make_plan(const ConvProblem& problem, const DeviceSpec& device, std::string_view force) {
+  if (problem.precision != Precision::kAllowTf32) return plan_as(problem, device, force);
+  const Choice exact = plan_as(with_precision(problem, Precision::kIeee), device, force);
+  if (problem.dtype != DType::kFloat32) return exact;
+  Choice rounded = plan_as(with_precision(problem, Precision::kTf32), device, force);
+  if (exact.plan.kernel == nullptr) return rounded;
+  // A microsecond is a few per cent of what a call costs the host.
+  constexpr double kFewPercent = 1.05, kHidden = 1;
+  const bool as_cheap = exact.plan.cost_us <= kFewPercent * rounded.plan.cost_us + kHidden;
+  return rounded.plan.kernel == nullptr || as_cheap ? exact : rounded;
+}
+
+std::string explain(const ConvProblem& asked, const DeviceSpec& device, std::string_view force) {
+  const Choice choice = make_plan(asked, device, force);
+  const ConvProblem problem = with_precision(asked, choice.plan.precision);
   std::ostringstream out;
   out << problem << "\n";
   if (choice.plan.kernel == nullptr) {

@@ -19,8 +19,9 @@ inline constexpr int64_t kMaxExtent = 1 << 29;  // sums of coordinates stay with
 // Which of the three convolutions of a training step is computed: y from (x, w), dx from (dy, w), dw from (x, dy).
 enum class Pass : int8_t { kFprop, kDgrad, kWgrad };
 enum class DType : int8_t { kFloat32, kFloat64, kFloat16, kBFloat16 };
-// How float32 products are formed; other dtypes ignore it. See docs/precision.md.
-enum class Precision : int8_t { kIeee, kBf16x3, kTf32 };
+// How float32 products are formed; other dtypes ignore it. See docs/precision.md. kAllowTf32 leaves it to the planner,
+// which gives kernels one of the others.
+enum class Precision : int8_t { kIeee, kBf16x3, kTf32, kAllowTf32 };
 
 // A value per spatial dimension.
 struct Pair {

@@ -17,6 +17,7 @@
 #include "fastconv/core/packed_arguments.h"
 #include "fastconv/core/problem.h"
 #include "fastconv/core/validate.h"
+#include "fastconv/ops/complex.h"
 #include "fastconv/ops/torch_stable.h"
 #include "fastconv/planner/planner.h"
 
@@ -52,7 +53,7 @@ bool is_channels_last(const View& view);
 // Dense strides of a 4-D size in torch's contiguous or channels_last memory format.
 Strides dense_strides(const Sizes& sizes, bool channels_last);
 
-// Checks what F.conv2d checks of two tensors that meet in an operator.
+// Checks what F.conv2d checks of two tensors that meet in an operator. Of complex numbers the dtype of their parts.
 struct Operand {
   const char* name;
   const Tensor& tensor;
@@ -66,6 +67,7 @@ Tensor empty_bytes(int64_t bytes, const Tensor& like);
 ConvArguments parse_arguments(const Ints& stride, const Ints& padding, const Ints& dilation, int64_t groups,
                               const OptionalString& precision);
 
+// Fails if it is not legal.
 ConvGeometry make_geometry(Sizes input, Sizes weight, const ConvArguments& arguments);
 
 ConvProblem make_problem(Pass pass, const ConvGeometry& geometry, DType dtype, Precision precision);
@@ -99,7 +101,9 @@ void plan_and_run(Backend& backend, const ConvProblem& problem, ConvBuffers& buf
   std::optional<Tensor> workspace;
   if (plan.workspace_bytes > 0) workspace = empty_bytes(plan.workspace_bytes, like);
   buffers.workspace = workspace ? workspace->data_ptr() : nullptr;
-  backend.run(plan, problem, buffers);
+  ConvProblem planned = problem;
+  planned.precision = plan.precision;
+  backend.run(plan, planned, buffers);
 }
 
 template <class Backend>
@@ -108,7 +112,6 @@ Tensor forward(const Tensor& input, const Tensor& weight, const std::optional<Te
   const DType dtype = check_operands({"input", input}, {"weight", weight});
   const View x(input), w(weight, Role::kFilter);
   const ConvGeometry geometry = make_geometry(x.sizes, w.sizes, arguments);
-  check(validate(geometry));
   std::optional<Tensor> dense_bias;
   if (bias) {
     check_operands({"input", input}, {"bias", *bias});
@@ -121,6 +124,13 @@ Tensor forward(const Tensor& input, const Tensor& weight, const std::optional<Te
   problem.has_bias = bias.has_value();
   const bool channels_last = problem.n > 0 && (is_channels_last(x) || is_channels_last(w));
   Tensor output = empty({problem.n, problem.k, problem.p(), problem.q()}, channels_last, input.dim() == 4, input);
+  if (is_complex(input)) {
+    std::optional<Tensor> parts;
+    if (bias) parts = real_bias(*bias);
+    store_channels(output,
+                   forward<Backend>(real_channels(input), real_filters(weight, /*conjugate=*/false), parts, arguments));
+    return output;
+  }
   ConvBuffers buffers{};
   set_input(problem, buffers, x);
   set_weight(problem, buffers, w);
@@ -138,13 +148,19 @@ Tensor input_gradient(Sizes input_size, const Tensor& weight, const Tensor& grad
   if (!batched) input_size.insert(input_size.begin(), 1);
   const View w(weight, Role::kFilter), dy(grad_output);
   const ConvGeometry geometry = make_geometry(std::move(input_size), w.sizes, arguments);
-  check(validate(geometry));
   check(validate_grad_output(geometry, dy.sizes));
 
   Backend backend(grad_output.get_device_index());
   ConvProblem problem = make_problem(Pass::kDgrad, geometry, dtype, arguments.precision);
   Tensor grad_input =
       empty(geometry.input, channels_last.value_or(is_channels_last(w) || is_channels_last(dy)), batched, grad_output);
+  if (is_complex(weight)) {
+    Sizes parts = sizes_of(grad_input);
+    parts[parts.size() - 3] *= 2;
+    store_channels(grad_input, input_gradient<Backend>(std::move(parts), real_filters(weight, /*conjugate=*/true),
+                                                       real_channels(grad_output), arguments, channels_last));
+    return grad_input;
+  }
   ConvBuffers buffers{};
   set_input(problem, buffers, View(grad_input));
   set_weight(problem, buffers, w);
@@ -159,13 +175,19 @@ Tensor weight_gradient(const Tensor& input, Sizes weight_size, const Tensor& gra
   const DType dtype = check_operands({"grad_output", grad_output}, {"input", input});
   const View x(input), dy(grad_output);
   const ConvGeometry geometry = make_geometry(x.sizes, std::move(weight_size), arguments);
-  check(validate(geometry));
   check(validate_grad_output(geometry, dy.sizes));
 
   Backend backend(grad_output.get_device_index());
   ConvProblem problem = make_problem(Pass::kWgrad, geometry, dtype, arguments.precision);
   Tensor grad_weight =
       empty(geometry.weight, channels_last.value_or(is_channels_last(x) || is_channels_last(dy)), true, grad_output);
+  if (is_complex(input)) {
+    const Sizes& size = geometry.weight;
+    store_filters(grad_weight,
+                  weight_gradient<Backend>(real_channels(input), {2 * size[0], 2 * size[1], size[2], size[3]},
+                                           real_channels(grad_output), arguments, channels_last));
+    return grad_weight;
+  }
   ConvBuffers buffers{};
   set_input(problem, buffers, x);
   set_weight(problem, buffers, View(grad_weight));
@@ -179,6 +201,7 @@ Tensor conv2d_bias(Tensor grad_output) {
   const DType dtype = check_operands({"grad_output", grad_output}, {"grad_output", grad_output});
   const View dy(grad_output);
   if (dy.sizes.size() != 4) fail("grad_output must be 3-D (K, P, Q) or 4-D (N, K, P, Q)");
+  if (is_complex(grad_output)) return complex_bias(conv2d_bias<Backend>(real_channels(grad_output)));
   // The sum over pixels is that of any convolution with this output; a 1x1 filter over one channel is the plainest.
   const ConvGeometry geometry{
       {dy.sizes[0], 1, dy.sizes[2], dy.sizes[3]}, {dy.sizes[1], 1, 1, 1}, {1, 1}, {0, 0}, {1, 1}, 1};

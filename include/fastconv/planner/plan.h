@@ -28,7 +28,8 @@ struct InnerPlan;
 
 struct Plan {
   const KernelEntry* kernel = nullptr;
-  int64_t grid = 0;  // blocks, one-dimensional: kernels unfold the index themselves
+  Precision precision{};  // of float32 products: the problem's, or what was chosen where that allows TF32
+  int64_t grid = 0;       // blocks, one-dimensional: kernels unfold the index themselves
   int32_t block_threads = 0;
   int32_t smem_bytes = 0;
   int64_t first_grid = 0;       // of a cooperative launch, which comes first: so many of the blocks, if not 0
