@@ -333,6 +333,36 @@ def test_vmap_over_the_gradients(device: str, name: str, dims: tuple[int | None,
         assert_same(ours, torch.stack(one_by_one))
 
 
+BAD_UNDER_VMAP = {
+    "float64 bias": (lambda x, w, b: fastconv.conv2d(x, w, b.double()), "bias.*dtype.*float64"),
+    "integer bias": (lambda x, w, b: fastconv.conv2d(x, w, b.long()), "bias"),
+    "bias of rank 2": (lambda x, w, b: fastconv.conv2d(x, w, b[:, None]), r"bias.*\[4, 1\]"),
+    "bias of another length": (lambda x, w, b: fastconv.conv2d(x, w, b[:3]), r"bias.*4.*\[3\]"),
+    "float32 bias of half operands": (lambda x, w, b: fastconv.conv2d(x.half(), w.half(), b), "bias.*dtype"),
+    "float64 weight": (lambda x, w, b: fastconv.conv2d(x, w.double(), b), "weight.*dtype"),
+    "no groups": (lambda x, w, b: fastconv.conv2d(x, w, b, groups=0), "groups.*0"),
+    "channels": (lambda x, w, b: fastconv.conv2d(x[:, :2], w, b), "channels"),
+    "kernel too high": (lambda x, w, b: fastconv.conv2d(x[:, :, :2], w, b), "padded input"),
+    "gradient's size": (lambda x, w, b: fastconv.grad.conv2d_input(x.shape, w, x), "grad_output.*size"),
+    "gradient's groups": (lambda x, w, b: fastconv.grad.conv2d_weight(x, w.shape, x, groups=0), "groups.*0"),
+}
+
+
+@pytest.mark.parametrize("dims", [(0, 0, 0), (0, None, None), (None, 0, 0), (None, None, 0), (0, 0, None)], ids=str)
+@pytest.mark.parametrize("what", BAD_UNDER_VMAP)
+def test_vmap_refuses_what_a_plain_call_refuses(device: str, what: str, dims: tuple[int | None, ...]) -> None:
+    """With the same words."""
+    call, names = BAD_UNDER_VMAP[what]
+    sample = [tensor(size, device=device, seed=i) for i, size in enumerate(((2, 3, 8, 7), (4, 3, 3, 3), (4,)))]
+    kinds = (RuntimeError, NotImplementedError, ValueError)
+    with pytest.raises(kinds, match=names) as plain:
+        call(*sample)
+    batched = [t if dim is None else torch.stack([t, t]) for t, dim in zip(sample, dims, strict=True)]
+    with pytest.raises(kinds) as mapped:
+        torch.vmap(call, in_dims=dims)(*batched)
+    assert str(mapped.value) == str(plain.value)
+
+
 def test_nested_vmap(device: str) -> None:
     problem = TINY["plain"]
     x, w, b = (t.detach() for t in leaves(problem, device))

@@ -95,14 +95,21 @@ BAD: dict[str, tuple[Call, str]] = {
     "not a tensor": (lambda f, d: f([[1.0]], w(d)), "(?i)input|tensor"),
     "weight is None": (lambda f, d: f(x(d), None), "(?i)weight|tensor"),
     "stride is text": (lambda f, d: f(x(d), w(d), None, "2"), "stride"),
+    "stride is True": (lambda f, d: f(x(d), w(d), None, True), "stride.*True"),
+    "groups is True": (lambda f, d: f(x(d), w(d), None, 1, 0, 1, True), "groups.*True"),
+    "True among the paddings": (lambda f, d: f(x(d), w(d), None, 1, (True, 1)), "padding.*True"),
+    "stride of 2^70": (lambda f, d: f(x(d), w(d), None, 2**70), "stride.*1180591620717411303424"),
+    "padding of 2^62": (lambda f, d: f(x(d), w(d), None, 1, 2**62), "padding.*4611686018427387904"),
+    "dilation of 2^62": (lambda f, d: f(x(d), w(d), None, 1, 0, 2**62), r"dilation.*4611686018427387904"),
+    "no dilation, padding same": (lambda f, d: f(x(d), w(d), None, 1, "same", ()), "dilation.*0"),
+    "dilation 0, padding same": (lambda f, d: f(x(d), w(d), None, 1, "same", 0), r"dilation.*\[0, 0\]"),
     "stride is a float": (lambda f, d: f(x(d), w(d), None, 1.5), "stride"),
     "too many arguments": (lambda f, d: f(x(d), w(d), None, 1, 0, 1, 1, 1), "argument"),
 }
 # Legal for torch on some device, and not offered here: refused with a message, never computed wrongly.
 UNSUPPORTED: dict[str, tuple[Call, str]] = {
-    "complex": (lambda f, d: f(x(d).to(torch.complex64), w(d).to(torch.complex64)), "(?i)float|complex"),
     "float8": (lambda f, d: f(x(d).to(torch.float8_e4m3fn), w(d).to(torch.float8_e4m3fn)), "(?i)float8|float32"),
-    "stride of 2^31": (lambda f, d: f(x(d), w(d), None, 2**31), "stride.*2147483648"),
+    "padding of 2^31": (lambda f, d: f(x(d), w(d), None, 2**31, 2**31), "padding.*2147483648"),
 }
 KINDS = (RuntimeError, ValueError, NotImplementedError, TypeError)
 
@@ -114,10 +121,71 @@ def test_is_refused_by_name(device: str, what: str) -> None:
         call(fastconv.conv2d, device)
 
 
-@pytest.mark.parametrize("what", [k for k in BAD if "padding by" not in k and "padding same" not in k])
+# torch's schemas know no strings for a padding, and True is an integer to them.
+FOR_THE_FUNCTION_ALONE = ("padding by", "padding same", "True")
+
+
+@pytest.mark.parametrize("what", [k for k in BAD if not any(text in k for text in FOR_THE_FUNCTION_ALONE)])
 def test_the_op_refuses_it_too(device: str, what: str) -> None:
     with pytest.raises(KINDS):
         BAD[what][0](torch.ops.fastconv.conv2d, device)
+
+
+def refusal(call: Call, *arguments: Any) -> str:
+    with pytest.raises(Exception) as error:
+        call(*arguments)
+    return str(error.value)
+
+
+# What tensors without numbers cannot be, and what torch.compile itself refuses to trace or takes for something else.
+NOT_ON_META = ("device of weight", "sparse", "quantised", "not a tensor", "weight is None")
+NOT_TRACED = (*NOT_ON_META, "too many arguments", "is text", "float", "integers", "booleans", "2^70")
+
+
+@pytest.mark.parametrize("what", [k for k in (*BAD, *UNSUPPORTED) if not any(text in k for text in NOT_ON_META)])
+def test_eager_and_meta_calls_refuse_with_the_same_words(device: str, what: str) -> None:
+    call, _ = {**BAD, **UNSUPPORTED}[what]
+    assert refusal(call, fastconv.conv2d, "meta").replace("meta", device) == refusal(call, fastconv.conv2d, device)
+
+
+@pytest.mark.parametrize("what", [k for k in BAD if not any(text in k for text in NOT_TRACED)])
+def test_compiled_calls_refuse_with_the_same_words(what: str) -> None:
+    """In torch's report of it."""
+    torch._dynamo.reset()
+    call, _ = BAD[what]
+    compiled = torch.compile(fastconv.conv2d, backend="eager", fullgraph=True)
+    assert refusal(call, fastconv.conv2d, "cpu") in refusal(call, compiled, "cpu")
+
+
+LEGAL: dict[str, Call] = {
+    "stride of 2^31, one output": lambda f, d: f(x(d), w(d), None, 2**31),
+    "stride of 2^40, one output": lambda f, d: f(x(d), w(d), None, (2**40, 1), 1),
+    "dilation of 2^40, one tap": lambda f, d: f(x(d), w(d, 6, 4, 1, 3), None, 1, 0, (2**40, 1)),
+    "stride of 2^62, padding same of one output": lambda f, d: f(x(d, 2, 4, 1, 1), w(d), None, 2**62, 1),
+}
+
+
+@pytest.mark.parametrize("what", LEGAL)
+def test_integers_beyond_32_bits_are_taken_where_torch_takes_them(device: str, what: str) -> None:
+    """The stride of a single output and the dilation of a single tap are not used; torch takes them too."""
+    call = LEGAL[what]
+    seen: list[tuple[Any, ...]] = []
+
+    def convolve(*arguments: Any) -> Tensor:
+        seen.append(arguments)
+        return fastconv.conv2d(*arguments, precision="ieee")
+
+    y = call(convolve, device)
+    (image, filters, _, *geometry) = seen[0]
+    small = [min(value, 8) if isinstance(value, int) else tuple(min(v, 8) for v in value) for value in geometry]
+    reference.assert_right(y, reference.output(image, filters, None, *small))
+    assert call(fastconv.conv2d, "meta").shape == y.shape == call(F.conv2d, "cpu").shape
+    leaves = [t.detach().requires_grad_() for t in (image, filters)]
+    dy = tensor(tuple(y.shape), device=device, seed=3)
+    gradients = torch.autograd.grad(fastconv.conv2d(*leaves, None, *geometry, precision="ieee"), leaves, dy)
+    expected = reference.gradients(*leaves, dy, *small)
+    for actual, wanted in zip(gradients, (expected.input, expected.weight), strict=True):
+        reference.assert_right(actual, wanted)
 
 
 # oneDNN and THNN let some of these through where cuDNN does not, or compute on integers.

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._dynamo import compiled_autograd
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.flop_counter import FlopCounterMode
@@ -165,6 +166,98 @@ def test_compile_under_autocast_and_the_precision_context(device: str) -> None:
         assert compiled(x).dtype == torch.bfloat16
     with fastconv.precision("ieee"):
         torch.testing.assert_close(compiled(x), net(x))
+
+
+def test_compiled_functions_are_guarded_by_the_precision() -> None:
+    """The context's and torch's own: each value has its graph, and an old value finds the old one."""
+    torch._dynamo.reset()
+    seen: list[Any] = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        seen.extend(n.kwargs["precision"] for n in graph.graph.nodes if "fastconv" in str(n.target))
+        return graph
+
+    compiled = torch.compile(lambda x, w: fastconv.conv2d(x, w), fullgraph=True, backend=backend)
+    x, w = tensor((1, 2, 5, 5)), tensor((3, 2, 3, 3))
+    with torch.backends.cudnn.flags(allow_tf32=True):
+        compiled(x, w)
+    for _ in range(2):
+        with fastconv.precision("bf16x3"):
+            compiled(x, w)
+        with torch.backends.cudnn.flags(allow_tf32=False):
+            compiled(x, w)
+        with torch.backends.cudnn.flags(allow_tf32=True):
+            compiled(x, w)
+    assert seen == ["allow_tf32", "bf16x3", "ieee"]
+
+
+def test_a_precision_set_inside_a_compiled_function_holds_there() -> None:
+    torch._dynamo.reset()
+    seen: list[Any] = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        seen.extend(n.kwargs["precision"] for n in graph.graph.nodes if "fastconv" in str(n.target))
+        return graph
+
+    def function(x: Tensor, w: Tensor) -> Tensor:
+        with fastconv.precision("bf16x3"):
+            return fastconv.conv2d(x, w)
+
+    torch.compile(function, backend=backend)(tensor((1, 2, 5, 5)), tensor((3, 2, 3, 3)))
+    assert set(seen) <= {"bf16x3"}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_a_batch_whose_size_depends_on_data_is_traced(device: str, backend: str, layout: str) -> None:
+    torch._dynamo.reset()
+    x, w = tensor((4, 3, 8, 9), device=device, view=layout), tensor((5, 3, 3, 3), device=device, seed=1)
+
+    def function(x: Tensor, kept: Tensor) -> Tensor:
+        return fastconv.conv2d(x[kept], w, padding=1)
+
+    class Model(nn.Module):
+        def forward(self, x: Tensor, kept: Tensor) -> Tensor:
+            return function(x, kept)
+
+    masks = [torch.tensor(kept, device=device) for kept in ([1, 0, 1, 1], [0, 0, 0, 0], [0, 1, 0, 0])]
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        compiled = torch.compile(function, fullgraph=True, backend=backend)
+        program = torch.export.export(Model(), (x, masks[0].bool())).module()
+    for kept in masks:
+        expected = function(x, kept.bool())
+        for actual in (compiled(x, kept.bool()), program(x, kept.bool())):
+            assert torch.equal(actual, expected) and actual.stride() == expected.stride()
+
+
+def test_an_image_whose_size_depends_on_data_is_traced(device: str) -> None:
+    x, w = tensor((2, 3, 8, 9), device=device), tensor((5, 3, 3, 3), device=device, seed=1)
+
+    def function(x: Tensor, rows: Tensor) -> Tensor:
+        count = rows.item()
+        torch._check(count >= 3)  # type: ignore[operator]
+        torch._check(count <= x.shape[2])  # type: ignore[operator]
+        return fastconv.conv2d(x.narrow(2, 0, count), w)  # type: ignore[arg-type]
+
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+        for rows in (5, 3, 8):
+            assert torch.equal(compiled(x, torch.tensor(rows)), fastconv.conv2d(x[:, :, :rows], w))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_compiled_autograd(device: str, backend: str, dynamic: bool) -> None:
+    torch._dynamo.reset()
+    net = small_net(device)
+    x = tensor((2, 3, 12, 14), device=device)
+    expected = step(net, net, x)
+    with compiled_autograd._enable(torch.compile(backend=backend, fullgraph=True), dynamic=dynamic):
+        assert_close(step(net, net, x), expected)
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(compiled_autograd=True):
+        assert_close(torch.compile(lambda x: step(net, net, x), backend=backend)(x), expected)
 
 
 def test_compiled_vmap_and_grad(device: str) -> None:

@@ -99,7 +99,9 @@ def _check_tensors(first: str, reference: Tensor, second: str, tensor: Tensor | 
     check_kind(second, tensor)
     if tensor is None:
         return
-    _check_same(f"{first} and {second} must have the same dtype", _dtype_name(reference.dtype), _dtype_name(tensor.dtype))
+    _check_same(
+        f"{first} and {second} must have the same dtype", _dtype_name(reference.dtype), _dtype_name(tensor.dtype)
+    )
     _check_same(f"{first} and {second} must be on the same device", str(reference.device), str(tensor.device))
 
 
@@ -145,8 +147,10 @@ def _output_size(
     )
     torch._check(
         channels == group_channels * groups,
-        lambda: f"fastconv: input must have weight.size(1) * groups = {group_channels} * {groups} channels, "
-        f"but got {channels}",
+        lambda: (
+            f"fastconv: input must have weight.size(1) * groups = {group_channels} * {groups} channels, "
+            f"but got {channels}"
+        ),
     )
     extents = ((height, rows), (width, columns))
     outputs = [
@@ -168,8 +172,10 @@ def _output_extent(size: int, taps: int, stride: int, padding: int, dilation: in
     room = size + 2 * padding - (dilation * (taps - 1) + 1)
     torch._check(
         room >= 0,
-        lambda: f"fastconv: weight must not be larger than the padded input, but got {taps} taps, dilation {dilation}, "
-        f"and {size} pixels, padding {padding}",
+        lambda: (
+            f"fastconv: weight must not be larger than the padded input, but got {taps} taps, dilation {dilation}, "
+            f"and {size} pixels, padding {padding}"
+        ),
     )
     return room // stride + 1
 
@@ -181,9 +187,7 @@ def _check_bias(bias: Sequence[int], filters: int) -> None:
 
 
 def _check_grad_output(grad_output: Sequence[int], expected: Sequence[int]) -> None:
-    rule = (
-        f"fastconv: grad_output must have the size of the output, {list(expected)}, but got {list(grad_output)}"
-    )
+    rule = f"fastconv: grad_output must have the size of the output, {list(expected)}, but got {list(grad_output)}"
     torch._check(len(grad_output) == len(expected), lambda: rule)
     for extent, wanted in zip(grad_output, expected, strict=True):
         torch._check(extent == wanted, lambda: rule)

@@ -74,8 +74,9 @@ class precision(_DecoratorContextManager):
     The setting belongs to the calling thread (to the asyncio task where there is one), as grad mode does: another
     thread starts with ``None``. Torch's own setting, which ``None`` follows, belongs to the process. A backward pass
     uses the precision of its forward pass, whichever thread runs it. A function given to ``torch.compile`` is compiled
-    anew when the setting, or torch's, is another one; inside it, pass the ``precision`` argument. What ``torch.export``,
-    ``torch.jit.trace`` and ``make_fx`` return keeps the precision that held when it was traced.
+    anew when the setting, or torch's, is another one; setting it inside breaks the graph, the ``precision`` argument
+    does not. What ``torch.export``, ``torch.jit.trace`` and ``make_fx`` return keeps the precision that held when it was
+    traced.
 
     >>> fastconv.precision("ieee")                 # from now on
     precision('ieee')
