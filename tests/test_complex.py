@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -56,7 +58,7 @@ def test_every_pass_is_torchs(device: str, dtype: torch.dtype, view: str, name: 
     results = []
     for convolve, (x, w, dy, *b) in ((fastconv.conv2d, ours), (F.conv2d, theirs)):
         wanted = [t.requires_grad_() for t in (x, w, *b)]
-        options = {"precision": "ieee"} if convolve is fastconv.conv2d else {}
+        options: dict[str, Any] = {"precision": "ieee"} if convolve is fastconv.conv2d else {}
         y = convolve(x, w, b[0] if b else None, *problem.geometry, **options)
         results.append([y, *torch.autograd.grad(y, wanted, dy)])
     for actual, expected in zip(*results, strict=True):
@@ -78,7 +80,8 @@ def test_derivatives_of_any_order(device: str) -> None:
     inputs = tuple(t.requires_grad_() for t in (x, w, b))
 
     def function(*tensors: Tensor) -> Tensor:
-        return fastconv.conv2d(*tensors, *problem.geometry)
+        x, w, b = tensors
+        return fastconv.conv2d(x, w, b, *problem.geometry)
 
     torch.autograd.gradcheck(function, inputs, check_forward_ad=True, check_batched_grad=True)
     torch.autograd.gradgradcheck(function, inputs)
@@ -126,5 +129,5 @@ def test_real_and_complex_do_not_mix(device: str) -> None:
 
 
 def test_explain_plans_the_real_convolution() -> None:
-    arguments = {"dtype": torch.complex64, "device": "cpu"}
-    assert "C4 H8 W8 K6" in fastconv.explain((1, 2, 8, 8), (3, 2, 3, 3), **arguments)  # type: ignore[arg-type]
+    arguments: dict[str, Any] = {"dtype": torch.complex64, "device": "cpu"}
+    assert "C4 H8 W8 K6" in fastconv.explain((1, 2, 8, 8), (3, 2, 3, 3), **arguments)

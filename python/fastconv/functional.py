@@ -148,6 +148,7 @@ def _conv2d(
 ) -> Tensor:
     """By the public op, for all that is not an eager call of plain tensors."""
     strides, dilations = _ints("stride", stride), _ints("dilation", dilation)
+    paddings: Sequence[int]
     if isinstance(padding, str):
         input, paddings = _pad(input, weight, strides, padding, dilations)
     else:

@@ -131,7 +131,7 @@ def _output_size(
     check each, because a symbol may stand for a number that only the data will tell.
     """
     if all(isinstance(extent, int) for extent in (*input_size, *weight_size)):
-        with torch._C._DisableTorchDispatch():  # type: ignore[attr-defined]
+        with torch._C._DisableTorchDispatch():
             return torch.ops.fastconv._output_size(
                 list(input_size), list(weight_size), stride, padding, dilation, groups
             )
@@ -278,7 +278,7 @@ def _conv2d_bias_fake(grad_output: Tensor) -> Tensor:
 # because the dispatcher reaches these below functorch, one level at a time, as it reaches torch's own derivatives.
 
 
-def _conj(tensor: Tensor) -> Tensor:
+def _conj(tensor: Any) -> Any:
     """What a gradient multiplies with: torch's convention for complex numbers."""
     return tensor.conj() if tensor.is_complex() else tensor
 

@@ -75,8 +75,8 @@ class precision(_DecoratorContextManager):
     thread starts with ``None``. Torch's own setting, which ``None`` follows, belongs to the process. A backward pass
     uses the precision of its forward pass, whichever thread runs it. A function given to ``torch.compile`` is compiled
     anew when the setting, or torch's, is another one; setting it inside breaks the graph, the ``precision`` argument
-    does not. What ``torch.export``, ``torch.jit.trace`` and ``make_fx`` return keeps the precision that held when it was
-    traced.
+    does not. What ``torch.export``, ``torch.jit.trace`` and ``make_fx`` return keeps the precision that held when they
+    traced it.
 
     >>> fastconv.precision("ieee")                 # from now on
     precision('ieee')
@@ -114,7 +114,7 @@ class precision(_DecoratorContextManager):
         manager.value, manager._previous, manager._entered = self.value, [], True
         return manager
 
-    def __enter__(self) -> precision:
+    def __enter__(self) -> precision:  # type: ignore[override]
         if self._entered:
             self._previous.append(_current.get())
         self._entered = True
