@@ -34,6 +34,7 @@ from bench.suites import load_suite
 
 BURST = 4  # calls that are timed as one
 BACKENDS = ("torch", "fastconv")
+WHAT = ("step", "inference")
 # Normwise, of the outputs. Rounding adds up over a network's layers; where one is wrong they have nothing in common.
 MAX_DIFFERENCE = 0.5
 
@@ -188,7 +189,7 @@ def measure(
         "setting": setting.name,
         "difference": difference,
     }
-    for what in ("step", "inference"):
+    for what in WHAT:
         calls = {
             name: timing.prepare_bursts(trainer.step if what == "step" else _discard(trainer.infer), device, burst)
             for name, trainer in trainers.items()
@@ -226,7 +227,7 @@ def _discard(call: Callable[[], Tensor]) -> Callable[[], None]:
 def table(rows: Sequence[dict[str, Any]], device: torch.device) -> str:
     names = {name: opponents.display_name(name, device) for name in BACKENDS}
     header = ["model", "batch", "setting"]
-    for what in ("step", "inference"):
+    for what in WHAT:
         header += [f"{what}: {name} ms" for name in names.values()] + ["spread", "speed-up"]
     header += [f"images/s {name}" for name in names.values()]
     lines = []
@@ -235,7 +236,7 @@ def table(rows: Sequence[dict[str, Any]], device: torch.device) -> str:
         if "failure" in row:
             lines.append([*line, row["failure"], *["-"] * 9])
             continue
-        for what in ("step", "inference"):
+        for what in WHAT:
             times = row[what]
             line += [f"{times[name]['ms']:.2f}" for name in BACKENDS]
             line.append(f"{max(times[name]['spread'] for name in BACKENDS):.0%}")
