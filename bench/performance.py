@@ -28,6 +28,7 @@ from bench.suites import load_suite, suite_names
 ROOT = Path(__file__).parents[1]
 PAGE, README, CHART = ROOT / "docs" / "performance.md", ROOT / "README.md", ROOT / "docs" / "steps.svg"
 TABLE = "<!-- python -m bench.performance writes this table -->"
+CPU = "<!-- python -m bench.performance writes the CPU's table -->"
 TIMES = "<!-- python -m bench.performance writes how long -->"
 END = "<!-- its end -->"
 SETTINGS = {"tf32": "TF32, NCHW", "bf16": "bf16, channels_last"}
@@ -98,12 +99,33 @@ def marked(text: str, loses: bool) -> str:
     return f"**{text}**" if loses else text
 
 
+def readme_cpu(results: Path) -> str:
+    path = newest(results, "cpu-*.json")
+    if not path:
+        return ""
+    data = json.loads(path.read_text())
+    groups: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in data["rows"]:
+        groups[row["model"]][f"{row['dtype']}, {row['layout']}"].append(row["torch_us"] / row["ours_us"])
+    header = list(dict.fromkeys(key for by in groups.values() for key in by))
+    lines = [
+        [model, *(f"{report.geomean(by[key]):.2f} ({min(by[key]):.2f})" if by[key] else "-" for key in header)]
+        for model, by in groups.items()
+    ]
+    return (
+        "On the CPU, torch's time over fastconv's, of all layers and passes: geometric mean (least). "
+        f"{data['machine']['device']}, {data['machine']['CPU threads']} threads, batch {data['batch']} "
+        f"([file](bench/results/{path.name})).\n\n{report.table(['model', *header], lines, left=1)}"
+    )
+
+
 def readme_commands(results: Path) -> str:
     path = newest(results, "commands-*.json")
     if not path:
         return ""
     data = json.loads(path.read_text())
-    took = {row["command"]: f"{max(1, round(row['seconds'] / 60))} minutes" for row in data["rows"]}
+    minutes = {row["command"]: max(1, round(row["seconds"] / 60)) for row in data["rows"]}
+    took = {command: f"{number} minute{'s' * (number > 1)}" for command, number in minutes.items()}
     return (
         f"From a fresh clone, on {data['cores']} cores without a GPU, `./dev train` took {took['./dev train']} with "
         f"downloads and build, `./dev test` after it {took['./dev test']} ([file](bench/results/{path.name}))."
@@ -112,7 +134,8 @@ def readme_commands(results: Path) -> str:
 
 def readme(text: str, results: Path) -> str:
     """The README with what is between each two marks made anew."""
-    for begin, made in (TABLE, readme_table(results)), (TIMES, readme_commands(results)):
+    blocks = {TABLE: readme_table(results), TIMES: readme_commands(results), CPU: readme_cpu(results)}
+    for begin, made in blocks.items():
         before, found, rest = text.partition(begin)
         _, end, after = rest.partition(END)
         if not found or not end:

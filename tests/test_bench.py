@@ -583,8 +583,8 @@ def test_accuracy_shows_what_is_wrong(factor: float, error: object, monkeypatch:
 
 
 def test_whole_models_are_timed_with_both_backends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    layer = steps.WORKLOADS["kb_3x3"]
-    unet = steps.Workload("unet", 8, (3, 32, 32), functools.partial(steps.UNet, 4))
+    layer = dataclasses.replace(steps.WORKLOADS["kb_3x3"], size=(16, 8, 8))
+    unet = steps.Workload("unet", 8, (3, 16, 16), functools.partial(steps.UNet, 4))
     monkeypatch.setattr(steps, "WORKLOADS", {workload.name: workload for workload in (layer, unet)})
     assert steps.main(["--device", "cpu", "--quick", "--seconds", "0.001", "--out", str(tmp_path)]) == 0
     (written,) = tmp_path.glob("steps-cpu-*.json")

@@ -79,7 +79,8 @@ def test_readme_shows_losses_of_the_last_run(results: Path) -> None:
     assert rows[0] == ["won", "8", "TF32, NCHW", "20.00", "10.00", "400", "800", "5.000", "5.050"]
     assert rows[1] == ["lost", "8", "TF32, NCHW", "10.00", "**10.30**", "800", "**777**", "4.000", "**8.000**"]
     assert rows[2][3] == "out of memory"
-    text = f"before{performance.TABLE}stale{performance.END}between{performance.TIMES}{performance.END}after"
+    marks = f"{performance.TIMES}{performance.END}{performance.CPU}{performance.END}"
+    text = f"before{performance.TABLE}stale{performance.END}between{marks}after"
     made = performance.readme(text, results)
     assert made.startswith("before") and "lost" in made and "stale" not in made and made.endswith("after")
     assert performance.readme(made, results) == made
@@ -89,7 +90,15 @@ def test_readme_shows_losses_of_the_last_run(results: Path) -> None:
 
 def test_readme_without_a_run_says_so(tmp_path: Path) -> None:
     assert performance.readme_table(tmp_path) == "`python -m bench.steps` has not been run yet."
-    assert performance.readme_commands(tmp_path) == ""
+    assert performance.readme_commands(tmp_path) == performance.readme_cpu(tmp_path) == ""
+
+
+def test_readme_shows_the_cpu_and_the_commands(results: Path) -> None:
+    assert cells(performance.readme_cpu(results))[::2] == [["model", "bf16, nhwc"], ["resnet50", "1.00 (0.50)"]]
+    rows = [{"command": "./dev train", "seconds": 100}, {"command": "./dev test", "seconds": 20}]
+    (results / "commands-cpu-20261201T000000Z.json").write_text(json.dumps({"cores": 2, "rows": rows}))
+    text = performance.readme_commands(results)
+    assert "on 2 cores" in text and "took 2 minutes" in text and "after it 1 minute (" in text
 
 
 def test_page_lists_every_loss(results: Path) -> None:
