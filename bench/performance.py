@@ -140,7 +140,7 @@ def readme(text: str, results: Path) -> str:
         _, end, after = rest.partition(END)
         if not found or not end:
             raise ValueError(f"the README must hold {begin} and {END} after it")
-        text = f"{before}{begin}\n{made}\n{END}{after}"
+        text = before + "\n\n".join(part for part in (begin, made, END) if part) + after
     return text
 
 
