@@ -204,7 +204,7 @@ def measure(
 
 
 def apart(*trainers: Trainer) -> float:
-    """How far the first outputs of two are apart, normwise; in training mode, whose norms keep numbers from vanishing."""
+    """How far the first outputs of two are apart, normwise; in training mode, whose norms let nothing vanish."""
     outputs = []
     for trainer in trainers:
         torch.manual_seed(1)  # of dropout and stochastic depth
