@@ -1,4 +1,4 @@
-"""What the README says: its Python snippets run as they stand, and kernels are what its table names."""
+"""The documentation's Python snippets run as they stand, and kernels are what the README's table names."""
 
 from __future__ import annotations
 
@@ -13,8 +13,13 @@ import torch
 
 import fastconv
 
-README = (Path(__file__).parents[1] / "README.md").read_text()
-SNIPPETS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+SNIPPETS = {
+    f"{path.name}-{number}": snippet
+    for path in (ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")))
+    for number, snippet in enumerate(re.findall(r"```python\n(.*?)```", path.read_text(), flags=re.DOTALL), 1)
+}
 PRECISIONS = ("ieee", "bf16x3", "tf32")
 
 
@@ -33,9 +38,9 @@ def torchvision(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torchvision", module)
 
 
-@pytest.mark.parametrize("snippet", SNIPPETS, ids=range(1, len(SNIPPETS) + 1))
-def test_snippet_runs(snippet: str, torchvision: None) -> None:
-    exec(compile(snippet, "README.md", "exec"), {})
+@pytest.mark.parametrize("name", SNIPPETS)
+def test_snippet_runs(name: str, torchvision: None) -> None:
+    exec(compile(SNIPPETS[name], name, "exec"), {})
 
 
 def on_tensor_cores(dtype: torch.dtype, precision: str | None, nhwc: bool, pass_: str, arch: int) -> bool:
