@@ -1,7 +1,7 @@
 """How errors grow with the length of sums and with the range of the numbers: fastconv in each mode beside cuDNN.
 
     python -m bench.accuracy                                                    # on the GPU: JSON, table and picture
-    python -m bench.accuracy --draw bench/results/NAME.json --picture docs/accuracy.png         # the picture, anywhere
+    python -m bench.accuracy --draw bench/results/NAME.json --picture docs/accuracy.svg         # the picture, anywhere
 
 Each point is the normwise error against float64 of one problem, as the root mean square over a few draws of its data.
 cuDNN runs as PyTorch calls it by default, without its benchmark mode, so that one and the same kernel is compared in
@@ -169,17 +169,21 @@ class Accuracy:
         return [point for point in self.points if (point.sweep, point.pass_, point.mode) == (sweep, pass_, mode)]
 
 
-def markdown(found: Accuracy) -> str:
-    """Of each curve the point that comes closest to what is promised, or furthest beyond; then all that are beyond."""
-    facts = [found.settings, found.machine, found.versions, found.build]
-    header = ["sweep", "pass", "mode", "at", "error", f"{found.names['torch']} error", "of promised", "kernels"]
+def nearest(found: Accuracy) -> str:
+    """Of each curve the point that comes closest to what is promised, or furthest beyond."""
+    header = ["sweep", "pass", "mode", "at", "error", f"{found.names['torch']} error", "of promised"]
     lines = []
     for sweep, pass_, mode in itertools.product(SWEEPS, PASSES, MODES):
         if points := found.of(sweep, pass_, mode.label):
             worst = max(points, key=lambda point: point.share)
-            errors = [_text(worst.error), _text(worst.opponent_error), f"{worst.share:.1%}"]
-            kernels = ", ".join(dict.fromkeys(point.kernel for point in points))
-            lines.append([sweep, pass_, mode.label, f"{worst.at:g}", *errors, kernels])
+            errors = [_text(worst.error), _text(worst.opponent_error), f"{worst.share:.3g}"]
+            lines.append([sweep, pass_, mode.label, f"{worst.at:g}", *errors])
+    return report.table(header, lines, left=3)
+
+
+def markdown(found: Accuracy) -> str:
+    """The nearest to what is promised; then all points that are beyond."""
+    facts = [found.settings, found.machine, found.versions, found.build]
     beyond = [
         f"- {point.sweep} {point.at:g}, {point.pass_}, {point.mode}: {_text(point.error)} of {_text(point.promised)}"
         for point in found.points
@@ -190,7 +194,7 @@ def markdown(found: Accuracy) -> str:
             f"# Accuracy\n\n- {found.date}, `{found.command}`",
             *(f"- {', '.join(f'{key} {value}' for key, value in fact.items() if value != '')}" for fact in facts),
             *(f"- {sweep}: {axis}" for sweep, axis in SWEEPS.items()),
-            f"\n## Nearest to what is promised\n\n{report.table(header, lines, left=3)}",
+            f"\n## Nearest to what is promised\n\n{nearest(found)}",
             f"\n## Beyond it: {len(beyond)} of {len(found.points)}\n",
             *beyond,
             "",
@@ -222,7 +226,7 @@ def draw(found: Accuracy, path: Path) -> None:
     for axes, axis in zip(panels[-1], SWEEPS.values(), strict=True):
         axes.set_xlabel(axis, fontsize="small")
     figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=len(MODES))
-    figure.savefig(path, dpi=80)
+    report.save(figure, path, dpi=80)
 
 
 def _draw_mode(axes: Any, points: Sequence[Point], mode: Mode, colour: str, opponent: str) -> None:
@@ -247,7 +251,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--quick", action="store_true", help="few and small problems: to see that everything runs")
     add("--out", type=Path, default=Path(__file__).parent / "results", help="default: bench/results")
     add("--draw", type=Path, metavar="JSON", help="only the picture, of an earlier run")
-    add("--picture", type=Path, metavar="PNG", help="where --draw puts it; default: beside the JSON")
+    add("--picture", type=Path, metavar="PATH", help="where --draw puts it; default: beside the JSON")
     options = parser.parse_args(arguments)
     if options.draw:
         draw(Accuracy.from_json(options.draw.read_text()), options.picture or options.draw.with_suffix(".png"))

@@ -52,6 +52,11 @@ class Row:
     plan: str  # fastconv's: the kernel's name, then its parameters
     results: dict[str, Result]
 
+    @staticmethod
+    def of(data: dict[str, Any]) -> Row:
+        """As JSON has it."""
+        return Row(**{**data, "results": _results(data["results"])})
+
     def ms(self, contender: str) -> float | None:
         result = self.results.get(contender)
         return result.time.ms if result and result.time else None
@@ -99,7 +104,7 @@ class Report:
         data = load(text)
         data["ceilings"], data["measured"] = Ceilings(**data["ceilings"]), Ceilings(**data["measured"])
         data["host"] = [HostTime(**entry) for entry in data["host"]]
-        data["rows"] = [Row(**{**row, "results": _results(row["results"])}) for row in data["rows"]]
+        data["rows"] = [Row.of(row) for row in data["rows"]]
         return Report(**data)
 
     def write(self, stem: Path) -> list[Path]:
@@ -182,11 +187,11 @@ def summary(report: Report) -> str:
             lines.append(
                 [
                     *key,
-                    f"{_geomean(ratios):.2f}x",
+                    f"{geomean(ratios):.2f}x",
                     f"{min(ratios):.2f}x",
                     f"{max(ratios):.2f}x",
                     f"{sum(ratio > 1 for ratio in ratios)}/{len(rows)}",
-                    f"{_geomean(fractions):.0%}",
+                    f"{geomean(fractions):.0%}",
                 ]
             )
         if lines:
@@ -223,7 +228,7 @@ def totals(report: Report) -> str:
             ms = row.ms(contender)
             sums[row.mode, row.layout, row.pass_][contender] += math.nan if ms is None else ms * row.count
     header = ["mode", "layout", "pass", *(f"{name} ms" for name in report.names.values())]
-    lines = [[*key, *(_number(by[contender]) for contender in report.names)] for key, by in sums.items()]
+    lines = [[*key, *(number(by[contender]) for contender in report.names)] for key, by in sums.items()]
     return "## All layers together\n\n" + table(header, lines, left=3)
 
 
@@ -264,17 +269,17 @@ def table_of_rows(report: Report) -> str:
 
 def _timing(row: Row, contender: str) -> list[str]:
     time = row.results[contender].time
-    return [_number(time.ms), f"{time.spread:.0%}"] if time else ["-", "-"]
+    return [number(time.ms), f"{time.spread:.0%}"] if time else ["-", "-"]
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
     """Four significant digits, no exponent."""
     if math.isnan(value) or value <= 0:
         return "-"
     return f"{value:.{max(0, 3 - math.floor(math.log10(value)))}f}"
 
 
-def _geomean(values: Iterable[float]) -> float:
+def geomean(values: Iterable[float]) -> float:
     logs = [math.log(value) for value in values]
     return math.exp(sum(logs) / len(logs))
 
@@ -335,7 +340,16 @@ def draw(report: Report, path: Path) -> None:
     for axes, mode in zip(below.subplots(1, len(modes), squeeze=False)[0], modes, strict=True):
         rows = [row for row in report.rows if row.mode == mode]
         _roofline(axes, report, mode, rows, opponent)
-    figure.savefig(path, dpi=110)
+    save(figure, path, dpi=110)
+
+
+def save(figure: Any, path: Path, dpi: int) -> None:
+    """As the suffix says; SVG with text as text, and the same bytes for the same figure."""
+    import matplotlib
+
+    svg = path.suffix == ".svg"
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": path.stem}):
+        figure.savefig(path, dpi=dpi, metadata={"Date": None} if svg else None)
 
 
 def _roofline(axes: Any, report: Report, mode: str, rows: Sequence[Row], opponent: str) -> None:

@@ -111,6 +111,26 @@ def prepare(calls: Sequence[Call], device: torch.device) -> Timed:
     return _prepare_cuda(calls) if device.type == "cuda" else _prepare_cpu(calls)
 
 
+def prepare_bursts(call: Call, device: torch.device, calls: int) -> Timed:
+    """For what keeps the host busy too, as a model's step does: `calls` after one more, which the GPU starts idle."""
+    cuda = device.type == "cuda"
+
+    def burst() -> None:
+        for _ in range(calls):
+            call()
+
+    def start() -> Callable[[], float]:
+        if cuda:
+            torch.cuda.synchronize(device)  # what was launched before would give the host a lead
+        call()
+        return _start_events(burst) if cuda else _start_clock(burst)
+
+    sample = start()
+    if cuda:
+        torch.cuda.synchronize(device)
+    return Timed(start, calls, sample(), f"{calls} calls after one")
+
+
 def _repeats(seconds: float, each_ms: float) -> int:
     return max(5, min(200, round(seconds * 1e3 / max(each_ms, 1e-4))))
 
@@ -119,10 +139,7 @@ def _prepare_cpu(calls: Sequence[Call]) -> Timed:
     turn = itertools.cycle(calls)
 
     def start() -> Callable[[], float]:
-        begin = time.perf_counter()
-        next(turn)()
-        elapsed = (time.perf_counter() - begin) * 1e3
-        return lambda: elapsed
+        return _start_clock(next(turn))
 
     return Timed(start, 1, start()(), "perf_counter")
 
@@ -163,6 +180,13 @@ def _start_events(call: Call) -> Callable[[], float]:
     call()
     stop.record()
     return lambda: start.elapsed_time(stop)
+
+
+def _start_clock(call: Call) -> Callable[[], float]:
+    begin = time.perf_counter()
+    call()
+    elapsed = (time.perf_counter() - begin) * 1e3
+    return lambda: elapsed
 
 
 def _event_ms(call: Call) -> float:

@@ -17,12 +17,25 @@ import torch
 import torch.nn.functional as F
 
 import fastconv
-from bench import accuracy, alternatives, bias_grad, builds, environment, hindsight, limits, opponents, targets, timing
+from bench import (
+    accuracy,
+    alternatives,
+    bias_grad,
+    builds,
+    environment,
+    hindsight,
+    limits,
+    opponents,
+    steps,
+    targets,
+    timing,
+)
 from bench.__main__ import QUICK_FLOPS, parse, quick
 from bench.errors import Reference, random_tensors, reference, verdict
 from bench.floors import H200, Ceilings, floor_of
 from bench.modes import DTYPES, PRECISIONS, Mode, modes_of
 from bench.report import Report, Result, Row, losses, markdown, table_of_rows, totals
+from bench.steps import SETTINGS
 from bench.suites import LAYOUTS, PASSES, Problem, load_suite, select, suite_names
 
 FP32 = Mode("float32", "ieee")
@@ -567,3 +580,43 @@ def test_accuracy_shows_what_is_wrong(factor: float, error: object, monkeypatch:
     found = accuracy.Accuracy("", "", {}, {}, {}, {}, {"torch": "oneDNN"}, points)
     assert accuracy.Accuracy.from_json(found.to_json()) == found
     assert "Beyond it: 3 of 3" in accuracy.markdown(found)
+
+
+def test_whole_models_are_timed_with_both_backends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = dataclasses.replace(steps.WORKLOADS["kb_3x3"], size=(16, 8, 8))
+    unet = steps.Workload("unet", 8, (3, 16, 16), functools.partial(steps.UNet, 4))
+    monkeypatch.setattr(steps, "WORKLOADS", {workload.name: workload for workload in (layer, unet)})
+    assert steps.main(["--device", "cpu", "--quick", "--seconds", "0.001", "--out", str(tmp_path)]) == 0
+    (written,) = tmp_path.glob("steps-cpu-*.json")
+    rows = json.loads(written.read_text())["rows"]
+    assert [(row["model"], row["setting"]) for row in rows] == list(itertools.product((layer.name, "unet"), SETTINGS))
+    for row in rows:
+        assert row["input"][0] == row["batch"] == 2
+        assert 0 <= row["difference"] < (1e-4 if row["setting"] == "tf32" else steps.MAX_DIFFERENCE)
+        for what in ("step", "inference"):
+            assert row[what]["torch"]["ms"] > 0 and row[what]["fastconv"]["ms"] > 0
+    images = f"{2e3 / rows[-1]['step']['fastconv']['ms']:.0f} |"
+    assert written.with_suffix(".md").read_text().rstrip().endswith(images)
+
+
+def test_a_model_whose_backends_disagree_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = fastconv.convert
+
+    def wrong(model: torch.nn.Module) -> torch.nn.Module:
+        for parameter in model.parameters():
+            parameter.data.neg_()
+        return right(model)
+
+    monkeypatch.setattr(fastconv, "convert", wrong)
+    options = ["--device", "cpu", "--quick", "--seconds", "0.001", "--model", "kb_3x3", "--setting", "tf32"]
+    assert steps.main([*options, "--out", str(tmp_path)]) == 1
+    (row,) = json.loads(next(tmp_path.glob("*.json")).read_text())["rows"]
+    assert row["failure"] == "the outputs of the backends are 2.0e+00 apart"
+
+
+def test_whole_models_are_named_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        steps.main(["--model", "kb_*,resnet5"])
+    assert "no model matches 'resnet5'; there are: kb_5x7, kb_3x3, kb_5x9d, resnet50" in capsys.readouterr().err
+    unet = steps.UNet()
+    assert sum(isinstance(layer, torch.nn.Conv2d) for layer in unet.modules()) == 19

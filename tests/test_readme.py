@@ -1,16 +1,68 @@
-"""The README's Python snippets run as they stand."""
+"""The documentation's Python snippets run as they stand, and kernels are what the README's table names."""
 
 from __future__ import annotations
 
+import importlib.util
 import re
+import sys
+import types
 from pathlib import Path
 
 import pytest
+import torch
 
-README = Path(__file__).parents[1] / "README.md"
-SNIPPETS = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
+import fastconv
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+SNIPPETS = {
+    f"{path.name}-{number}": snippet
+    for path in (ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")))
+    for number, snippet in enumerate(re.findall(r"```python\n(.*?)```", path.read_text(), flags=re.DOTALL), 1)
+}
+PRECISIONS = ("ieee", "bf16x3", "tf32")
 
 
-@pytest.mark.parametrize("snippet", SNIPPETS, ids=range(1, len(SNIPPETS) + 1))
-def test_snippet_runs(snippet: str) -> None:
-    exec(compile(snippet, str(README), "exec"), {})
+@pytest.fixture
+def torchvision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small network by the name of theirs where they are not installed."""
+    if importlib.util.find_spec("torchvision"):
+        return
+
+    def resnet18() -> torch.nn.Module:
+        layers = torch.nn.Conv2d(3, 8, 7, stride=4), torch.nn.BatchNorm2d(8), torch.nn.ReLU()
+        return torch.nn.Sequential(*layers, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(8, 1000))
+
+    module = types.ModuleType("torchvision")
+    module.models = types.SimpleNamespace(resnet18=resnet18)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torchvision", module)
+
+
+@pytest.mark.parametrize("name", SNIPPETS)
+def test_snippet_runs(name: str, torchvision: None) -> None:
+    exec(compile(SNIPPETS[name], name, "exec"), {})
+
+
+def on_tensor_cores(dtype: torch.dtype, precision: str | None, nhwc: bool, pass_: str, arch: int) -> bool:
+    """Whether a 3x3 layer's kernel is another than those for multiply-adds. `arch`: ten times compute capability."""
+    size, weight = (32, 64, 56, 56), (64, 64, 3, 3)
+    options = {"pass_": pass_, "precision": precision, "dtype": dtype, "channels_last": nhwc, "arch": arch}
+    plan = fastconv.explain(size, weight, None, 1, 1, device="cuda", **options).partition("plan: ")[2]  # type: ignore[arg-type]
+    return not plan.startswith(("direct_", "im2col_"))
+
+
+def test_kernels_are_what_the_table_says() -> None:
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in README.splitlines() if line[:1] == "|"]
+    found = set()
+    for tensors, layout, hopper, others, *_ in (row for row in rows if len(row) == 5):
+        for name in re.findall(r"(?:b?float)\d\d", tensors):
+            for precision in re.findall(r'"(\w+)"', tensors) or [None]:
+                for nhwc in {"NCHW": [False], "channels_last": [True]}.get(layout, [False, True]):
+                    found.add((name, precision, nhwc))
+                    for pass_ in ("fprop", "dgrad", "wgrad"):
+                        for arch, cell in ((90, hopper), (80, others), (120, others)):
+                            expected = cell.startswith("tensor cores")
+                            actual = on_tensor_cores(getattr(torch, name), precision, nhwc, pass_, arch)
+                            assert actual == expected, (name, precision, nhwc, pass_, arch)
+    modes = [("float16", None), ("bfloat16", None), *(("float32", precision) for precision in PRECISIONS)]
+    assert found == {(*mode, nhwc) for mode in [*modes, ("float64", None)] for nhwc in (False, True)}

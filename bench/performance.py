@@ -1,0 +1,334 @@
+"""docs/performance.md, the README's table and its chart, from what is committed under bench/results. Needs no GPU.
+
+    python -m bench.performance
+
+Whole models first, then layers as each case was last measured, the CPU, the host and errors; all that is slower is
+listed. Tests hold the page and the table against what this makes of the files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bench import report, steps, targets
+from bench.accuracy import Accuracy
+from bench.accuracy import nearest as nearest_errors
+from bench.suites import load_suite, suite_names
+
+ROOT = Path(__file__).parents[1]
+PAGE, README, CHART = ROOT / "docs" / "performance.md", ROOT / "README.md", ROOT / "docs" / "steps.svg"
+TABLE = "<!-- python -m bench.performance writes this table -->"
+CPU = "<!-- python -m bench.performance writes the CPU's table -->"
+TIMES = "<!-- python -m bench.performance writes how long -->"
+END = "<!-- its end -->"
+SETTINGS = {"tf32": "TF32, NCHW", "bf16": "bf16, channels_last"}
+CUDNN = "cuDNN"
+
+
+def newest(results: Path, pattern: str) -> Path | None:
+    return max(results.glob(pattern), key=stamp_of, default=None)
+
+
+def gpus(results: Path) -> list[str]:
+    """As names of files have them, those with the most files first."""
+    names = "|".join((*suite_names(), "steps"))
+    found = [re.fullmatch(rf"(?:{names})-(.+)-\w+", path.stem) for path in results.glob("*.json")]
+    of = [match[1] for match in found if match and match[1] != "cpu"]
+    return sorted(set(of), key=lambda gpu: (-of.count(gpu), gpu))
+
+
+def slower(ours: float, theirs: float) -> bool:
+    return theirs / ours < 1 - report.TIE
+
+
+def link(path: Path) -> str:
+    return f"[{path.stem}](../bench/results/{path.name})"
+
+
+def device_of(data: dict[str, Any]) -> str:
+    return str(data["machine"]["device"]).removeprefix("NVIDIA ")
+
+
+def whole_models(results: Path) -> list[Path]:
+    """The newest file of each GPU, in the order of `gpus`."""
+    found = [newest(results, f"steps-{gpu}-*.json") for gpu in gpus(results)]
+    return [path for path in found if path]
+
+
+def readme_table(results: Path) -> str:
+    """Of the last run."""
+    path = max(whole_models(results), key=stamp_of, default=None)
+    if not path:
+        return "`python -m bench.steps` has not been run yet."
+    data = json.loads(path.read_text())
+    header = ["model", "batch", "setting"]
+    for what in ("step ms", "images/s", "inference ms"):
+        header += [f"{what}: {CUDNN}", "fastconv"]
+    lines = []
+    for row in data["rows"]:
+        line = [row["model"], str(row["batch"]), SETTINGS[row["setting"]]]
+        if "failure" in row:
+            lines.append([*line, row["failure"], *["-"] * 5])
+            continue
+        step, inference = ({name: row[what][name]["ms"] for name in steps.BACKENDS} for what in steps.WHAT)
+        rates = {name: 1e3 * row["batch"] / ms for name, ms in step.items()}
+        behind, late = (slower(ms["fastconv"], ms["torch"]) for ms in (step, inference))
+        line += [report.number(step["torch"]), marked(report.number(step["fastconv"]), behind)]
+        line += [f"{rates['torch']:.0f}", marked(f"{rates['fastconv']:.0f}", behind)]
+        line += [report.number(inference["torch"]), marked(report.number(inference["fastconv"]), late)]
+        lines.append(line)
+    return (
+        f"{report.table(header, lines, left=3)}\n\n"
+        f"{device_of(data)}, torch {data['versions']['torch']}, {CUDNN} {data['versions'].get('cuDNN', '')}, "
+        f"`cudnn.benchmark` on ([file](bench/results/{path.name})). Bold: slower by more than {report.TIE:.0%}.\n\n"
+        f"![Images a second in training with both](docs/{CHART.name})"
+    )
+
+
+def marked(text: str, loses: bool) -> str:
+    return f"**{text}**" if loses else text
+
+
+def readme_cpu(results: Path) -> str:
+    path = newest(results, "cpu-*.json")
+    if not path:
+        return ""
+    data = json.loads(path.read_text())
+    groups: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in data["rows"]:
+        groups[row["model"]][f"{row['dtype']}, {row['layout']}"].append(row["torch_us"] / row["ours_us"])
+    header = list(dict.fromkeys(key for by in groups.values() for key in by))
+    lines = [
+        [model, *(f"{report.geomean(by[key]):.2f} ({min(by[key]):.2f})" if by[key] else "-" for key in header)]
+        for model, by in groups.items()
+    ]
+    return (
+        "On the CPU, torch's time over fastconv's, of all layers and passes: geometric mean (least). "
+        f"{data['machine']['device']}, {data['machine']['CPU threads']} threads, batch {data['batch']} "
+        f"([file](bench/results/{path.name})).\n\n{report.table(['model', *header], lines, left=1)}"
+    )
+
+
+def readme_commands(results: Path) -> str:
+    path = newest(results, "commands-*.json")
+    if not path:
+        return ""
+    data = json.loads(path.read_text())
+    minutes = {row["command"]: max(1, round(row["seconds"] / 60)) for row in data["rows"]}
+    took = {command: f"{number} minute{'s' * (number > 1)}" for command, number in minutes.items()}
+    return (
+        f"From a fresh clone, on {data['cores']} cores without a GPU, `./dev train` took {took['./dev train']} with "
+        f"downloads and build, `./dev test` after it {took['./dev test']} ([file](bench/results/{path.name}))."
+    )
+
+
+def readme(text: str, results: Path) -> str:
+    """The README with what is between each two marks made anew."""
+    blocks = {TABLE: readme_table(results), TIMES: readme_commands(results), CPU: readme_cpu(results)}
+    for begin, made in blocks.items():
+        before, found, rest = text.partition(begin)
+        _, end, after = rest.partition(END)
+        if not found or not end:
+            raise ValueError(f"the README must hold {begin} and {END} after it")
+        text = before + "\n\n".join(part for part in (begin, made, END) if part) + after
+    return text
+
+
+def page(results: Path) -> str:
+    parts = [
+        "# Performance",
+        "Generated by `python -m bench.performance` from files that it links. [bench/README.md](../bench/README.md) "
+        "says how they were measured, [perf-log.md](perf-log.md) what limits what. A speed-up is the other library's "
+        f"time over fastconv's; slower, and bold, is what takes more than {report.TIE:.0%} longer.",
+        *models_section(results),
+        *itertools.chain.from_iterable(layers_section(results, gpu) for gpu in gpus(results)),
+        *cpu_section(results),
+        *bias_section(results),
+        *host_section(results),
+        *accuracy_section(results),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def models_section(results: Path) -> Iterator[str]:
+    for path in whole_models(results):
+        data = json.loads(path.read_text())
+        yield f"## Whole models, {device_of(data)}"
+        yield (
+            "A step is forward, loss, backward and SGD; inference is the forward pass without grad. `tf32`: float32 "
+            "tensors in NCHW with torch's defaults; `bf16`: autocast and channels_last. The `kb_*` are one convolution "
+            f"each, with the gradient of its input. {link(path)}."
+        )
+        yield steps.table(data["rows"], torch.device("cuda"))
+        lines = []
+        for row in data["rows"]:
+            for what in steps.WHAT if "failure" not in row else ():
+                ours, theirs = row[what]["fastconv"]["ms"], row[what]["torch"]["ms"]
+                if slower(ours, theirs):
+                    name = f"{row['model']}, {SETTINGS[row['setting']]}, {what}"
+                    lines.append(f"- {name}: {report.number(ours)} ms, {CUDNN} {report.number(theirs)}")
+        yield "Slower:\n\n" + "\n".join(lines) if lines else "Slower: none."
+
+
+def layers_section(results: Path, gpu: str) -> Iterator[str]:
+    suites = {problem.name: suite for suite in suite_names() for problem in load_suite(suite).problems}
+    groups: dict[tuple[str, str, str, str], list[report.Row]] = defaultdict(list)
+    files = set[Path]()
+    lost = []
+    for file, data in targets.last_rows(results, gpu).values():
+        row = report.Row.of(data)
+        ratio = row.speedup("torch")
+        if ratio is None and row.status == "ok":
+            continue  # measured without an opponent
+        suite = suites[row.problem]
+        groups[suite, row.mode, row.layout, row.pass_].append(row)
+        files.add(results / f"{file}.json")
+        if ratio is None or slower(1, ratio) or row.status != "ok":
+            what = [suite, row.problem, row.shape, row.mode, row.layout, row.pass_]
+            times = [report.number(row.ms(name) or 0) for name in ("fastconv", "torch")]
+            kernel, date = row.plan.partition(" ")[0], file.rpartition("-")[2]
+            lost.append((ratio or 0, [*what, *times, f"{ratio:.2f}x" if ratio else "-", row.status, date, kernel]))
+    if not groups:
+        return
+    yield f"## Layers, {device_of(json.loads(max(files, key=stamp_of).read_text()))}"
+    yield (
+        "GPU time of each case as it was last measured, by the planner's own choice of kernels, with a cold L2. "
+        f"The opponent is {CUDNN} in the same precision, with `cudnn.benchmark`. Geometric means."
+    )
+    header = ["suite", "mode", "layout", "pass", "cases", "speed-up", "least", "most", "slower"]
+    yield report.table(header, [[*key, *spread_of(rows)] for key, rows in sorted(groups.items())], left=4)
+    header = ["suite", "problem", "shape", "mode", "layout", "pass", "fastconv ms", f"{CUDNN} ms", "speed-up"]
+    yield f"Slower, or less exact than promised (`loose`): {len(lost)} of {sum(map(len, groups.values()))}."
+    yield report.table([*header, "status", "measured", "kernel"], [line for _, line in sorted(lost)], left=6)
+    yield "From " + ", ".join(link(path) for path in sorted(files, key=stamp_of)) + "."
+
+
+def stamp_of(path: Path) -> tuple[str, Path]:
+    """When a file was written, which its name ends in."""
+    return path.stem.rpartition("-")[2], path
+
+
+def spread_of(rows: Sequence[report.Row]) -> list[str]:
+    ratios = [ratio for row in rows if (ratio := row.speedup("torch"))]
+    if not ratios:
+        return [str(len(rows)), "-", "-", "-", "-"]
+    times = [f"{value:.2f}x" for value in (report.geomean(ratios), min(ratios), max(ratios))]
+    return [str(len(rows)), *times, str(sum(slower(1, ratio) for ratio in ratios))]
+
+
+def cpu_section(results: Path) -> Iterator[str]:
+    path = newest(results, "cpu-*.json")
+    if not path:
+        return
+    data = json.loads(path.read_text())
+    yield f"## CPU, {data['machine']['device']}, {data['machine']['CPU threads']} threads"
+    yield f"Against torch's convolution, batch {data['batch']}; geometric means. {link(path)}."
+    keys = ("model", "dtype", "layout", "pass")
+    groups: dict[tuple[str, ...], list[dict[str, Any]]] = defaultdict(list)
+    for row in data["rows"]:
+        groups[tuple(row[key] for key in keys)].append(row)
+    lines = []
+    for key, rows in groups.items():
+        ratios = [row["torch_us"] / row["ours_us"] for row in rows]
+        times = [f"{value:.2f}x" for value in (report.geomean(ratios), min(ratios), max(ratios))]
+        lines.append([*key, str(len(rows)), *times, str(sum(slower(1, ratio) for ratio in ratios))])
+    yield report.table([*keys, "layers", "speed-up", "least", "most", "slower"], lines, left=4)
+    lost = []
+    for row in data["rows"]:
+        if slower(row["ours_us"], row["torch_us"]):
+            ratio = row["torch_us"] / row["ours_us"]
+            names = [str(row[key]) for key in ("model", "layer", "dtype", "layout", "pass")]
+            lost.append((ratio, [*names, f"{row['ours_us']:.0f}", f"{row['torch_us']:.0f}", f"{ratio:.2f}x"]))
+    yield f"Slower: {len(lost)} of {len(data['rows'])}."
+    header = ["model", "layer", "dtype", "layout", "pass", "fastconv us", "torch us", "speed-up"]
+    yield report.table(header, [line for _, line in sorted(lost)], left=5)
+
+
+def bias_section(results: Path) -> Iterator[str]:
+    path = newest(results, "bias_grad-*.json")
+    if not path:
+        return
+    data = json.loads(path.read_text())
+    yield f"## Gradient of the bias, {device_of(data)}"
+    yield f"Against torch's sum. {link(path)}."
+    lines = []
+    for row in data["rows"]:
+        ours, theirs = row["ms"]["fastconv"], row["ms"]["torch"]
+        names = [row["grad_output"], row["mode"], row["layout"]]
+        lines.append([*names, f"{ours:.4f}", f"{theirs:.4f}", marked(f"{theirs / ours:.2f}x", slower(ours, theirs))])
+    yield report.table(["grad_output", "mode", "layout", "fastconv ms", "torch ms", "speed-up"], lines, left=3)
+
+
+def host_section(results: Path) -> Iterator[str]:
+    path = newest(results, "host-*.json")
+    if not path:
+        return
+    measured = report.Report.from_json(path.read_text())
+    yield f"## Host, {device_of(json.loads(path.read_text()))}"
+    yield f"Microseconds that a call keeps the calling thread, of problems that the GPU does in no time. {link(path)}."
+    lines = []
+    for time in measured.host:
+        ours, theirs = time.microseconds["fastconv.conv2d"], time.microseconds["F.conv2d"]
+        lines.append([time.problem, time.what, marked(f"{ours:.1f}", slower(ours, theirs)), f"{theirs:.1f}"])
+    yield report.table(["problem", "", "fastconv.conv2d", "F.conv2d"], lines, left=2)
+
+
+def accuracy_section(results: Path) -> Iterator[str]:
+    path = newest(results, "accuracy-*.json")
+    if not path:
+        return
+    found = Accuracy.from_json(path.read_text())
+    beyond = sum(point.share > 1 for point in found.points)
+    yield f"## Errors of float32, {device_of(json.loads(path.read_text()))}"
+    yield (
+        "Normwise, against float64, of 3x3 convolutions: over the length of sums, the range and the scale of numbers. "
+        "Of each curve the point that comes nearest to what is promised, or furthest beyond. "
+        f"{len(found.points)} points, {beyond} of them beyond; [precision.md](precision.md) says why. {link(path)}."
+    )
+    yield nearest_errors(found)
+
+
+def draw(results: Path, path: Path) -> None:
+    """Images a second of both backends in training, a pair of bars a model, over the faster."""
+    from matplotlib.figure import Figure
+
+    data = json.loads(max(whole_models(results), key=stamp_of).read_text())
+    rows = [row for row in data["rows"] if "failure" not in row]
+    rates = {name: [1e3 * row["batch"] / row["step"][name]["ms"] for row in rows] for name in steps.BACKENDS}
+    best = [max(pair) for pair in zip(*rates.values(), strict=True)]
+    figure = Figure(figsize=(7.2, 0.36 * len(rows) + 0.8), layout="constrained")
+    axes = figure.subplots()
+    for name, label, colour, shift in (("torch", CUDNN, "#b0b0b0", -0.2), ("fastconv", "fastconv", "#0072b2", 0.2)):
+        lengths = [rate / most for rate, most in zip(rates[name], best, strict=True)]
+        bars = axes.barh([place + shift for place in range(len(rows))], lengths, 0.4, color=colour, label=label)
+        axes.bar_label(bars, [f"{rate:.0f}" for rate in rates[name]], padding=2, fontsize="x-small")
+    axes.set_yticks(range(len(rows)), [f"{row['model']}, {SETTINGS[row['setting']]}" for row in rows], fontsize="small")
+    axes.set(ylim=(len(rows) - 0.5, -0.5), xlim=(0, 1.1), xticks=[])
+    axes.spines[["top", "right", "bottom"]].set_visible(False)
+    figure.suptitle(f"Training, images a second, {device_of(data)}", fontsize="medium")
+    figure.legend(loc="outside lower right", ncols=2, frameon=False, fontsize="small")
+    report.save(figure, path, dpi=100)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.performance", description=__doc__.partition("\n")[0])
+    parser.parse_args(arguments)
+    PAGE.write_text(page(report.RESULTS))
+    README.write_text(readme(README.read_text(), report.RESULTS))
+    if whole_models(report.RESULTS):
+        draw(report.RESULTS, CHART)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

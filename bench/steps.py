@@ -1,0 +1,298 @@
+"""Whole models: training steps and inference with torch's convolutions and with fastconv's, in turns in one process.
+
+    python -m bench.steps --model 'resnet50,unet' --setting bf16
+
+Each backend has a copy of the model; only the class of its convolutions differs. Settings: `tf32`, float32 tensors in
+NCHW with torch's defaults, in which cuDNN rounds products to TF32; `bf16`, torch.autocast and channels_last. A step is
+forward, loss, backward and SGD with momentum; inference is the forward pass in eval mode without grad. The `kb_*` are
+one convolution each, as it lies within a network: its input needs a gradient, and its output's is given.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import functools
+import gc
+import importlib
+import math
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bench import environment, opponents, report, timing
+from bench.__main__ import choices
+from bench.suites import load_suite
+
+BURST = 4  # calls that are timed as one
+BACKENDS = ("torch", "fastconv")
+WHAT = ("step", "inference")
+# Normwise, of the outputs. Rounding adds up over a network's layers; where one is wrong they have nothing in common.
+MAX_DIFFERENCE = 0.5
+
+
+@dataclass(frozen=True)
+class Setting:
+    name: str
+    memory_format: torch.memory_format
+    autocast: torch.dtype | None
+
+
+SETTINGS = {
+    setting.name: setting
+    for setting in (
+        Setting("tf32", torch.contiguous_format, None),
+        Setting("bf16", torch.channels_last, torch.bfloat16),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Workload:
+    name: str
+    batch: int
+    size: tuple[int, int, int]  # C H W
+    build: Callable[[], nn.Module]
+    one_layer: bool = False
+
+    def shrunk(self) -> Workload:
+        channels, height, width = self.size
+        return replace(self, batch=2, size=(channels, min(height, 32), min(width, 32)))
+
+
+class UNet(nn.Module):
+    """Of Ronneberger et al. 2015, padded, with batch norm and nearest-neighbour upsampling: 19 convolutions."""
+
+    def __init__(self, width: int = 64, levels: int = 4, classes: int = 2) -> None:
+        super().__init__()
+        widths = [width << level for level in range(levels + 1)]
+        self.down = nn.ModuleList([_pair(c, k) for c, k in zip([3, *widths], widths, strict=False)])
+        self.up = nn.ModuleList([_pair(c + k, k) for c, k in zip(widths[:0:-1], widths[-2::-1], strict=True)])
+        self.classes = nn.Conv2d(width, classes, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        skipped = []
+        for i, down in enumerate(self.down):
+            x = down(x if i == 0 else F.max_pool2d(x, 2))
+            skipped.append(x)
+        skipped.pop()
+        for up in self.up:
+            x = up(torch.cat([skipped.pop(), F.interpolate(x, scale_factor=2.0)], 1))
+        y: Tensor = self.classes(x)
+        return y
+
+
+def _pair(channels: int, width: int) -> nn.Sequential:
+    def layer(c: int) -> list[nn.Module]:
+        return [nn.Conv2d(c, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU(inplace=True)]
+
+    return nn.Sequential(*layer(channels), *layer(width))
+
+
+def _torchvision(name: str) -> nn.Module:
+    model: nn.Module = getattr(importlib.import_module("torchvision.models"), name)(weights=None)
+    return model
+
+
+def _kernelbench() -> list[Workload]:
+    found = []
+    for problem in load_suite("public").problems:
+        if problem.name.startswith("seed_"):
+            n, c, h, w = problem.input
+            k, _, r, s = problem.weight
+            build = functools.partial(nn.Conv2d, c, k, (r, s), *problem.conv_args, bias=False)
+            found.append(Workload(problem.name.replace("seed", "kb"), n, (c, h, w), build, one_layer=True))
+    return found
+
+
+WORKLOADS = {
+    workload.name: workload
+    for workload in (
+        *_kernelbench(),
+        *(
+            Workload(name, batch, (3, 224, 224), functools.partial(_torchvision, name))
+            for name, batch in (("resnet50", 128), ("convnext_tiny", 64), ("efficientnet_b0", 128), ("densenet121", 64))
+        ),
+        Workload("unet", 8, (3, 512, 512), UNet),
+    )
+}
+
+
+class Trainer:
+    """A model of one backend, and what a step of it needs."""
+
+    def __init__(self, model: nn.Module, x: Tensor, setting: Setting, one_layer: bool) -> None:
+        self.model = model
+        self.x = x.detach().requires_grad_(one_layer)
+        self.autocast = functools.partial(
+            torch.autocast, x.device.type, setting.autocast, enabled=setting.autocast is not None
+        )
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
+        y = self.infer()
+        self.output_grad = self.labels = None
+        if one_layer:
+            self.output_grad = torch.randn_like(y)
+        else:
+            self.labels = torch.randint(y.shape[1], (len(y), *y.shape[2:]), device=y.device)
+
+    def forward(self) -> Tensor:
+        with self.autocast():
+            y: Tensor = self.model(self.x)
+            return y
+
+    def infer(self) -> Tensor:
+        self.model.eval()
+        with torch.no_grad():
+            return self.forward()
+
+    def step(self) -> None:
+        self.model.train()
+        y = self.forward()
+        if self.labels is None:
+            y.backward(self.output_grad)
+        else:
+            F.cross_entropy(y.float(), self.labels).backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.x.grad = None
+
+
+def measure(
+    workload: Workload, setting: Setting, device: torch.device, seconds: float, burst: int = BURST
+) -> dict[str, Any]:
+    """Times of both backends in milliseconds, and how far apart their outputs are before the first step."""
+    import fastconv
+
+    torch.manual_seed(0)
+    model = workload.build().to(device)
+    model.to(memory_format=setting.memory_format)  # type: ignore[call-overload]  # which torch documents
+    x = torch.randn(workload.batch, *workload.size, device=device).to(memory_format=setting.memory_format)
+    trainers = {
+        name: Trainer(converted, x, setting, workload.one_layer)
+        for name, converted in (("torch", model), ("fastconv", fastconv.convert(copy.deepcopy(model))))
+    }
+    difference = apart(*trainers.values())
+    if not difference < MAX_DIFFERENCE:
+        raise RuntimeError(f"the outputs of the backends are {difference:.1e} apart")
+    row: dict[str, Any] = {
+        "model": workload.name,
+        "batch": workload.batch,
+        "input": [workload.batch, *workload.size],
+        "setting": setting.name,
+        "difference": difference,
+    }
+    for what in WHAT:
+        calls = {
+            name: timing.prepare_bursts(trainer.step if what == "step" else _discard(trainer.infer), device, burst)
+            for name, trainer in trainers.items()
+        }
+        times = timing.time_in_turns(calls, device, seconds)
+        row[what] = {name: {"ms": time.ms, "spread": time.spread} for name, time in times.items()}
+    # Numbers that are not finite take other paths through some kernels, and less power through all.
+    for name, trainer in trainers.items():
+        if not math.isfinite(float(trainer.infer().float().sum())):
+            raise RuntimeError(f"after its steps the output of {name} is not finite")
+    return row
+
+
+def apart(*trainers: Trainer) -> float:
+    """How far the first outputs of two are apart, normwise; in training mode, whose norms let nothing vanish."""
+    outputs = []
+    for trainer in trainers:
+        torch.manual_seed(1)  # of dropout and stochastic depth
+        trainer.model.train()
+        with torch.no_grad():
+            outputs.append(trainer.forward()[:4].double())
+    first, second = outputs
+    return float((first - second).norm() / first.norm())
+
+
+def _discard(call: Callable[[], Tensor]) -> Callable[[], None]:
+    """Holds no output while the other backend runs."""
+
+    def run() -> None:
+        call()
+
+    return run
+
+
+def table(rows: Sequence[dict[str, Any]], device: torch.device) -> str:
+    names = {name: opponents.display_name(name, device) for name in BACKENDS}
+    header = ["model", "batch", "setting"]
+    for what in WHAT:
+        header += [f"{what}: {name} ms" for name in names.values()] + ["spread", "speed-up"]
+    header += [f"images/s {name}" for name in names.values()]
+    lines = []
+    for row in rows:
+        line = [row["model"], str(row["batch"]), row["setting"]]
+        if "failure" in row:
+            lines.append([*line, row["failure"], *["-"] * 9])
+            continue
+        for what in WHAT:
+            times = row[what]
+            line += [f"{times[name]['ms']:.2f}" for name in BACKENDS]
+            line.append(f"{max(times[name]['spread'] for name in BACKENDS):.0%}")
+            line.append(f"{times['torch']['ms'] / times['fastconv']['ms']:.2f}x")
+        lines.append(line + [f"{1e3 * row['batch'] / row['step'][name]['ms']:.0f}" for name in BACKENDS])
+    return report.table(header, lines, left=3)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.steps", description=__doc__.partition("\n")[0])
+    add = parser.add_argument
+    add("--model", type=choices(), default=["*"], help=f"names or shell patterns, of {', '.join(WORKLOADS)}")
+    add("--setting", type=choices(list(SETTINGS)), default=list(SETTINGS), help="tf32,bf16")
+    add("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
+    add("--seconds", type=float, default=1.0, help="per measurement after warm-up")
+    add("--quick", action="store_true", help="two small images: to see that everything runs")
+    add("--out", type=Path, default=Path(__file__).parent / "results", help="default: bench/results")
+    options = parser.parse_args(arguments)
+    device = torch.device(options.device)
+    for pattern in options.model:
+        if not any(fnmatchcase(name, pattern) for name in WORKLOADS):
+            parser.error(f"no model matches {pattern!r}; there are: {', '.join(WORKLOADS)}")
+    workloads = [w for w in WORKLOADS.values() if any(fnmatchcase(w.name, pattern) for pattern in options.model)]
+    timing.use_device(device)
+    rows: list[dict[str, Any]] = []
+    # A time limit's signal ends the run as an exception would, so that what was measured is still reported.
+    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        for workload in workloads:
+            for name in options.setting:
+                workload = workload.shrunk() if options.quick else workload
+                rows.append(_row(workload, SETTINGS[name], device, options.seconds, 1 if options.quick else BURST))
+                print(table(rows[-1:], device), flush=True)
+                gc.collect()
+                if device.type == "cuda":
+                    torch.cuda.empty_cache()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        if rows:
+            title = f"Whole models, {environment.device_name(device)}"
+            text = table(rows, device)
+            settings = {"cudnn.benchmark": torch.backends.cudnn.benchmark, "quick": options.quick}
+            path = environment.write_table(options.out, "steps", device, title, text, settings=settings, rows=rows)
+            print(f"\n{text}\n\nwrote {path}.json, {path}.md")
+    return int(any("failure" in row for row in rows))
+
+
+def _row(workload: Workload, setting: Setting, device: torch.device, seconds: float, burst: int) -> dict[str, Any]:
+    try:
+        return measure(workload, setting, device, seconds, burst)
+    except torch.AcceleratorError:
+        raise  # the CUDA context is lost: whatever follows would fail too
+    except RuntimeError as failure:
+        text = " ".join(str(failure).split())[:300]
+        return {"model": workload.name, "batch": workload.batch, "setting": setting.name, "failure": text}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
