@@ -17,6 +17,7 @@ import fastconv
 import reference
 from bench.errors import TF32_ROUNDING, used_tf32
 from check import KERNELS, MODES, Kernel, expect_pass, run_forced, run_pass
+from fastconv.precision import Precision
 from shapes import PASSES, Problem, operands, tensor
 
 Convolve = Callable[..., Tensor]
@@ -64,7 +65,7 @@ def errors(convolve: Convolve, problem: Problem, dtype: torch.dtype, device: str
     return {pass_: reference.normwise_error(*result) for pass_, result in results.items()}
 
 
-def in_mode(mode: str) -> Convolve:
+def in_mode(mode: Precision) -> Convolve:
     return lambda x, w, b, *geometry: fastconv.conv2d(x, w, b, *geometry, precision=mode)
 
 
@@ -186,7 +187,9 @@ def test_ieee_with_a_wide_range_of_values(device: str, name: str) -> None:
         (32, 48, "channels_last"),
     ],
 )
-def test_inf_and_nan_propagate(device: str, mode: str, special: float, where: str, c: int, k: int, layout: str) -> None:
+def test_inf_and_nan_propagate(
+    device: str, mode: Precision, special: float, where: str, c: int, k: int, layout: str
+) -> None:
     """Where float64 has Inf or NaN, so have we, and nowhere else.
 
     Only where no zero of a padding meets an infinite tap: those products are NaN in some correct implementations and
@@ -353,13 +356,13 @@ def test_unknown_precision_is_refused(device: str, bad: Any) -> None:
             call()
 
 
-def planned(precision: str | None = None) -> str:
+def planned(precision: Any = None) -> str:
     """The precision that a call now would ask the planner for."""
     return str(fastconv.explain(torch.empty(1, 8, 8, 8), torch.empty(8, 8, 3, 3), precision=precision))
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_the_argument_reaches_the_planner(mode: str) -> None:
+def test_the_argument_reaches_the_planner(mode: Precision) -> None:
     assert mode in planned(precision=mode)
     assert not any(other in planned(precision=mode) for other in MODES if other != mode)
 

@@ -3,11 +3,12 @@
 __version__ = "0.1.0"
 
 from . import grad
-from .convert import convert, revert
+from .convert import convert, revert, unconverted
 from .explain import explain, force_kernel, info
 from .functional import conv2d
 from .nn import Conv2d
 from .precision import precision
+from .replace import replace_conv2d
 
 __all__ = [
     "Conv2d",
@@ -19,5 +20,7 @@ __all__ = [
     "grad",
     "info",
     "precision",
+    "replace_conv2d",
     "revert",
+    "unconverted",
 ]

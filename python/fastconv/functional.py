@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -13,7 +13,9 @@ from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from . import ops
 from .ops import Ints
-from .precision import check, effective
+from .precision import Precision, check, effective
+
+Padding: TypeAlias = Ints | Literal["same", "valid"]
 
 _is_compiling = torch.compiler.is_compiling
 _is_grad_enabled = torch.is_grad_enabled
@@ -31,11 +33,11 @@ def conv2d(
     weight: Tensor,
     bias: Tensor | None = None,
     stride: Ints = 1,
-    padding: str | Ints = 0,
+    padding: Padding = 0,
     dilation: Ints = 1,
     groups: int = 1,
     *,
-    precision: str | None = None,
+    precision: Precision | None = None,
 ) -> Tensor:
     """2-D convolution: :func:`torch.nn.functional.conv2d`, computed by fastconv.
 

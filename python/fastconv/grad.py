@@ -8,7 +8,7 @@ from torch import Tensor
 
 from . import ops
 from .ops import Ints
-from .precision import check, effective
+from .precision import Precision, check, effective
 
 
 def conv2d_input(
@@ -20,7 +20,7 @@ def conv2d_input(
     dilation: Ints = 1,
     groups: int = 1,
     *,
-    precision: str | None = None,
+    precision: Precision | None = None,
 ) -> Tensor:
     """Gradient of :func:`fastconv.conv2d` with respect to its input: :func:`torch.nn.grad.conv2d_input`.
 
@@ -55,7 +55,7 @@ def conv2d_weight(
     dilation: Ints = 1,
     groups: int = 1,
     *,
-    precision: str | None = None,
+    precision: Precision | None = None,
 ) -> Tensor:
     """Gradient of :func:`fastconv.conv2d` with respect to its weight: :func:`torch.nn.grad.conv2d_weight`.
 

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
+from typing import Literal, TypeAlias, get_args
 
 import torch
 
-PRECISIONS = ("ieee", "bf16x3", "tf32")
+Precision: TypeAlias = Literal["ieee", "bf16x3", "tf32"]
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
-_current: ContextVar[str | None] = ContextVar("fastconv.precision", default=None)
+_current: ContextVar[Precision | None] = ContextVar("fastconv.precision", default=None)
 _torch_setting = torch._C._get_fp32_precision_getter
 
 
-def check(value: str | None) -> str | None:
+def check(value: Precision | None) -> Precision | None:
     """Returns `value`; raises ValueError if it is none of the precisions."""
     if value is not None and value not in PRECISIONS:
         raise ValueError(f"precision must be 'ieee', 'bf16x3', 'tf32' or None, but got {value!r}")
     return value
 
 
-def effective() -> str:
+def effective() -> Precision:
     """The precision that a call without one gets now."""
     value = _current.get()
     if value is not None:
@@ -61,7 +63,7 @@ class precision:
     ...     y = fastconv.conv2d(torch.randn(1, 2, 5, 5), torch.randn(3, 2, 3, 3))
     """
 
-    def __init__(self, value: str | None) -> None:
+    def __init__(self, value: Precision | None) -> None:
         self.value = check(value)
         self._previous = _current.get()
         _current.set(value)
