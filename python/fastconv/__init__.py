@@ -2,7 +2,7 @@
 
 __version__ = "0.1.0"
 
-from . import grad
+from . import grad, onnx
 from .convert import convert, revert, unconverted
 from .explain import explain, force_kernel, info
 from .functional import conv2d
@@ -19,6 +19,7 @@ __all__ = [
     "force_kernel",
     "grad",
     "info",
+    "onnx",
     "precision",
     "replace_conv2d",
     "revert",
