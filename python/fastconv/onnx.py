@@ -21,8 +21,9 @@ def translation_table() -> dict[Callable[..., Any], Callable[..., Any]]:
     >>> torch.onnx.export(model, args, "model.onnx", dynamo=True,
     ...                   custom_translation_table=fastconv.onnx.translation_table())  # doctest: +SKIP
     """
-    from onnxscript import ir
-    from onnxscript import opset18 as op
+    from onnxscript import ir, opset18
+
+    op: Any = opset18
 
     def conv2d(
         input: Any,
