@@ -1,4 +1,4 @@
-"""The README's Python snippets run as they stand."""
+"""The documentation's Python snippets run as they stand."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ from pathlib import Path
 
 import pytest
 
-README = Path(__file__).parents[1] / "README.md"
-SNIPPETS = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
+ROOT = Path(__file__).parents[1]
+SNIPPETS = {
+    f"{name}-{number}": snippet
+    for name in ("README.md", "docs/models.md")
+    for number, snippet in enumerate(re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(), flags=re.DOTALL), 1)
+}
 
 
-@pytest.mark.parametrize("snippet", SNIPPETS, ids=range(1, len(SNIPPETS) + 1))
-def test_snippet_runs(snippet: str) -> None:
-    exec(compile(snippet, str(README), "exec"), {})
+@pytest.mark.parametrize("name", SNIPPETS)
+def test_snippet_runs(name: str) -> None:
+    exec(compile(SNIPPETS[name], name, "exec"), {})
