@@ -276,6 +276,25 @@ def test_parametrized_modules_are_served() -> None:
     assert type(layer) is Standardised
 
 
+def test_lazy_layers_are_served_once_they_know_their_size() -> None:
+    class Lazy(nn.LazyConv2d):
+        cls_to_become = Standardised
+
+    for kind in (Lazy, LazyWithOwnForward):
+        layer: Any = kind(4, 3)
+        assert type(fastconv.convert(layer)) is kind
+        assert convolutions(fastconv.convert(layer, functional=True), image()) == {"fastconv": 1}
+        assert fastconv.unconverted(layer) == [] and layer.in_channels == 3
+        assert isinstance(layer, kind.cls_to_become) and not isinstance(layer, kind)
+        assert convolutions(layer, image()) == {"fastconv": 1}
+        assert type(fastconv.revert(layer)) is kind.cls_to_become
+
+
+class LazyWithOwnForward(nn.LazyConv2d):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.conv2d(x, self.weight, self.bias)
+
+
 def test_subclasses_of_fastconvs_layer_are_served() -> None:
     class Mine(fastconv.Conv2d):
         def forward(self, x: Tensor) -> Tensor:

@@ -143,7 +143,8 @@ def _reason(module: torch.nn.Module) -> str | None:
     if isinstance(module, _ConvNd) and not isinstance(module, Conv2d):
         if not isinstance(module, torch.nn.Conv2d):
             return _OTHER
-        return _PLAIN if _is_plain(cls) and not hasattr(module, "precision") else _OWN
+        plain = _is_plain(cls) and _is_plain(getattr(cls, _BECOMES, None) or cls) and not hasattr(module, "precision")
+        return _PLAIN if plain else _OWN
     return _CALLS if _calls_conv2d(cls) else None
 
 
@@ -155,6 +156,7 @@ def _is_plain(cls: Any) -> bool:
 # ---- classes ----
 
 _BEFORE = "_fastconv_before"  # of a derived class: the one that revert gives back
+_BECOMES = "cls_to_become"  # of a lazy layer's class: the one that it has once it knows its size
 
 
 def _change_class(module: torch.nn.Module, change: Callable[[type], type | None]) -> None:
@@ -172,9 +174,7 @@ def _change_class(module: torch.nn.Module, change: Callable[[type], type | None]
 def _converted(base: type) -> type:
     if base is torch.nn.Conv2d:
         return Conv2d
-    become = getattr(base, "cls_to_become", None)  # what a lazy layer is once it knows its size
-    members = {"cls_to_become": _converted(become)} if become is not None and _is_plain(become) else {}
-    return _derive(members, (base, Conv2d), _converted, base)
+    return _derive({}, (base, Conv2d), _converted, base)
 
 
 @functools.cache
@@ -191,7 +191,7 @@ def _served(base: Any, precision: Precision | None) -> type:
 
 
 def _derive(members: dict[str, Any], bases: tuple[type, ...], make: Callable[..., type], *key: Any) -> type:
-    """A class of the name of its first base, whose pickles have `make` and `key` in its place."""
+    """A class of the name of its first base, the first of `key`; its pickles have `make` and `key` in its place."""
 
     def reduce(self: torch.nn.Module, protocol: int) -> Any:
         function, args, *state = super(derived, self).__reduce_ex__(max(protocol, 2))
@@ -200,8 +200,11 @@ def _derive(members: dict[str, Any], bases: tuple[type, ...], make: Callable[...
         return function, args, *state
 
     base = bases[0]
-    names = {"__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__}
-    derived: Any = type(base.__name__, bases, {**names, **members, _BEFORE: base, "__reduce_ex__": reduce})
+    members |= {name: getattr(base, name) for name in ("__module__", "__qualname__", "__doc__")}
+    members |= {_BEFORE: base, "__reduce_ex__": reduce}
+    if become := getattr(base, _BECOMES, None):
+        members[_BECOMES] = make(become, *key[1:])
+    derived: Any = type(base.__name__, bases, members)
     return derived
 
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.fx import Proxy
+from torch.fx import Proxy, Tracer
 from torch.nn.common_types import _size_2_t
 from torch.types import Device
 
@@ -70,12 +70,12 @@ class Conv2d(torch.nn.Conv2d):
         self.precision = check(precision)
 
     def forward(self, input: Tensor) -> Tensor:
-        if isinstance(input, Proxy):
-            tracer: Any = input.tracer
+        if isinstance(input, Proxy) and isinstance(tracer := input.tracer, Tracer):
             # torch.fx makes leaves of torch.nn's modules alone. Hooks have run by now and would run again in a leaf;
             # and a graph cannot call its own root.
             if not (self._forward_pre_hooks or self._forward_hooks or tracer.root is self):
-                return tracer.create_proxy("call_module", tracer.path_of_module(self), (input,), {})
+                whole: Any = tracer.create_proxy("call_module", tracer.path_of_module(self), (input,), {})
+                return whole
         return self._conv_forward(input, self.weight, self.bias)
 
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
