@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
+
+if TYPE_CHECKING:  # fastconv may be missing
+    from fastconv.precision import Precision
 
 DTYPES = {
     "float32": torch.float32,
@@ -15,13 +19,13 @@ DTYPES = {
 }
 SHORT = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
 LONG = {short: dtype for dtype, short in SHORT.items()}
-PRECISIONS = ("ieee", "bf16x3", "tf32")
+PRECISIONS: tuple[Precision, ...] = ("ieee", "bf16x3", "tf32")
 
 
 @dataclass(frozen=True)
 class Mode:
     dtype: str
-    precision: str | None = None  # of float32 only
+    precision: Precision | None = None  # of float32 only
 
     @property
     def label(self) -> str:
@@ -41,7 +45,7 @@ class Mode:
         return self.precision == "tf32"
 
 
-def modes_of(dtypes: Sequence[str], precisions: Sequence[str]) -> list[Mode]:
+def modes_of(dtypes: Sequence[str], precisions: Sequence[Precision]) -> list[Mode]:
     modes = []
     for dtype in dtypes:
         modes += [Mode(dtype, precision) for precision in precisions] if dtype == "float32" else [Mode(dtype)]

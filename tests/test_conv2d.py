@@ -336,7 +336,7 @@ def test_ops_without_a_batch(device: str, dtype: torch.dtype, pass_: str, channe
 
 @pytest.mark.parametrize("padding", ["same", "valid"])
 @pytest.mark.parametrize(("r", "s", "dilation"), [(3, 3, 1), (2, 5, 1), (4, 4, 3), (1, 6, (2, 3)), (8, 1, 2)])
-def test_padding_by_name(device: str, padding: str, r: int, s: int, dilation: int | tuple[int, int]) -> None:
+def test_padding_by_name(device: str, padding: Any, r: int, s: int, dilation: int | tuple[int, int]) -> None:
     """An even kernel pads one more on the right and below."""
     x, w = tensor((2, 3, 24, 23), device=device), tensor((5, 3, r, s), device=device, seed=1)
     actual = fastconv.conv2d(x, w, None, 1, padding, dilation, precision="ieee")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import logging
+import pickle
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize
 
 import fastconv
+from own_forwards import Blur, convolutions
 from shapes import tensor
 
 
@@ -19,6 +22,24 @@ class Own(nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         return -super().forward(x)
+
+
+class Initialised(nn.Conv2d):
+    """A subclass that computes what its base does."""
+
+    def reset_parameters(self) -> None:
+        nn.init.constant_(self.weight, 0.5)
+
+    def extra_repr(self) -> str:
+        return f"mine, {super().extra_repr()}"
+
+
+class OwnPrecision(nn.Conv2d):
+    precision = "int8"
+
+
+class LazyInitialised(nn.LazyConv2d):
+    cls_to_become = Initialised
 
 
 def model(device: str = "cpu") -> Any:
@@ -84,13 +105,74 @@ def test_convert_twice_and_revert_of_nothing() -> None:
 
 def test_unknown_subclasses_and_other_convolutions_are_left_alone() -> None:
     net = nn.Sequential(
-        Own(3, 4, 3), nn.Conv1d(4, 4, 3), nn.ConvTranspose2d(4, 4, 3), nn.LazyConv2d(4, 3), nn.Conv2d(4, 4, 1)
+        Own(3, 4, 3), nn.Conv1d(4, 4, 3), nn.ConvTranspose2d(4, 4, 3), OwnPrecision(4, 4, 3), nn.Conv2d(4, 4, 1)
     )
     kinds = [type(m) for m in net]
     fastconv.convert(net)
     assert [type(m) for m in net] == [*kinds[:-1], fastconv.Conv2d]
     fastconv.revert(net)
     assert [type(m) for m in net] == kinds
+
+
+@pytest.mark.usefixtures("no_tf32")
+def test_subclasses_that_compute_as_their_base_are_converted(device: str) -> None:
+    net: Any = nn.Sequential(Initialised(3, 4, 3), Initialised(4, 4, 3, padding_mode="reflect", padding=1)).to(device)
+    x, before = tensor((2, 3, 9, 9), device=device), copy.deepcopy(net)
+    fastconv.convert(net, precision="ieee")
+    assert type(net[0]) is type(net[1]) and net[0].precision == "ieee"
+    assert isinstance(net[0], Initialised) and isinstance(net[0], fastconv.Conv2d)
+    assert (type(net[0]).__name__, type(net[0]).__module__) == (Initialised.__name__, Initialised.__module__)
+    assert repr(net[0]) == "fastconv.Initialised(mine, 3, 4, kernel_size=(3, 3), stride=(1, 1), precision='ieee')"
+    assert convolutions(net, x) == {"fastconv": 2}
+    torch.testing.assert_close(net(x), before(x), rtol=1e-4, atol=1e-4)
+    for other in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+        assert [type(m) for m in other] == [type(m) for m in net] and other[0].precision == "ieee"
+        assert torch.equal(other(x), net(x))
+        assert {type(m) for m in fastconv.revert(other)} == {Initialised}
+    fastconv.revert(net)
+    assert {type(m) for m in net} == {Initialised} and repr(net) == repr(before)
+    assert "precision" not in vars(net[0])
+
+
+@pytest.mark.parametrize("kind", [nn.LazyConv2d, LazyInitialised])
+def test_lazy_layers_become_fastconvs(kind: Any) -> None:
+    net: Any = fastconv.convert(nn.Sequential(kind(4, 3), nn.ReLU(), kind(5, 3)), precision="bf16x3")
+    assert isinstance(net[0], nn.LazyConv2d) and "fastconv" in repr(net[0])
+    copies = [net, copy.deepcopy(net), pickle.loads(pickle.dumps(net)), fastconv.revert(copy.deepcopy(net))]
+    assert type(copies.pop()[0]) is kind
+    for other in copies:
+        assert convolutions(other, tensor((2, 3, 9, 9))) == {"fastconv": 2}
+        assert other[0].in_channels == 3 and other[0].precision == "bf16x3"
+        for layer in (other[0], other[2]):
+            assert isinstance(layer, fastconv.Conv2d) and isinstance(layer, kind.cls_to_become)
+        assert type(fastconv.revert(other)[0]) is kind.cls_to_become
+
+
+def test_what_is_left_is_logged_once_and_listed(caplog: pytest.LogCaptureFixture) -> None:
+    net = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3), Own(4, 4, 3), nn.ReLU(), nn.ConvTranspose2d(4, 3, 3), Blur()
+    )
+    assert [(item.name, item.type.__name__) for item in fastconv.unconverted(net)] == [
+        ("0", "Conv2d"),
+        ("1", "Conv2d"),
+        ("2", "Own"),
+        ("4", "ConvTranspose2d"),
+        ("5", "Blur"),
+    ]
+    with caplog.at_level(logging.INFO, logger="fastconv"):
+        fastconv.convert(net)
+        left = fastconv.unconverted(net)
+        assert [item.name for item in left] == ["2", "4", "5"]
+        assert "functional=True" in left[0].reason and "transposed" in left[1].reason
+        assert "calls" in left[2].reason and "functional=True" in left[2].reason
+        (record,) = caplog.records
+        assert "converted: 2 Conv2d; left: 1 Own (" in record.getMessage()
+        assert all(f"1 {item.type.__name__} ({item.reason})" in record.getMessage() for item in left)
+        fastconv.convert(net, functional=True)
+        assert [item.name for item in fastconv.unconverted(net)] == ["4"]
+        assert "converted: 1 Own, 1 Blur; left: 1 ConvTranspose2d (" in caplog.records[1].getMessage()
+        fastconv.convert(nn.ReLU())
+        assert "converted: nothing; left: nothing" in caplog.records[2].getMessage()
 
 
 def test_hooks_fire_as_before() -> None:
@@ -156,7 +238,7 @@ def test_precision_is_given_to_every_layer() -> None:
     net = fastconv.convert(model(), precision="bf16x3")
     assert {m.precision for m in net.modules() if isinstance(m, fastconv.Conv2d)} == {"bf16x3"}
     with pytest.raises(ValueError, match="precision"):
-        fastconv.convert(model(), precision="half")
+        fastconv.convert(model(), precision="half")  # type: ignore[arg-type]
 
 
 def test_layout_and_device_are_kept(device: str) -> None:

@@ -48,10 +48,10 @@ def test_the_constructor_has_the_arguments_of_nn_conv2d() -> None:
     by_position, by_name = nn.Conv2d(*values), dict(zip(names, values, strict=True))
     some = {name: by_name[name] for name in names[3:]}
     for layer in (fastconv.Conv2d(*values), fastconv.Conv2d(**by_name), fastconv.Conv2d(*values[:3], **some)):
-        assert isinstance(layer, nn.Conv2d) and repr(layer) == repr(by_position)
+        assert isinstance(layer, nn.Conv2d) and repr(layer) == f"fastconv.{by_position!r}"
         assert layer.weight.dtype == torch.float64
     with pytest.raises(TypeError):
-        fastconv.Conv2d(*values, "ieee")  # precision goes by name, so that torch may add arguments
+        fastconv.Conv2d(*values, "ieee")  # type: ignore[call-arg]  # precision goes by name, so that torch may add arguments
 
 
 @arguments
@@ -119,9 +119,19 @@ def test_a_pickle_of_torchs_layer_turned_into_ours_still_has_a_precision() -> No
 
 
 @arguments
-def test_repr_is_torchs(name: str) -> None:
+def test_repr_is_torchs_and_says_whose_it_is(name: str) -> None:
     ours, theirs = pair(name)
-    assert repr(ours) == repr(theirs)
+    assert repr(ours) == f"fastconv.{theirs!r}"
+
+
+def test_the_signature_is_that_of_nn_conv2d() -> None:
+    """Editors and torch.nn.utils.skip_init read it."""
+    ours, theirs = (inspect.signature(kind).parameters.values() for kind in (fastconv.Conv2d, nn.Conv2d))
+    assert [(p.name, p.kind, p.default) for p in ours][:-1] == [(p.name, p.kind, p.default) for p in theirs]
+    layer = torch.nn.utils.skip_init(fastconv.Conv2d, 4, 6, kernel_size=3, precision="ieee", dtype=torch.float64)
+    assert layer.weight.shape == (6, 4, 3, 3) and layer.weight.device.type == "cpu"
+    layer.reset_parameters()
+    assert torch.isfinite(layer(tensor((1, 4, 5, 5), torch.float64))).all()
 
 
 def test_moving_a_module(device: str) -> None:

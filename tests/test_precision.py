@@ -19,6 +19,7 @@ import fastconv
 import reference
 from bench.errors import TF32_ROUNDING, used_tf32
 from check import KERNELS, MODES, Kernel, expect_pass, run_forced, run_pass
+from fastconv.precision import Precision
 from shapes import PASSES, Problem, operands, tensor
 
 Convolve = Callable[..., Tensor]
@@ -66,7 +67,7 @@ def errors(convolve: Convolve, problem: Problem, dtype: torch.dtype, device: str
     return {pass_: reference.normwise_error(*result) for pass_, result in results.items()}
 
 
-def in_mode(mode: str) -> Convolve:
+def in_mode(mode: Precision) -> Convolve:
     return lambda x, w, b, *geometry: fastconv.conv2d(x, w, b, *geometry, precision=mode)
 
 
@@ -188,7 +189,9 @@ def test_ieee_with_a_wide_range_of_values(device: str, name: str) -> None:
         (32, 48, "channels_last"),
     ],
 )
-def test_inf_and_nan_propagate(device: str, mode: str, special: float, where: str, c: int, k: int, layout: str) -> None:
+def test_inf_and_nan_propagate(
+    device: str, mode: Precision, special: float, where: str, c: int, k: int, layout: str
+) -> None:
     """Where float64 has Inf or NaN, so have we, and nowhere else.
 
     Only where no zero of a padding meets an infinite tap: those products are NaN in some correct implementations and
@@ -355,13 +358,13 @@ def test_unknown_precision_is_refused(device: str, bad: Any) -> None:
             call()
 
 
-def planned(precision: str | None = None) -> str:
+def planned(precision: Any = None) -> str:
     """The precision that a call now would ask the planner for, by a problem for which TF32 is far cheaper."""
     return str(fastconv.explain((8, 64, 56, 56), (64, 64, 3, 3), precision=precision, arch=90))
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_the_argument_reaches_the_planner(mode: str) -> None:
+def test_the_argument_reaches_the_planner(mode: Precision) -> None:
     assert planned(precision=mode).startswith(f"fprop float32 ({mode}) ")
 
 
@@ -449,7 +452,7 @@ def test_where_tf32_is_allowed_exact_kernels_that_cost_no_more_are_taken() -> No
             assert plan == fastconv.explain((8, 64, 56, 56), (64, 64, 3, 3), dtype=dtype, arch=90, precision="ieee")
 
 
-def planned_us(precision: str | None, pass_: str, problem: Problem) -> float:
+def planned_us(precision: Any, pass_: str, problem: Problem) -> float:
     text = fastconv.explain(
         problem.input_size, problem.weight_size, None, *problem.geometry, pass_=pass_, precision=precision, arch=90
     )

@@ -17,6 +17,7 @@ from torch import Tensor
 import fastconv
 import reference
 from check import KERNELS, Kernel, expect_pass, run_forced, run_pass
+from fastconv.precision import Precision
 from shapes import Operands, Problem, operands
 
 PROBLEMS = [
@@ -87,7 +88,7 @@ def read(kernel: Kernel, o: Operands) -> list[Tensor]:
     }[kernel.pass_]
 
 
-def precision_of(kernel: Kernel) -> str:
+def precision_of(kernel: Kernel) -> Precision:
     return "ieee" if "promoted" in kernel.name else "tf32"
 
 

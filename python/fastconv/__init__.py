@@ -2,12 +2,13 @@
 
 __version__ = "0.1.0"
 
-from . import grad
-from .convert import convert, revert
+from . import grad, onnx
+from .convert import convert, revert, unconverted
 from .explain import explain, force_kernel, info
 from .functional import conv2d
 from .nn import Conv2d
 from .precision import precision
+from .replace import replace_conv2d
 
 __all__ = [
     "Conv2d",
@@ -18,6 +19,9 @@ __all__ = [
     "force_kernel",
     "grad",
     "info",
+    "onnx",
     "precision",
+    "replace_conv2d",
     "revert",
+    "unconverted",
 ]

@@ -58,7 +58,7 @@ def main(argv: list[str] | None = None) -> int:
             arguments.weight,
             arguments.bias,
             _pair(arguments.stride),
-            padding if isinstance(padding, str) else _pair(padding),
+            _pair(padding) if isinstance(padding, tuple) else padding,
             _pair(arguments.dilation),
             arguments.groups,
             pass_=arguments.pass_,

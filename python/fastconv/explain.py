@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from . import _library, ops
-from .functional import _ints, _pad
+from .functional import Padding, _ints, _pad
 from .ops import Ints
-from .precision import check, effective
+from .precision import Precision, check, effective
 
 PASSES = ("fprop", "dgrad", "wgrad")
 
@@ -36,12 +36,12 @@ def explain(
     weight: Tensor | Sequence[int],
     bias: Tensor | bool | None = None,
     stride: Ints = 1,
-    padding: str | Ints = 0,
+    padding: Padding = 0,
     dilation: Ints = 1,
     groups: int = 1,
     *,
     pass_: str = "fprop",
-    precision: str | None = None,
+    precision: Precision | None = None,
     dtype: torch.dtype | None = None,
     channels_last: bool | None = None,
     device: torch.device | str | None = None,

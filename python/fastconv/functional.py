@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -13,7 +13,9 @@ from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from . import ops
 from .ops import Ints
-from .precision import check, effective, traced
+from .precision import Precision, check, effective, traced
+
+Padding: TypeAlias = Ints | Literal["same", "valid"]
 
 _is_compiling = torch.compiler.is_compiling
 _is_grad_enabled = torch.is_grad_enabled
@@ -31,11 +33,11 @@ def conv2d(
     weight: Tensor,
     bias: Tensor | None = None,
     stride: Ints = 1,
-    padding: str | Ints = 0,
+    padding: Padding = 0,
     dilation: Ints = 1,
     groups: int = 1,
     *,
-    precision: str | None = None,
+    precision: Precision | None = None,
 ) -> Tensor:
     """2-D convolution: :func:`torch.nn.functional.conv2d`, computed by fastconv.
 
@@ -87,9 +89,9 @@ def conv2d(
             precision=precision,
         )
     if _is_compiling():
-        precision = traced() if precision is None else check(precision)
-        return _conv2d(input, weight, bias, stride, padding, dilation, groups, precision)
-    precision = effective() if precision is None else check(precision)
+        mode = traced() if precision is None else check(precision)
+        return _conv2d(input, weight, bias, stride, padding, dilation, groups, mode)
+    mode = effective() if precision is None else check(precision)
     try:
         # Eager calls of plain tensors: the dispatcher's detours through Python cost more than the rest of a call.
         if (
@@ -115,7 +117,7 @@ def conv2d(
                 is int
             ):
                 raise TypeError
-            arguments: Any = (stride, padding, dilation, groups, precision)
+            arguments: Any = (stride, padding, dilation, groups, mode)
             call = _calls.get(arguments) or _pack(arguments, (sh, sw, ph, pw, dh, dw))
             if (
                 _is_grad_enabled()
@@ -130,7 +132,7 @@ def conv2d(
         _check_tensors(input, weight, bias)
         raise
     try:
-        return _conv2d(input, weight, bias, stride, padding, dilation, groups, precision)
+        return _conv2d(input, weight, bias, stride, padding, dilation, groups, mode)
     except (RuntimeError, AttributeError):
         _check_tensors(input, weight, bias)
         raise

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from . import ops
 from .ops import Ints
-from .precision import check, effective
+from .precision import Precision, check, effective
 
 
 def conv2d_input(
@@ -20,7 +20,7 @@ def conv2d_input(
     dilation: Ints = 1,
     groups: int = 1,
     *,
-    precision: str | None = None,
+    precision: Precision | None = None,
 ) -> Tensor:
     """Gradient of :func:`fastconv.conv2d` with respect to its input: :func:`torch.nn.grad.conv2d_input`.
 
@@ -42,8 +42,8 @@ def conv2d_input(
     """
     ops.check_kind("weight", weight)
     ops.check_kind("grad_output", grad_output)
-    precision = effective() if precision is None else check(precision)
-    return ops.conv2d_input(input_size, weight, grad_output, stride, padding, dilation, groups, precision=precision)
+    mode = effective() if precision is None else check(precision)
+    return ops.conv2d_input(input_size, weight, grad_output, stride, padding, dilation, groups, precision=mode)
 
 
 def conv2d_weight(
@@ -55,7 +55,7 @@ def conv2d_weight(
     dilation: Ints = 1,
     groups: int = 1,
     *,
-    precision: str | None = None,
+    precision: Precision | None = None,
 ) -> Tensor:
     """Gradient of :func:`fastconv.conv2d` with respect to its weight: :func:`torch.nn.grad.conv2d_weight`.
 
@@ -77,5 +77,5 @@ def conv2d_weight(
     """
     ops.check_kind("input", input)
     ops.check_kind("grad_output", grad_output)
-    precision = effective() if precision is None else check(precision)
-    return ops.conv2d_weight(input, weight_size, grad_output, stride, padding, dilation, groups, precision=precision)
+    mode = effective() if precision is None else check(precision)
+    return ops.conv2d_weight(input, weight_size, grad_output, stride, padding, dilation, groups, precision=mode)

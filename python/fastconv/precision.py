@@ -5,21 +5,22 @@ from __future__ import annotations
 import functools
 import inspect
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 from torch.utils._contextlib import _DecoratorContextManager
 
-PRECISIONS = ("ieee", "bf16x3", "tf32")
+Precision: TypeAlias = Literal["ieee", "bf16x3", "tf32"]
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 # What the ops take besides: "tf32", or "ieee" where the planner expects it to take no more than a few per cent longer.
 ALLOW_TF32 = "allow_tf32"
 OP_PRECISIONS = (*PRECISIONS, ALLOW_TF32)  # in the order of core/problem.h
 
-_current: ContextVar[str | None] = ContextVar("fastconv.precision", default=None)
+_current: ContextVar[Precision | None] = ContextVar("fastconv.precision", default=None)
 _torch_setting = torch._C._get_fp32_precision_getter
 
 
-def check(value: str | None) -> str | None:
+def check(value: Precision | None) -> Precision | None:
     """Returns `value`; raises ValueError if it is none of the precisions."""
     if value is not None and value not in PRECISIONS:
         raise ValueError(f"precision must be 'ieee', 'bf16x3', 'tf32' or None, but got {value!r}")
@@ -87,7 +88,7 @@ class precision(_DecoratorContextManager):
     ...     return fastconv.conv2d(x, w)
     """
 
-    def __init__(self, value: str | None) -> None:
+    def __init__(self, value: Precision | None) -> None:
         self.value = check(value)
         self._previous = [_current.get()]  # what each exit restores, the innermost last; the first is the block's
         self._entered = False
