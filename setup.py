@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import platform
 import re
@@ -12,10 +13,22 @@ import sys
 from pathlib import Path
 from typing import Any
 
+# pip sees to these, unless it was told --no-build-isolation.
+for name, least in {"setuptools": "77", "setuptools-scm": "8", "torch": "2.10"}.items():
+    try:
+        found = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        found = "none"
+    if found == "none" or [int(part) for part in found.split(".")[:2]] < [int(part) for part in least.split(".")]:
+        sys.exit(f"fastconv needs {name} >= {least}, found {found}: python -m pip install '{name}>={least}'")
+
 import torch
 from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
+from setuptools.command.egg_info import egg_info
+from setuptools.command.sdist import sdist
+from setuptools_scm import get_version
 from torch.utils import cpp_extension
 from torch.utils.cpp_extension import BuildExtension, CppExtension, CUDAExtension
 
@@ -150,7 +163,9 @@ def cuda_extension(home: Path, version: str, stub_dir: Path) -> Extension:
 
 
 CUDA_HOME = find_cuda_home()
-FLAVOUR = f"cu{nvcc_version(CUDA_HOME)}" if CUDA_HOME else "cpu"
+FLAVOUR = f"cu{nvcc_version(CUDA_HOME).replace('.', '')}" if CUDA_HOME else "cpu"
+# Each commit counts up. Of an sdist its own PKG-INFO is read; a tree with neither that nor git does not know.
+PUBLIC_VERSION = get_version(root=ROOT, local_scheme="no-local-version", fallback_version="0.1.dev0")
 # One directory a flavour, so that a CPU-only wheel cannot pick up what an earlier CUDA build left behind.
 BUILD_BASE = Path("build", FLAVOUR)
 
@@ -166,12 +181,20 @@ class BuildLibraries(BuildExtension):
         # `pip install -e` passes a fresh temporary directory, which would rebuild everything each time.
         self.build_temp = str(ROOT / BUILD_BASE / "obj")
 
+    def run(self) -> None:
+        super().run()
+        # Not in the libraries: each commit would change them. Beside them: not all that is imported is installed.
+        package = Path("python/fastconv" if self.inplace else Path(self.build_lib, "fastconv"))
+        (package / "_version.py").write_text(f'version = "{self.distribution.get_version()}"\n')
+
     def build_extensions(self) -> None:
+        compiler = shlex.split(cpp_extension.get_cxx_compiler())[0]
+        if shutil.which(compiler) is None:
+            sys.exit(f"fastconv needs a C++20 compiler, and there is no {compiler}: install g++, or name one in CXX")
+        if shutil.which("ninja") is None:
+            sys.exit("fastconv's build needs ninja on PATH: python -m pip install ninja")
         if CUDA_HOME:
             link_stubs(ROOT / BUILD_BASE / "stub")
-        version = f'-DFASTCONV_VERSION="{self.distribution.get_version()}"'
-        for extension in self.extensions:
-            extension.extra_compile_args["cxx"].append(version)
         super().build_extensions()
 
     def build_extension(self, ext: Extension) -> None:
@@ -214,6 +237,28 @@ class FreshBuildPy(build_py):
         super().run()
 
 
+class PublicSdist(sdist):
+    """An sdist without the local label: what is built of it is not known yet."""
+
+    def initialize_options(self) -> None:
+        super().initialize_options()
+        self.distribution.metadata.version = PUBLIC_VERSION
+
+
+class AbsoluteLinks(egg_info):
+    """The long description is README, read where its relative links would lead nowhere."""
+
+    def run(self) -> None:
+        metadata = self.distribution.metadata
+        metadata.long_description = absolute_links(metadata.long_description, metadata.project_urls["Source"])
+        super().run()
+
+
+def absolute_links(markdown: str, url: str) -> str:
+    link = re.compile(r"(!?)\[([^]]*)\]\((?!\w+:|#)([^)]+)\)")
+    return link.sub(lambda m: f"{m[1]}[{m[2]}]({url}/{'raw' if m[1] else 'blob'}/HEAD/{m[3]})", markdown)
+
+
 class AnyPythonWheel(bdist_wheel):
     """Tags the wheel for every Python from 3.10 on: the libraries know torch's ABI and no Python's. And for every Linux
     that torch's own wheels run on, unless what it was built with made the libraries need more."""
@@ -244,7 +289,14 @@ if CUDA_HOME:
     extensions.append(cuda_extension(CUDA_HOME, nvcc_version(CUDA_HOME), ROOT / BUILD_BASE / "stub"))
 
 setup(
+    version=f"{PUBLIC_VERSION}+{FLAVOUR}",
     ext_modules=extensions,
-    cmdclass={"build_ext": BuildLibraries, "build_py": FreshBuildPy, "bdist_wheel": AnyPythonWheel},
+    cmdclass={
+        "build_ext": BuildLibraries,
+        "build_py": FreshBuildPy,
+        "bdist_wheel": AnyPythonWheel,
+        "egg_info": AbsoluteLinks,
+        "sdist": PublicSdist,
+    },
     options={"build": {"build_base": str(BUILD_BASE)}},
 )

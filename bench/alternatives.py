@@ -44,7 +44,9 @@ def named(text: str) -> list[str]:
     for pattern in choices()(text):
         matches = fnmatch.filter(names, pattern)
         if not matches:
-            raise argparse.ArgumentTypeError(f"no kernel matches {pattern!r}; python -m fastconv info lists them")
+            raise argparse.ArgumentTypeError(
+                f"no kernel matches {pattern!r}; python -m fastconv info --kernels lists them"
+            )
         found += matches
     return found
 

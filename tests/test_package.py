@@ -7,6 +7,7 @@ import inspect
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import zipfile
@@ -18,6 +19,8 @@ import torch
 
 import fastconv
 from check import KERNELS
+from fastconv import _library
+from fastconv.explain import _runs_on
 
 PACKAGE = Path(inspect.getfile(fastconv)).parent
 ROOT = Path(__file__).parents[1]
@@ -68,41 +71,98 @@ def test_import_prints_and_warns_nothing() -> None:
 
 
 def test_everything_public_is_documented_and_exported() -> None:
-    for name in ("conv2d", "Conv2d", "convert", "revert", "precision", "explain", "info", "force_kernel"):
+    for name in ("conv2d", "Conv2d", "convert", "revert", "precision", "explain", "info", "cuda_error", "force_kernel"):
         assert name in fastconv.__all__ and len(inspect.getdoc(getattr(fastconv, name)) or "") > 80
     for function in (fastconv.grad.conv2d_input, fastconv.grad.conv2d_weight):
         assert len(inspect.getdoc(function) or "") > 80
 
 
 def test_versions_agree() -> None:
-    """The module's, the library's and, where it was installed and not put on PYTHONPATH, the distribution's."""
-    assert f"version\t{fastconv.__version__}\n" in torch.ops.fastconv._cpu_build()
+    """The module's, that of the libraries' flavour and, where it was installed and not put on PYTHONPATH, the
+    distribution's."""
+    assert re.fullmatch(r"[0-9.]+(\.dev[0-9]+)?\+(cpu|cu[0-9]+)", fastconv.__version__)
+    assert fastconv.__version__.endswith("+cpu") != (PACKAGE / "libfastconv_cuda.so").exists()
     for distribution in importlib.metadata.distributions(name="fastconv"):
         assert distribution.version == fastconv.__version__
 
 
-def test_info_names_versions_device_and_every_kernel() -> None:
+def test_info_names_versions_and_devices_on_one_screen() -> None:
     text = fastconv.info()
     assert fastconv.__version__ in text and torch.__version__ in text
-    for line in torch.ops.fastconv._kernels().splitlines():
-        assert line.split("\t")[0] in text
+    assert sum(1 + len(line) // 80 for line in text.splitlines()) <= 24
     if torch.cuda.is_available():
         assert torch.cuda.get_device_name(0) in text
 
 
+def test_info_lists_every_kernel_if_asked() -> None:
+    text = fastconv.info(kernels=True)
+    assert text.startswith(fastconv.info())
+    for line in torch.ops.fastconv._kernels().splitlines():
+        assert re.search(rf"^  {re.escape(line.split()[0])} ", text, re.MULTILINE)
+
+
 def test_the_command_line_prints_info() -> None:
-    assert output("-m", "fastconv", "info").strip() == fastconv.info().strip()
+    assert output("-m", "fastconv").strip() == output("-m", "fastconv", "info").strip() == fastconv.info().strip()
+    assert output("-m", "fastconv", "info", "--kernels").strip() == fastconv.info(kernels=True).strip()
+    assert output("-m", "fastconv", "--version") == f"fastconv {fastconv.__version__}\n"
+
+
+def test_the_command_line_ends_silently_when_nobody_reads_on() -> None:
+    command = [sys.executable, "-m", "fastconv", "info", "--kernels"]
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd="/") as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == -signal.SIGPIPE
+
+
+def test_cuda_error_says_why_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    if torch.cuda.is_available() and (PACKAGE / "libfastconv_cuda.so").exists():
+        assert fastconv.cuda_error() is None
+    monkeypatch.setattr(_library, "cuda_error", "no such library")
+    assert fastconv.cuda_error() == "no such library"
+    monkeypatch.setattr(_library, "cuda_error", None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert fastconv.cuda_error() == "torch sees no CUDA device"
+
+
+@pytest.mark.parametrize(
+    ("architectures", "runs", "refuses"),
+    [
+        ("8.0+PTX;9.0a", [(8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0)], [(7, 0), (7, 5)]),
+        ("8.6 9.0a", [(8, 6), (8, 9), (9, 0)], [(8, 0), (10, 0), (9, 1)]),
+        ("80;90a-real", [(8, 0), (9, 0)], [(7, 5)]),
+    ],
+)
+def test_cuda_error_knows_what_runs_on_which_device(
+    architectures: str, runs: list[tuple[int, int]], refuses: list[tuple[int, int]]
+) -> None:
+    assert all(_runs_on(architectures, capability) for capability in runs)
+    assert not any(_runs_on(architectures, capability) for capability in refuses)
 
 
 def test_the_command_line_explains() -> None:
     arguments = ("explain", "--input", "8,32,512,512", "--weight", "64,32,5,9", "--padding", "2,4", "--dilation", "2,3")
     for pass_ in ("fprop", "dgrad", "wgrad"):
-        text = output("-m", "fastconv", *arguments, "--pass", pass_, "--arch", "90")
+        text = output("-m", "fastconv", *arguments, "--pass", pass_, "--arch", "90", "--refusals")
         names = [k.name for k in KERNELS if (k.pass_, k.device) == (pass_, "cuda")]
         assert names and all(name in text for name in names)
     same = output("-m", "fastconv", *arguments, "--precision", "ieee", "--arch", "90").strip()
     geometry: dict[str, Any] = {"padding": (2, 4), "dilation": (2, 3)}
     assert same == fastconv.explain((8, 32, 512, 512), (64, 32, 5, 9), **geometry, precision="ieee", arch=90).strip()
+
+
+def test_explain_lists_the_cheapest_first_and_refusals_if_asked() -> None:
+    arguments: dict[str, Any] = {"padding": 1, "dtype": torch.float16, "device": "cuda", "arch": 90}
+    brief = fastconv.explain((64, 64, 56, 56), (64, 64, 3, 3), **arguments).splitlines()
+    full = fastconv.explain((64, 64, 56, 56), (64, 64, 3, 3), **arguments, refusals=True).splitlines()
+    costs = [float(cost) for cost in re.findall(r"cost_us (\S+)$", "\n".join(brief), re.MULTILINE)]
+    assert brief[1].startswith("plan: ") and len(costs) > 4 and costs == sorted(costs)
+    *listed, last = brief
+    refusals = full[len(listed) :]
+    assert full[: len(listed)] == listed and last == f"refused by {len(refusals)} others"
+    assert len(refusals) > 4 and not [line for line in refusals if "cost_us" in line]
 
 
 @pytest.mark.parametrize(
@@ -114,7 +174,6 @@ def test_the_command_line_explains() -> None:
         (("explain", "--input", "8,64,32,x", "--weight", "128,64,3,3"), "--input"),
         (("explain", "--input", "8,64,32,32"), "--weight"),
         (("nonsense",), "nonsense"),
-        ((), "command"),
     ],
 )
 def test_the_command_line_refuses_in_one_line(arguments: tuple[str, ...], names: str) -> None:
@@ -157,6 +216,11 @@ def test_without_the_cpu_library_the_import_says_what_to_do(copied: Path) -> Non
     (copied / "fastconv" / "libfastconv_cpu.so").unlink()
     done = run("-c", "import fastconv", path=copied)
     assert "ImportError" in done.stderr and "pip install" in done.stderr
+
+
+def test_an_older_torch_is_named_last(copied: Path) -> None:
+    done = run("-c", "import torch; torch.__version__ = '2.9.1+cu128'; import fastconv", path=copied)
+    assert done.stderr.splitlines()[-1] == "ImportError: fastconv needs torch >= 2.10, found 2.9.1+cu128"
 
 
 def readelf(*arguments: str | Path) -> str:

@@ -1,10 +1,9 @@
 """fastconv: 2-D convolution for PyTorch, computed by its own kernels on NVIDIA GPUs and on the CPU."""
 
-__version__ = "0.1.0"
-
 from . import grad, onnx
+from ._version import version as __version__
 from .convert import convert, revert, unconverted
-from .explain import explain, force_kernel, info
+from .explain import cuda_error, explain, force_kernel, info
 from .functional import conv2d
 from .nn import Conv2d
 from .precision import precision
@@ -15,6 +14,7 @@ __all__ = [
     "__version__",
     "conv2d",
     "convert",
+    "cuda_error",
     "explain",
     "force_kernel",
     "grad",

@@ -1,13 +1,14 @@
-"""python -m fastconv info; python -m fastconv explain --input 8,64,512,256 --weight 128,64,5,7."""
+"""python -m fastconv [info]; python -m fastconv explain --input 8,64,512,256 --weight 128,64,5,7."""
 
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 
 import torch
 
-from . import ops
+from . import __version__, ops
 from .explain import PASSES, explain, info
 from .precision import PRECISIONS
 
@@ -26,9 +27,12 @@ def _pair(values: tuple[int, ...]) -> tuple[int, ...]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m fastconv", description="fastconv: what is installed, what it runs")
-    commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("info", help="versions, devices, architectures and kernels in the libraries")
-    plan = commands.add_parser("explain", help="the plan of a convolution, and why each other kernel refused")
+    parser.add_argument("--version", action="version", version=f"fastconv {__version__}")
+    commands = parser.add_subparsers(dest="command")
+    parser.set_defaults(command="info", kernels=False)
+    about = commands.add_parser("info", help="versions, libraries, devices, and why CUDA cannot be used (the default)")
+    about.add_argument("--kernels", action="store_true", help="and every kernel")
+    plan = commands.add_parser("explain", help="the plan of a convolution, and what other kernels would cost")
     plan.add_argument("--input", type=_ints, required=True, metavar="N,C,H,W")
     plan.add_argument("--weight", type=_ints, required=True, metavar="K,C/groups,R,S")
     plan.add_argument("--bias", action="store_true")
@@ -43,13 +47,14 @@ def _parser() -> argparse.ArgumentParser:
     plan.add_argument("--channels-last", action="store_true")
     plan.add_argument("--device", default="cuda", metavar="cuda|cpu", help="need not be present (default: cuda)")
     plan.add_argument("--arch", type=int, help="compute capability x 10 (default: the device's, else 90: an H200)")
+    plan.add_argument("--refusals", action="store_true", help="and why each kernel that cannot compute it refuses")
     return parser
 
 
 def main(argv: list[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     if arguments.command == "info":
-        print(info())
+        print(info(kernels=arguments.kernels))
         return 0
     padding = arguments.padding
     try:
@@ -67,6 +72,7 @@ def main(argv: list[str] | None = None) -> int:
             channels_last=arguments.channels_last,
             device=arguments.device,
             arch=arguments.arch,
+            refusals=arguments.refusals,
         )
     except (RuntimeError, ValueError) as error:
         print(error, file=sys.stderr)
@@ -76,4 +82,5 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # as other commands do when `head` has read enough
     sys.exit(main())

@@ -14,6 +14,8 @@ CUDA_LIBRARY = _HERE / "libfastconv_cuda.so"
 def _load_cpu() -> None:
     if not CPU_LIBRARY.exists():
         raise ImportError(f"{CPU_LIBRARY} is missing: fastconv was not built; run `pip install .` in its source tree")
+    if [int(part) for part in torch.__version__.split(".")[:2]] < [2, 10]:
+        raise ImportError(f"fastconv needs torch >= 2.10, found {torch.__version__}")
     torch.ops.load_library(CPU_LIBRARY)
 
 

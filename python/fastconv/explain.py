@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
+import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -46,8 +48,9 @@ def explain(
     channels_last: bool | None = None,
     device: torch.device | str | None = None,
     arch: int | None = None,
+    refusals: bool = False,
 ) -> str:
-    """Says which kernel a convolution gets, with what plan, and why each other kernel was refused or is slower.
+    """Says which kernel a convolution gets, with what plan, and what the others would cost, cheapest first.
 
     Nothing is computed, and the device need not be present.
 
@@ -59,6 +62,7 @@ def explain(
         dtype, channels_last, device: those of the tensors if tensors are given; otherwise float32, False and "cuda".
         arch: compute capability times 10 of the GPU to plan for (80, 90, ...). None: the device's own, or an H200's
             where there is none.
+        refusals: whether to say of each kernel that cannot compute this why not, and not their number alone.
 
     Returns:
         Lines of text.
@@ -110,6 +114,7 @@ def explain(
         arch=gpu.arch,
         sm_count=gpu.sm_count,
         smem_optin_bytes=gpu.smem_optin_bytes,
+        refusals=refusals,
     )
 
 
@@ -133,8 +138,44 @@ def _smem_optin_bytes(properties: Any) -> int:
     return int(properties.shared_memory_per_block_optin)
 
 
-def info() -> str:
-    """Versions, libraries and how they were built, devices, kernels; if CUDA cannot be used, exactly why.
+def cuda_error(device: torch.device | str | int | None = None) -> str | None:
+    """Why fastconv cannot compute on a GPU, or None if it can.
+
+    Args:
+        device: a CUDA device. None: torch's current one.
+
+    Returns:
+        A sentence: the library is not in this build, torch has no CUDA, the loader's own words, no device, or one that
+        the kernels are not compiled for.
+
+    >>> device = "cpu" if fastconv.cuda_error() else "cuda"
+    """
+    if _library.cuda_error is not None:
+        return _library.cuda_error
+    if not torch.cuda.is_available():
+        return "torch sees no CUDA device"
+    capability = torch.cuda.get_device_capability(device)
+    architectures = torch.ops.fastconv._cuda_build().partition("\t")[2].strip()
+    if _runs_on(architectures, capability):
+        return None
+    return f"the kernels are compiled for {architectures}, and this device is {capability[0]}.{capability[1]}"
+
+
+def _runs_on(architectures: str, capability: tuple[int, int]) -> bool:
+    """Machine code runs on later chips of its major version, too, and PTX on all later ones, but neither if it is for
+    one chip's own features."""
+    for major, minor, own, ptx in re.findall(r"(\d+)\.?(\d)(a?)(\+PTX)?", architectures):
+        compiled = (int(major), int(minor))
+        if compiled == capability or (not own and compiled < capability and (ptx or compiled[0] == capability[0])):
+            return True
+    return re.search(r"\d", architectures) is None  # a list of names (Ampere;Hopper) says nothing here
+
+
+def info(*, kernels: bool = False) -> str:
+    """Versions, libraries and how they were built, devices; if CUDA cannot be used, exactly why.
+
+    Args:
+        kernels: whether to list every kernel, with pass and device, and not their number alone.
 
     Returns:
         Lines of text. Never raises.
@@ -154,7 +195,11 @@ def info() -> str:
     else:
         lines.append(f"CUDA library: not loaded: {_library.cuda_error}")
     lines += _devices()
-    lines += ["kernels:", *_table(torch.ops.fastconv._kernels())]
+    listed = torch.ops.fastconv._kernels()
+    counts = Counter(line.rpartition("\t")[2] for line in listed.splitlines())
+    lines.append(f"planner: knows {counts['cpu']} kernels for CPUs and {counts['cuda']} for GPUs")
+    if kernels:
+        lines += _table(listed)
     return "\n".join(lines)
 
 
@@ -173,9 +218,11 @@ def _devices() -> list[str]:
     for index in range(torch.cuda.device_count()):
         properties = torch.cuda.get_device_properties(index)
         lines.append(
-            f"CUDA device {index}: {properties.name}, compute capability {properties.major}.{properties.minor}, "
-            f"{properties.multi_processor_count} SMs, {_smem_optin_bytes(properties)} bytes of shared memory"
+            f"CUDA device {index}: {properties.name}, sm_{properties.major}{properties.minor}, "
+            f"{properties.multi_processor_count} SMs, {_smem_optin_bytes(properties) >> 10} KiB shared memory"
         )
+        if _library.cuda_error is None and (error := cuda_error(index)):
+            lines.append(f"  cannot be used: {error}")
     return lines
 
 
@@ -184,7 +231,7 @@ def force_kernel(name: str) -> Iterator[None]:
     """Within the block every convolution that a kernel of this name can serve is computed by it. For tests.
 
     Args:
-        name: a kernel's name as :func:`fastconv.info` lists it, or several separated by commas (one for each pass).
+        name: a kernel's name as ``info(kernels=True)`` lists it, or several separated by commas (one for each pass).
             Passes of which none is named choose freely.
 
     A convolution raises RuntimeError if the name is unknown or the kernel refuses it. The setting is the environment

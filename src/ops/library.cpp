@@ -7,7 +7,7 @@ namespace {
 
 std::string explain_op(Ints input_size, Ints weight_size, Ints stride, Ints padding, Ints dilation, int64_t groups,
                        std::string dtype, std::string pass, std::string precision, bool channels_last, bool bias,
-                       bool cuda, int64_t arch, int64_t sm_count, int64_t smem_optin_bytes) {
+                       bool cuda, int64_t arch, int64_t sm_count, int64_t smem_optin_bytes, bool refusals) {
   if (input_size.size() == 3) input_size.insert(input_size.begin(), 1);
   const ConvArguments arguments = parse_arguments(stride, padding, dilation, groups, precision);
   const ConvGeometry geometry = make_geometry(std::move(input_size), std::move(weight_size), arguments);
@@ -28,7 +28,7 @@ std::string explain_op(Ints input_size, Ints weight_size, Ints stride, Ints padd
   device.sm_count = static_cast<int>(sm_count);
   device.smem_optin_bytes = smem_optin_bytes;
   device.threads = static_cast<int>(torch::stable::get_num_threads());
-  return explain(problem, device, forced_kernels());
+  return explain(problem, device, forced_kernels(), refusals);
 }
 
 // Of the output. Fails where there is no convolution, with the words of the ops that compute one.
@@ -49,7 +49,7 @@ std::string kernels() {
   return lines;
 }
 
-std::string cpu_build() { return "version\t" FASTCONV_VERSION "\ncompiler\t" __VERSION__ "\n"; }
+std::string cpu_build() { return "compiler\t" __VERSION__ "\n"; }
 
 }  // namespace
 
@@ -71,7 +71,7 @@ STABLE_TORCH_LIBRARY(fastconv, library) {
   library.def(
       "_explain(int[] input_size, int[] weight_size, int[2] stride, int[2] padding, int[2] dilation, int groups, *, "
       "str dtype, str pass_, str precision, bool channels_last, bool bias, bool cuda, int arch, int sm_count, "
-      "int smem_optin_bytes) -> str");
+      "int smem_optin_bytes, bool refusals) -> str");
   library.def(
       "_output_size(int[] input_size, int[] weight_size, int[2] stride, int[2] padding, int[2] dilation, int groups) "
       "-> int[]");

@@ -1,7 +1,10 @@
 #include "fastconv/planner/planner.h"
 
+#include <map>
 #include <ostream>
 #include <sstream>
+#include <utility>
+#include <vector>
 
 #include "fastconv/planner/patches_family.h"
 #include "fastconv/planner/registry.h"
@@ -217,7 +220,7 @@ Choice make_plan(const ConvProblem& problem, const DeviceSpec& device, std::stri
   return rounded.plan.kernel == nullptr || as_cheap ? exact : rounded;
 }
 
-std::string explain(const ConvProblem& asked, const DeviceSpec& device, std::string_view force) {
+std::string explain(const ConvProblem& asked, const DeviceSpec& device, std::string_view force, bool refusals) {
   const Choice choice = make_plan(asked, device, force);
   const ConvProblem problem = with_precision(asked, choice.plan.precision);
   std::ostringstream out;
@@ -228,15 +231,21 @@ std::string explain(const ConvProblem& asked, const DeviceSpec& device, std::str
   }
   out << "plan: " << choice.plan << "\n";
   const bool forced = is_forced(problem, device, force);
+  std::multimap<double, const char*> others;
+  std::vector<std::pair<const char*, const char*>> refused;
   for (const KernelEntry& entry : kernel_table()) {
     if (&entry == choice.plan.kernel || !considers(entry, problem, device)) continue;
-    const char* reason = refusal(entry, problem, device, force, forced);
-    out << "  " << entry.name << ": ";
-    if (reason != nullptr) {
-      out << reason << "\n";
+    if (const char* reason = refusal(entry, problem, device, force, forced)) {
+      refused.emplace_back(entry.name, reason);
     } else {
-      out << "cost_us " << entry.plan(entry, problem, device).cost_us << "\n";
+      others.emplace(entry.plan(entry, problem, device).cost_us, entry.name);
     }
+  }
+  for (const auto& [cost_us, name] : others) out << "  " << name << ": cost_us " << cost_us << "\n";
+  if (refusals) {
+    for (const auto& [name, reason] : refused) out << "  " << name << ": " << reason << "\n";
+  } else {
+    out << "refused by " << refused.size() << " others\n";
   }
   return out.str();
 }

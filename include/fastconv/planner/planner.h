@@ -19,7 +19,9 @@ struct Choice {
 // named kernels are considered.
 Choice make_plan(const ConvProblem& problem, const DeviceSpec& device, std::string_view force = {});
 
-// The chosen plan, and for every other kernel of the pass its cost or the reason why it refused.
-std::string explain(const ConvProblem& problem, const DeviceSpec& device, std::string_view force = {});
+// The chosen plan, what every other kernel of the pass would cost, cheapest first, and why the others refuse, or their
+// number alone.
+std::string explain(const ConvProblem& problem, const DeviceSpec& device, std::string_view force = {},
+                    bool refusals = true);
 
 }  // namespace fastconv

@@ -1,0 +1,232 @@
+"""The build from outside: its versions, which torch it takes, what it says when something is missing."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+STUB = 'extern "C" __attribute__((visibility("default"))) int fastconv_stub() { return 0; }\n'
+
+
+def run(*command: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Without what pip could download."""
+    offline = {**os.environ, "PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1"}
+    for name in ("PIP_CONSTRAINT", "PIP_FIND_LINKS", "PYTHONPATH"):
+        offline.pop(name, None)
+    return subprocess.run(
+        list(map(str, command)), env={**offline, **environment}, capture_output=True, text=True, timeout=300, cwd="/"
+    )
+
+
+def output(*command: str | Path, **environment: str) -> str:
+    done = run(*command, **environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def commit(tree: Path) -> None:
+    git = ("git", "-C", tree, "-c", "user.name=test", "-c", "user.email=test@localhost")
+    output(*git, "add", ".")
+    output(*git, "commit", "-qm", "one more", "--allow-empty")
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A repository with fastconv's build, and of its sources one function, which takes seconds to build."""
+    tree = tmp_path / "tree"
+    ignored = shutil.ignore_patterns("__pycache__", "*.so", "_version.py", "*.egg-info")
+    for name in ("build_backend", "python"):
+        shutil.copytree(ROOT / name, tree / name, ignore=ignored)
+    for name in ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", ".gitignore"):
+        shutil.copy(ROOT / name, tree)
+    (tree / "src/ops").mkdir(parents=True)
+    for name in ("library.cpp", "conv2d_cuda.cpp"):
+        (tree / "src/ops" / name).write_text(STUB)
+    (tree / "src/ops/stub_torch_cuda.c").touch()
+    (tree / "bench/results").mkdir(parents=True)
+    (tree / "bench/results/large.json").write_text("{}")
+    output("git", "init", "-q", tree)
+    commit(tree)
+    return tree
+
+
+@pytest.fixture
+def toolkit(tmp_path: Path) -> Path:
+    """As much of a CUDA toolkit of release 13.0 as a library without CUDA sources needs."""
+    home = tmp_path / "cuda"
+    for folder in ("bin", "include", "lib64"):
+        (home / folder).mkdir(parents=True)
+    (home / "include/cuda_runtime.h").touch()
+    (home / "bin/nvcc").write_text("#!/bin/sh\necho Cuda compilation tools, release 13.0, V13.0.48\n")
+    (home / "bin/nvcc").chmod(0o755)
+    output("ar", "rc", home / "lib64/libcudart_static.a")
+    return home
+
+
+def wheel(source: str | Path, to: Path, **environment: str) -> Path:
+    output(*PIP, "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", to, source, **environment)
+    (built,) = to.glob("*.whl")
+    return built
+
+
+def test_a_wheel_replaces_one_of_another_flavour_and_one_of_an_older_commit(
+    tree: Path, toolkit: Path, tmp_path: Path
+) -> None:
+    wheels = [
+        wheel(tree, tmp_path / "cpu", FASTCONV_CUDA="0"),
+        wheel(tree, tmp_path / "cuda-wheel", FASTCONV_CUDA="1", CUDA_HOME=str(toolkit)),
+    ]
+    commit(tree)
+    wheels.append(wheel(f"git+{tree.as_uri()}", tmp_path / "newer", FASTCONV_CUDA="0"))
+    venv.create(tmp_path / "user", symlinks=True)
+    python = tmp_path / "user/bin/python"
+    show = (
+        "import importlib.metadata as m; print(m.version('fastconv'), m.distribution('fastconv').read_text('RECORD'))"
+    )
+    for built, version in zip(wheels, ["0.1.dev1+cpu", "0.1.dev1+cu130", "0.1.dev2+cpu"], strict=True):
+        output(*PIP, "--python", python, "install", "--no-deps", built)
+        installed, record = output(python, "-c", show).split(" ", 1)
+        assert installed == version and built.name.startswith(f"fastconv-{version}-")
+        assert ("libfastconv_cuda.so" in record) == ("cu" in version)
+        (module,) = (tmp_path / "user").rglob("fastconv/_version.py")
+        assert module.read_text() == f'version = "{version}"\n'
+
+
+def setup_py(tree: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return run("env", "-C", tree, sys.executable, "setup.py", *arguments, **{"FASTCONV_CUDA": "0", **environment})
+
+
+def test_a_shallow_clone_and_a_tree_without_git_have_versions(tree: Path, tmp_path: Path) -> None:
+    commit(tree)
+    output("git", "clone", "-q", "--depth=1", tree.as_uri(), tmp_path / "shallow")
+    assert setup_py(tmp_path / "shallow", "--version").stdout == "0.1.dev1+cpu\n"
+    shutil.rmtree(tmp_path / "shallow/.git")
+    assert setup_py(tmp_path / "shallow", "--version").stdout == "0.1.dev0+cpu\n"
+
+
+def test_an_sdist_keeps_the_version_and_leaves_measurements_out(tree: Path, tmp_path: Path) -> None:
+    commit(tree)
+    (tree / "python/fastconv/_version.py").write_text('version = "of an earlier build"\n')
+    assert setup_py(tree, "-q", "sdist", "-d", str(tmp_path)).returncode == 0
+    with tarfile.open(tmp_path / "fastconv-0.1.dev2.tar.gz") as archive:
+        archive.extractall(tmp_path)
+    sdist = tmp_path / "fastconv-0.1.dev2"
+    assert (sdist / "build_backend/link/exports.map").exists() and not (sdist / "bench/results").exists()
+    assert not (sdist / "python/fastconv/_version.py").exists()
+    built = wheel(sdist, tmp_path / "wheel", FASTCONV_CUDA="0")
+    assert built.name.startswith("fastconv-0.1.dev2+cpu-")
+    metadata = zipfile.ZipFile(built).read("fastconv-0.1.dev2+cpu.dist-info/METADATA").decode()
+    links = re.findall(r"\]\(([^)]+)\)", metadata)
+    assert len(links) > 4 and all(link.startswith(("https://", "#")) for link in links)
+    assert "(https://github.com/fastconv/fastconv/blob/HEAD/docs/packaging.md)" in metadata
+
+
+@pytest.mark.parametrize("found", ["setuptools 65.5.0", "setuptools 76.1.0", "torch 2.9.1+cpu", "setuptools-scm 7.1.0"])
+def test_what_is_too_old_is_named_with_what_is_needed(tree: Path, tmp_path: Path, found: str) -> None:
+    name, version = found.split()
+    least = {"setuptools": "77", "torch": "2.10", "setuptools-scm": "8"}[name]
+    metadata = tmp_path / "old" / f"{name.replace('-', '_')}-{version}.dist-info" / "METADATA"
+    metadata.parent.mkdir(parents=True)
+    metadata.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    done = setup_py(tree, "--version", PYTHONPATH=str(tmp_path / "old"))
+    remedy = f"python -m pip install '{name}>={least}'"
+    assert done.returncode == 1
+    assert done.stderr == f"fastconv needs {name} >= {least}, found {version}: {remedy}\n"
+
+
+def test_a_build_without_its_requirements_says_so(tree: Path, tmp_path: Path) -> None:
+    venv.create(tmp_path / "bare", symlinks=True)
+    done = run("env", "-C", tree, tmp_path / "bare/bin/python", "setup.py", "--version")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("fastconv needs setuptools >= 77, found none: python -m pip install")
+
+
+@pytest.mark.parametrize("missing", ["c++", "ninja"])
+def test_a_build_without_a_tool_says_so(tree: Path, tmp_path: Path, missing: str) -> None:
+    (tmp_path / "bin").mkdir()
+    for tool in {"c++", "ninja", "env", "git"} - {missing}:
+        found = shutil.which(tool, path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+        assert found is not None
+        (tmp_path / "bin" / tool).symlink_to(found)
+    done = setup_py(tree, "-q", "build_ext", PATH=str(tmp_path / "bin"), CXX="c++")
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert missing in last and ("install g++" in last if missing == "c++" else "python -m pip install ninja" in last)
+
+
+def own_site(place: Path) -> Path:
+    venv.create(place / "env", symlinks=True)
+    (site,) = (place / "env/lib").glob("python*/site-packages")
+    return site
+
+
+def site_of_a_venv(place: Path) -> tuple[Path, Path]:
+    return place / "env/bin/python", own_site(place)
+
+
+def behind_a_pth_file(place: Path) -> tuple[Path, Path]:
+    elsewhere = place / "elsewhere"
+    (own_site(place) / "elsewhere.pth").write_text(f"{elsewhere}\n")
+    return place / "env/bin/python", elsewhere
+
+
+def user_site(place: Path) -> tuple[Path, Path]:
+    """pip sees the user's directory where it sees the system's."""
+    venv.create(place / "env", symlinks=True, system_site_packages=True)
+    version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    return place / "env/bin/python", place / "user/lib" / version / "site-packages"
+
+
+def system_site(place: Path) -> tuple[Path, Path]:
+    """The system is a copy of this one's in links, with site-packages of its own."""
+    standard = Path(sysconfig.get_path("stdlib"))
+    library = place / "system/lib" / standard.name
+    library.mkdir(parents=True)
+    for entry in standard.iterdir():
+        if entry.name != "site-packages":
+            (library / entry.name).symlink_to(entry)
+    (place / "system/bin").mkdir()
+    python = place / "system/bin" / f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    python.symlink_to(Path(sys.executable).resolve())
+    output(python, "-m", "venv", "--without-pip", "--system-site-packages", place / "env")
+    return place / "env/bin/python", library / "site-packages"
+
+
+@pytest.mark.parametrize("place_torch", [site_of_a_venv, behind_a_pth_file, user_site, system_site, None])
+def test_an_isolated_build_takes_the_torch_that_is_installed(tmp_path: Path, place_torch: Any) -> None:
+    """setuptools is replaced by what tells which torch it was given, so that nothing has to be downloaded."""
+    python, site = (place_torch or site_of_a_venv)(tmp_path)
+    torch = site / "torch/__init__.py"
+    if place_torch:
+        torch.parent.mkdir(parents=True)
+        torch.touch()
+    project = tmp_path / "project"
+    (project / "setuptools").mkdir(parents=True)
+    shutil.copy(ROOT / "build_backend/fastconv_backend.py", project)
+    (project / "pyproject.toml").write_text(
+        '[build-system]\nrequires = []\nbuild-backend = "fastconv_backend"\nbackend-path = ["."]\n'
+    )
+    (project / "setuptools/__init__.py").touch()
+    (project / "setuptools/build_meta.py").write_text(
+        "def build_wheel(*_):\n    import torch\n    raise SystemExit(f'built with {torch.__file__}')\n"
+    )
+    done = run(*PIP, "--python", python, "wheel", project, PYTHONUSERBASE=str(tmp_path / "user"))
+    text = done.stdout + done.stderr
+    assert done.returncode != 0
+    if place_torch:
+        assert f"built with {torch}" in text
+    else:
+        assert "built with" not in text and "torch>=2.10" in text
