@@ -35,7 +35,7 @@ class Unconverted(NamedTuple):
 _PLAIN = "fastconv.convert makes it a fastconv.Conv2d"
 _OWN = "it may compute otherwise than nn.Conv2d: fastconv.convert(functional=True) serves it"
 _CALLS = "it calls torch.nn.functional.conv2d: fastconv.convert(functional=True) serves it"
-_OTHER = "fastconv computes 2-D convolutions, not transposed"
+_OTHER = "fastconv computes 2-D convolutions that are not transposed"
 
 
 def convert(model: _Module, *, functional: bool = False, precision: Precision | None = None) -> _Module:
