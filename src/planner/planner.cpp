@@ -1,7 +1,9 @@
 #include "fastconv/planner/planner.h"
 
+#include <algorithm>
 #include <ostream>
 #include <sstream>
+#include <utility>
 
 #include "fastconv/planner/patches_family.h"
 #include "fastconv/planner/registry.h"
@@ -31,11 +33,20 @@ bool names_kernel(std::string_view names, std::string_view wanted) {
   return false;
 }
 
-// A kernel's own refusal, or that it was not named where others were.
+// Whether no product is to be computed: the result is empty, or zeros and the bias.
+bool has_no_products(const ConvProblem& problem) { return problem.n == 0 || problem.c == 0 || problem.k == 0; }
+
+// Whether a tensor is larger than any memory, as only expanded ones can be.
+bool is_beyond_memory(const ConvProblem& problem) {
+  constexpr int64_t kMost = int64_t{1} << 40;
+  return std::max({x_elements(problem), w_elements(problem), y_elements(problem)}) > kMost;
+}
+
+// A kernel's refusal, or that it was not named where others were.
 const char* refusal(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device,
                     std::string_view force, bool forced) {
   if (forced && !names_kernel(force, entry.name)) return "is not among the kernels asked for";
-  return entry.why_not(entry, problem, device);
+  return offer(entry, problem, device).why_not;
 }
 
 bool is_forced(const ConvProblem& problem, const DeviceSpec& device, std::string_view force) {
@@ -165,6 +176,18 @@ std::ostream& operator<<(std::ostream& out, const Plan& plan) {
   return out << " workspace_bytes " << plan.workspace_bytes << " cost_us " << plan.cost_us;
 }
 
+Offer offer(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
+  // im2col and the CPU's kernels take everything, so that the others may count extents from 1 on and have their
+  // products fit 64 bits.
+  const bool takes_all = entry.family == KernelFamily::kIm2col || entry.family == KernelFamily::kCpu;
+  if (!takes_all && has_no_products(problem)) return {"is for sums of one product or more", {}};
+  if (!takes_all && is_beyond_memory(problem)) return {"takes tensors of up to 2^40 elements", {}};
+  if (const char* reason = entry.why_not(entry, problem, device)) return {reason, {}};
+  Plan plan = entry.plan(entry, problem, device);
+  if (plan.workspace_bytes > workspace_room(problem, is_scaled(entry))) return {"would need too much workspace", {}};
+  return {nullptr, std::move(plan)};
+}
+
 Choice make_plan(const ConvProblem& problem, const DeviceSpec& device, std::string_view force) {
   Choice choice;
   if (!force.empty()) {
@@ -174,10 +197,11 @@ Choice make_plan(const ConvProblem& problem, const DeviceSpec& device, std::stri
   const bool forced = is_forced(problem, device, force);
   Plan scaled;
   for (const KernelEntry& entry : kernel_table()) {
-    if (!considers(entry, problem, device) || refusal(entry, problem, device, force, forced) != nullptr) continue;
-    const Plan plan = entry.plan(entry, problem, device);
+    if (!considers(entry, problem, device) || (forced && !names_kernel(force, entry.name))) continue;
+    Offer offered = offer(entry, problem, device);
+    if (offered.why_not != nullptr) continue;
     Plan& best = is_scaled(entry) ? scaled : choice.plan;
-    if (best.kernel == nullptr || plan.cost_us < best.cost_us) best = plan;
+    if (best.kernel == nullptr || offered.plan.cost_us < best.cost_us) best = std::move(offered.plan);
   }
   if (scaled.kernel != nullptr && (choice.plan.kernel == nullptr || scaled.cost_us < choice.plan.cost_us)) {
     if (const auto others = plan_for_others(problem, device)) choice.plan = paired(scaled, *others);
@@ -187,7 +211,7 @@ Choice make_plan(const ConvProblem& problem, const DeviceSpec& device, std::stri
   reason << "no kernel for " << problem << ":";
   for (const KernelEntry& entry : kernel_table()) {
     if (!considers(entry, problem, device) || (forced && !names_kernel(force, entry.name))) continue;
-    const char* why = entry.why_not(entry, problem, device);
+    const char* why = offer(entry, problem, device).why_not;
     reason << "\n  " << entry.name << " " << (why != nullptr ? why : "has no partner for numbers of all ranges");
   }
   choice.reason = reason.str();

@@ -187,7 +187,7 @@ Plan plan_as(const KernelEntry& entry, const ConvProblem& problem, const DeviceS
   constexpr double kBothUs = 3;  // that two splits share
   // Bytes of sums a clock, of blocks that store each of a KCRS filter's values of 16 bits by itself.
   constexpr double kScattered = 4;
-  const int64_t room = max_workspace_bytes(problem) - workspace_of(work).partial_offset();
+  const int64_t most = workspace_room(problem, is_scaled(entry)), room = most - workspace_of(work).partial_offset();
   const bool can = !streams || (streams_x(config.staging) && work.reorder_x &&
                                 can_stream(work.x_planes, work.groups, device.sm_count, config.threads() / 32));
   Plan plan;
@@ -252,7 +252,7 @@ Plan plan_as(const KernelEntry& entry, const ConvProblem& problem, const DeviceS
       const int64_t workspace_bytes = workspace_of(work, config, tiling, first_grid).partial_offset() +
                                       (partials > 1 ? partials * jobs * config.job_bytes() : 0);
       const int64_t smem_bytes = smem_of(config, tiling, tile, store, prepares);
-      if (workspace_bytes > max_workspace_bytes(problem) || smem_bytes > device.smem_optin_bytes) continue;
+      if (workspace_bytes > most || smem_bytes > device.smem_optin_bytes) continue;
       plan.wgrad = tiling;
       plan.split = sharing.splits;
       plan.grid = grid, plan.first_grid = first_grid;
