@@ -141,6 +141,12 @@ void set_range(const StemConfig& config, int boxes, StemWalk& walk) {
 
 int64_t sets_of(const StemConfig& config, const ConvProblem& problem) { return ceil_div(problem.k, config.filters); }
 
+// Of a set.
+int64_t filter_bytes(const StemConfig& config, const ConvProblem& problem) {
+  const int64_t steps = ceil_div(problem.c * problem.r * problem.s, int64_t{kStemStep});
+  return steps * StemConfig::step_bytes(config.set_tiles(), config.most_parts());
+}
+
 int64_t smem_of(const StemParams& params) { return params.filter_table_at + 4 * kStemStep * params.steps; }
 int64_t smem_of(const StemConfig& config, const StemWgradParams& params) {
   const int64_t pixels = round_up(params.tile_p * params.tile_q, kStemStep);
@@ -224,12 +230,13 @@ int64_t tiles_of(const ConvProblem& problem, const ConvMap& map, const StemTilin
 Plan cheapest(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
   const StemConfig& config = entry.stem;
   const ConvMap map = make_conv_map(problem, false);
-  const int64_t sets = sets_of(config, problem);
+  const int64_t sets = sets_of(config, problem), most_sets = device.smem_optin_bytes / filter_bytes(config, problem);
   Plan best;
   for_tilings(problem, map, device, [&](StemTiling tiling) {
     const int64_t tiles = tiles_of(problem, map, tiling);
     if (tiles > INT32_MAX / 2) return;
     for (int64_t most = sets; most > 0; most /= 2) {
+      if (most > most_sets) continue;
       tiling.sets = static_cast<int32_t>(most);
       const int64_t set_blocks = ceil_div(sets, tiling.sets);
       tiling.walkers = static_cast<int32_t>(walkers_of(tiles, device.sm_count / set_blocks));
@@ -334,8 +341,7 @@ StemParams stem_params(const StemConfig& config, const ConvProblem& problem, con
   params.by_set_blocks = FastDivmod(ceil_div(sets_of(config, problem), tiling.sets));
   set_range(config, 1, params);
   params.filter_at = tiling.stages * params.stage_bytes;
-  params.filter_range_at =
-      params.filter_at + tiling.sets * params.steps * StemConfig::step_bytes(config.set_tiles(), config.most_parts());
+  params.filter_range_at = params.filter_at + static_cast<int32_t>(tiling.sets * filter_bytes(config, problem));
   params.table_at = params.filter_range_at + config.is_scaled() * kStemRangeBytes;
   params.filter_table_at = params.table_at + 4 * kStemStep * params.steps;
   return params;
