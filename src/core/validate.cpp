@@ -41,9 +41,7 @@ std::string check_pair(const char* name, const Pair& pair, int64_t least) {
 int64_t along(const Pair& pair, int dim) { return dim ? pair.w : pair.h; }
 int64_t padded(const ConvGeometry& g, int dim) { return g.input[2 + dim] + 2 * along(g.padding, dim); }
 int64_t reach(const ConvGeometry& g, int dim) { return along(g.dilation, dim) * (g.weight[2 + dim] - 1) + 1; }
-int64_t outputs(const ConvGeometry& g, int dim) {
-  return (padded(g, dim) - reach(g, dim)) / along(g.stride, dim) + 1;
-}
+int64_t outputs(const ConvGeometry& g, int dim) { return (padded(g, dim) - reach(g, dim)) / along(g.stride, dim) + 1; }
 
 // Expanded tensors may have more elements than any memory; their bytes at least are to fit 64 bits.
 std::string check_elements(const char* name, const Sizes& sizes) {

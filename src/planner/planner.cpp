@@ -36,6 +36,14 @@ bool names_kernel(std::string_view names, std::string_view wanted) {
 // Whether no product is to be computed: the result is empty, or zeros and the bias.
 bool has_no_products(const ConvProblem& problem) { return problem.n == 0 || problem.c == 0 || problem.k == 0; }
 
+// What an explanation says of such a problem.
+const char* result_of_nothing(const ConvProblem& problem) {
+  const int64_t elements = problem.pass == Pass::kFprop   ? y_elements(problem)
+                           : problem.pass == Pass::kDgrad ? x_elements(problem)
+                                                          : w_elements(problem);
+  return elements == 0 ? "the result is empty: nothing runs" : "no products: the result is zeros, or the bias";
+}
+
 // Whether a tensor is larger than any memory, as only expanded ones can be.
 bool is_beyond_memory(const ConvProblem& problem) {
   constexpr int64_t kMost = int64_t{1} << 40;
@@ -222,6 +230,7 @@ std::string explain(const ConvProblem& problem, const DeviceSpec& device, std::s
   const Choice choice = make_plan(problem, device, force);
   std::ostringstream out;
   out << problem << "\n";
+  if (has_no_products(problem)) out << result_of_nothing(problem) << "\n";
   if (choice.plan.kernel == nullptr) {
     out << choice.reason << "\n";
     return out.str();

@@ -218,8 +218,7 @@ void for_tilings(const ConvProblem& problem, const ConvMap& map, const DeviceSpe
 
 // Blocks that share the tiles, each as many or one less.
 int64_t walkers_of(int64_t tiles, int64_t wanted) {
-  wanted = std::clamp<int64_t>(wanted, 1, std::max<int64_t>(tiles, 1));
-  return tiles > 0 ? ceil_div(tiles, ceil_div(tiles, wanted)) : 1;
+  return ceil_div(tiles, ceil_div(tiles, std::clamp<int64_t>(wanted, 1, tiles)));
 }
 
 int64_t tiles_of(const ConvProblem& problem, const ConvMap& map, const StemTiling& tiling) {
@@ -246,7 +245,7 @@ Plan cheapest(const KernelEntry& entry, const ConvProblem& problem, const Device
       const double cost = cost_us(config, problem, device, params);
       if (best.kernel != nullptr && cost >= best.cost_us) continue;
       best.kernel = &entry;
-      best.grid = tiles > 0 ? tiling.walkers * set_blocks : 0;
+      best.grid = tiling.walkers * set_blocks;
       best.block_threads = kStemThreads;
       best.smem_bytes = static_cast<int32_t>(smem);
       best.stem = tiling;
@@ -295,7 +294,7 @@ Plan cheapest_wgrad(const KernelEntry& entry, const ConvProblem& problem, const 
 const char* why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
   if (device.arch < 80) return "needs compute capability 8.0 or newer";
   if (!(entry.dtypes & dtype_bit(problem.dtype))) return "is not compiled for this dtype";
-  if (problem.groups != 1 || problem.c < 1 || problem.c > kMostChannels || problem.k < 1) {
+  if (problem.groups != 1 || problem.c > kMostChannels) {
     return "is for images of 1 to 4 channels, in one group";
   }
   if (entry.stem.is_scaled()) {

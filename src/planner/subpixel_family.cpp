@@ -181,7 +181,6 @@ const char* subpixel_why_not(const KernelEntry& entry, const ConvProblem& p, con
   if (target_channels(p) > kMaxChannels) return "takes results of up to 8 channels";
   if (p.groups != 1) return "takes one group alone";
   if (device.arch < 75) return "needs compute capability 7.5 or newer";
-  if (p.n == 0 || p.c == 0 || p.k == 0) return "has nothing to compute";
   if (!fits_int32(entry.subpixel, p)) return "counts with 32 bits";
   if (p.dtype == DType::kFloat32 && p.precision == Precision::kIeee && has_few_products(p)) {
     return "hides from the product how few products make up a sum";
@@ -207,7 +206,6 @@ Plan subpixel_plan(const KernelEntry& entry, const ConvProblem& problem, const D
   const SubpixelLaunch launch = make_subpixel(entry.subpixel, problem);
   Plan plan;
   plan.kernel = &entry;
-  // Every legal problem has a plan. Its workspace has a limit of its own, as that of patches has.
   plan.inner = {{launch.inner, make_plan(launch.inner, device).plan}};
   const Plan& inner = plan.inner.front().plan;
   plan.block_threads = kPatchThreads;

@@ -274,7 +274,6 @@ bool stages_channels(const WgradConfig& config, int64_t c) {
 const char* problem_why_not(const KernelEntry& entry, const ConvProblem& a, const DeviceSpec& device) {
   if (device.arch != 90) return "needs compute capability 9.0";
   if ((entry.dtypes & dtype_bit(a.dtype)) == 0) return "is not compiled for this dtype";
-  if (a.n * a.c_per_group() == 0 || a.k == 0) return "has no pixels to sum, or no filter";
   for (const int64_t extent : {a.n, a.c, a.k, a.h + 2 * a.padding.h, a.w + 2 * a.padding.w}) {
     if (extent >= kMaxExtent) return "counts with 32 bits: extents stay below 2^29";
   }

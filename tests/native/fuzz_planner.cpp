@@ -125,7 +125,8 @@ Extent wild_extent(Random& random) {
   Extent out{random.one_in(2) ? random.of(1, 300) : random.size(random.one_in(2) ? 20 : 40),
              random.one_in(2) ? random.of(1, 9) : random.size(random.one_in(2) ? 9 : 33), parameter(1), parameter(0),
              parameter(1)};
-  if (random.one_in(2)) out.dilation = std::max<int64_t>(1, (out.size + 2 * out.padding) / std::max<int64_t>(1, out.taps));
+  if (random.one_in(2))
+    out.dilation = std::max<int64_t>(1, (out.size + 2 * out.padding) / std::max<int64_t>(1, out.taps));
   out.dilation = std::min<int64_t>(out.dilation, INT32_MAX);
   return out;
 }
@@ -205,7 +206,8 @@ std::optional<Question> draw(Random& random) {
       groups = c, k = c * (random.one_in(3) ? random.of(1, 4) : 1);
       break;
     case 1:  // narrow groups
-      groups = random.of(1, 64), c = groups * random.of(1, 32), k = groups * (random.one_in(2) ? c / groups : random.of(1, 32));
+      groups = random.of(1, 64), c = groups * random.of(1, 32),
+      k = groups * (random.one_in(2) ? c / groups : random.of(1, 32));
       break;
     case 2:  // few channels, or few filters
       (random.one_in(2) ? c : k) = random.of(1, 5);
@@ -227,12 +229,8 @@ std::optional<Question> draw(Random& random) {
     if (random.one_in(20)) groups = random.size(36), c = groups * random.of(1, 4), k = groups * random.of(1, 4);
   }
   if (random.one_in(25)) (random.one_in(2) ? n : c) = 0;
-  const ConvGeometry geometry{{n, c, h.size, w.size},
-                              {k, c / groups, h.taps, w.taps},
-                              {h.stride, w.stride},
-                              {h.padding, w.padding},
-                              {h.dilation, w.dilation},
-                              groups};
+  const ConvGeometry geometry{{n, c, h.size, w.size}, {k, c / groups, h.taps, w.taps}, {h.stride, w.stride},
+                              {h.padding, w.padding}, {h.dilation, w.dilation},        groups};
   if (!validate(geometry).empty()) return std::nullopt;
   Question out{};
   ConvProblem& p = out.problem;
@@ -248,7 +246,8 @@ std::optional<Question> draw(Random& random) {
   p.y_strides = any_strides(random, {n, k, p.p(), p.q()}, channels_last != random.one_in(20));
   for (int32_t* align : {&p.x_align, &p.w_align, &p.y_align}) {
     const int64_t bytes = element_size(p.dtype);
-    *align = static_cast<int32_t>(random.one_in(6) ? bytes << random.of(0, 7 - std::bit_width(uint64_t(bytes)) + 1) : 128);
+    *align =
+        static_cast<int32_t>(random.one_in(6) ? bytes << random.of(0, 7 - std::bit_width(uint64_t(bytes)) + 1) : 128);
   }
   out.device = any_device(random);
   return out;
@@ -262,7 +261,8 @@ void make_launch(const Plan& plan, const ConvProblem& problem) {
     case KernelFamily::kDirect:
     case KernelFamily::kMma: {
       const ConvMap map = make_conv_map(problem, direct_channels_inner(problem));
-      for (const int32_t phase : {0, 1, 2}) map.phase(std::min(phase, map.h.phases - 1), std::min(phase, map.w.phases - 1));
+      for (const int32_t phase : {0, 1, 2})
+        map.phase(std::min(phase, map.h.phases - 1), std::min(phase, map.w.phases - 1));
       break;
     }
     case KernelFamily::kIm2col: im2col_blocks(kernel, problem); break;
@@ -292,7 +292,8 @@ void make_launch(const Plan& plan, const ConvProblem& problem) {
       break;
     case KernelFamily::kGroupedPlanes: grouped_planes_params(plan, problem); break;
     case KernelFamily::kStem:
-      wgrad ? (void)stem_wgrad_params(kernel.stem, problem, plan.stem) : (void)stem_params(kernel.stem, problem, plan.stem);
+      wgrad ? (void)stem_wgrad_params(kernel.stem, problem, plan.stem)
+            : (void)stem_params(kernel.stem, problem, plan.stem);
       break;
     case KernelFamily::kQuads: quads_params(kernel.quads, problem, plan.quads); break;
     case KernelFamily::kReadyQuads: ready_quads_params(problem, plan.quads); break;
