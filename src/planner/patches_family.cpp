@@ -4,6 +4,7 @@
 
 #include "fastconv/core/integers.h"
 #include "fastconv/planner/planner.h"
+#include "fastconv/planner/scaled.h"
 
 namespace fastconv {
 namespace {
@@ -48,10 +49,12 @@ ConvProblem inner_problem(const PatchesConfig& config, const ConvProblem& proble
   return inner;
 }
 
-// None where nothing runs it.
+// None where nothing runs it in what the patches leave of the workspace.
 std::optional<InnerPlan> inner_plan(const PatchesConfig& config, const ConvProblem& problem, const DeviceSpec& device) {
   const ConvProblem inner = inner_problem(config, problem);
-  const Plan plan = make_plan(inner, device).plan;
+  DeviceSpec rest = device;
+  rest.workspace_bytes = workspace_room(problem, device, false) - patches_bytes(config, problem);
+  const Plan plan = make_plan(inner, rest).plan;
   if (plan.kernel == nullptr) return std::nullopt;
   return InnerPlan{inner, plan};
 }

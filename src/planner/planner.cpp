@@ -192,7 +192,8 @@ Offer offer(const KernelEntry& entry, const ConvProblem& problem, const DeviceSp
   if (!takes_all && is_beyond_memory(problem)) return {"takes tensors of up to 2^40 elements", {}};
   if (const char* reason = entry.why_not(entry, problem, device)) return {reason, {}};
   Plan plan = entry.plan(entry, problem, device);
-  if (plan.workspace_bytes > workspace_room(problem, is_scaled(entry))) return {"would need too much workspace", {}};
+  if (plan.workspace_bytes > workspace_room(problem, device, is_scaled(entry)))
+    return {"would need too much workspace", {}};
   return {nullptr, std::move(plan)};
 }
 

@@ -98,7 +98,7 @@ std::optional<Plan> plan_for_others(const ConvProblem& problem, const DeviceSpec
     const bool gated = entry.family == KernelFamily::kHalo || entry.family == KernelFamily::kWgrad;
     if (entry.pass != problem.pass || !gated || is_scaled(entry)) continue;
     Offer offered = offer(entry, problem, device);
-    if (offered.why_not != nullptr || offered.plan.workspace_bytes > workspace_room(problem, true)) continue;
+    if (offered.why_not != nullptr || offered.plan.workspace_bytes > workspace_room(problem, device, true)) continue;
     if (!best || offered.plan.cost_us < best->cost_us) best = std::move(offered.plan);
   }
   return best;

@@ -177,6 +177,20 @@ SubpixelLaunch make_subpixel(const SubpixelConfig& config, const ConvProblem& pr
   return out;
 }
 
+namespace {
+
+// None where nothing runs it in what filter and blocks leave of the workspace.
+std::optional<InnerPlan> inner_plan(const SubpixelLaunch& launch, const ConvProblem& problem,
+                                    const DeviceSpec& device) {
+  DeviceSpec rest = device;
+  rest.workspace_bytes = workspace_room(problem, device, false) - launch.inner_offset;
+  const Plan plan = make_plan(launch.inner, rest).plan;
+  if (plan.kernel == nullptr) return std::nullopt;
+  return InnerPlan{launch.inner, plan};
+}
+
+}  // namespace
+
 const char* subpixel_why_not(const KernelEntry& entry, const ConvProblem& p, const DeviceSpec& device) {
   if (target_channels(p) > kMaxChannels) return "takes results of up to 8 channels";
   if (p.groups != 1) return "takes one group alone";
@@ -198,6 +212,7 @@ const char* subpixel_why_not(const KernelEntry& entry, const ConvProblem& p, con
   if (!patches_fit_int32(grid_of(*geometry, p, inner)) || filter_elements(inner) >= kMaxExtent) {
     return "counts blocks, outputs and the filter's elements with 32 bits";
   }
+  if (!inner_plan(make_subpixel(entry.subpixel, p), p, device)) return "would need too much workspace";
   return nullptr;
 }
 
@@ -206,7 +221,7 @@ Plan subpixel_plan(const KernelEntry& entry, const ConvProblem& problem, const D
   const SubpixelLaunch launch = make_subpixel(entry.subpixel, problem);
   Plan plan;
   plan.kernel = &entry;
-  plan.inner = {{launch.inner, make_plan(launch.inner, device).plan}};
+  plan.inner = {*inner_plan(launch, problem, device)};
   const Plan& inner = plan.inner.front().plan;
   plan.block_threads = kPatchThreads;
   plan.grid = ceil_div(launch.blocks.units, kPatchThreads / 32);

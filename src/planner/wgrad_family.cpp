@@ -187,7 +187,8 @@ Plan plan_as(const KernelEntry& entry, const ConvProblem& problem, const DeviceS
   constexpr double kBothUs = 3;  // that two splits share
   // Bytes of sums a clock, of blocks that store each of a KCRS filter's values of 16 bits by itself.
   constexpr double kScattered = 4;
-  const int64_t most = workspace_room(problem, is_scaled(entry)), room = most - workspace_of(work).partial_offset();
+  const int64_t most = workspace_room(problem, device, is_scaled(entry)),
+                room = most - workspace_of(work).partial_offset();
   const bool can = !streams || (streams_x(config.staging) && work.reorder_x &&
                                 can_stream(work.x_planes, work.groups, device.sm_count, config.threads() / 32));
   Plan plan;
