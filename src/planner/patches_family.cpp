@@ -54,6 +54,7 @@ std::optional<InnerPlan> inner_plan(const PatchesConfig& config, const ConvProbl
   const ConvProblem inner = inner_problem(config, problem);
   DeviceSpec rest = device;
   rest.workspace_bytes = workspace_room(problem, device, false) - patches_bytes(config, problem);
+  if (rest.workspace_bytes < 0) return std::nullopt;
   const Plan plan = make_plan(inner, rest).plan;
   if (plan.kernel == nullptr) return std::nullopt;
   return InnerPlan{inner, plan};

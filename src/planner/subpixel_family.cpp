@@ -184,6 +184,7 @@ std::optional<InnerPlan> inner_plan(const SubpixelLaunch& launch, const ConvProb
                                     const DeviceSpec& device) {
   DeviceSpec rest = device;
   rest.workspace_bytes = workspace_room(problem, device, false) - launch.inner_offset;
+  if (rest.workspace_bytes < 0) return std::nullopt;
   const Plan plan = make_plan(launch.inner, rest).plan;
   if (plan.kernel == nullptr) return std::nullopt;
   return InnerPlan{launch.inner, plan};

@@ -1,23 +1,21 @@
 // The planner and what launches are made of, by random problems under the address and undefined-behaviour sanitizers:
 // every legal problem has a plan or sentences that say why not, and every plan keeps what is promised of plans.
 //   fuzz_planner [COUNT [SEED]]   problem i is that of seed SEED + i, so that one which fails can be had alone
-#include <sanitizer/common_interface_defs.h>
-
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <chrono>
 #include <cmath>
+#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <initializer_list>
 #include <map>
-#include <numeric>
 #include <optional>
 #include <sstream>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "fastconv/core/integers.h"
 #include "fastconv/core/problem.h"
@@ -366,21 +364,28 @@ void check(const Question& question, bool explains, Times& times, std::map<std::
   }
   if (explains) expect(explain(problem, device).find('\n') != std::string::npos, "an explanation has lines");
   if (device.is_cuda) {
-    const BiasGradPlan bias = plan_bias_grad(problem, device);
-    expect(bias.grid() >= 0 && bias.workspace_bytes >= 0, "bias gradients are planned");
-    expect(bias.workspace_bytes <= max_workspace_bytes(problem), "a bias gradient's workspace has a bound");
+    // As conv2d_bias has it: a filter of one pixel over one channel.
+    ConvProblem plainest = problem;
+    plainest.c = plainest.groups = plainest.r = plainest.s = 1, plainest.h = problem.p(), plainest.w = problem.q();
+    plainest.stride = plainest.dilation = {1, 1}, plainest.padding = {0, 0};
+    const BiasGradPlan bias = plan_bias_grad(plainest, device);
+    expect(bias.grid() >= 1 && bias.workspace_bytes > 0, "bias gradients are planned");
+    expect(problem.n == 0 || bias.workspace_bytes <= max_workspace_bytes(plainest),
+           "a bias gradient's workspace has a bound");
   }
 }
 
 }  // namespace
 }  // namespace fastconv
 
-// So that a failed assert() says of which problem, too.
-extern "C" const char* __asan_default_options() { return "handle_abort=1"; }
+// Both end the process as a failed assert() does, so that one handler says of which problem.
+#define FASTCONV_FOR_SANITIZERS extern "C" __attribute__((visibility("default"))) const char*
+FASTCONV_FOR_SANITIZERS __asan_default_options() { return "abort_on_error=1"; }
+FASTCONV_FOR_SANITIZERS __ubsan_default_options() { return "abort_on_error=1"; }
 
 int main(int argc, char** argv) {
   using namespace fastconv;
-  __sanitizer_set_death_callback([] { std::fprintf(stderr, "%s\n", asked.c_str()); });
+  std::signal(SIGABRT, [](int) { fail("a sanitizer or an assertion objects"); });
   const int64_t count = argc > 1 ? std::atoll(argv[1]) : 1000;
   const uint64_t seed = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 0;
   std::map<std::string, int64_t> plans;
