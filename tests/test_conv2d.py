@@ -405,6 +405,25 @@ def test_empty_batch_trains(device: str) -> None:
     assert b.grad is not None and torch.equal(b.grad, torch.zeros_like(b))
 
 
+@dtypes
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_sums_of_no_products_are_zeros_or_the_bias(device: str, dtype: torch.dtype, channels_last: bool) -> None:
+    format = torch.channels_last if channels_last else torch.contiguous_format
+    x, w = (tensor(size, dtype, device).to(memory_format=format) for size in ((2, 0, 5, 6), (4, 0, 3, 3)))
+    b = tensor((4,), dtype, device)
+    for bias in (None, b):
+        poison(device, torch.empty(2, 4, 3, 4, dtype=dtype))
+        expected = torch.zeros_like(b) if bias is None else b
+        assert torch.equal(fastconv.conv2d(x, w, bias), expected.view(1, 4, 1, 1).expand(2, 4, 3, 4))
+    none, dy = (tensor(size, dtype, device).to(memory_format=format) for size in ((0, 8, 5, 6), (0, 4, 3, 4)))
+    for groups in (1, 4):
+        size = (4, 8 // groups, 3, 3)
+        poison(device, torch.empty(size, dtype=dtype))
+        gradient = torch.ops.fastconv.conv2d_weight(none, size, dy, groups=groups, channels_last=channels_last)
+        assert torch.equal(gradient, torch.zeros(size, dtype=dtype, device=device))
+    assert torch.ops.fastconv.conv2d_bias(tensor((2, 0, 3, 3), dtype, device)).shape == (0,)
+
+
 def test_lazy_negation_is_resolved(device: str) -> None:
     """A view with torch's negative bit holds the values with the wrong sign in memory."""
     x, w = tensor((2, 3, 8, 8), device=device), tensor((4, 3, 3, 3), device=device, seed=1)

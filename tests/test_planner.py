@@ -7,6 +7,8 @@ import itertools
 import math
 import re
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import _fastconv_native as native
-import fastconv  # noqa: F401, for torch.ops.fastconv
+import fastconv
 from bench.suites import load_suite
 from shapes import CASES, PASSES, PUBLIC, STEMS, Problem, group_widths, problems, wide_problems
 
@@ -88,17 +90,18 @@ def huge_problems(draw: st.DrawFn) -> Problem:
     return problem
 
 
+def most_workspace_bytes(problem: native.ConvProblem) -> int:
+    """As README has it."""
+    return max(256 << 20, int(problem.compulsory_bytes) * (2 if problem.dtype == "float32" else 1))
+
+
 def check_plan(problem: native.ConvProblem, pass_: str, device: native.DeviceSpec) -> native.Plan:
     plan = native.make_plan(problem, device)
     assert plan.kernel in KERNELS, plan.reason
     kernel = KERNELS[plan.kernel]
     assert kernel.pass_ == pass_ and kernel.is_cuda == device.is_cuda
     assert kernel.why_not(problem, device) is None
-    parts = int(problem.compulsory_bytes * 1.5) if problem.dtype == "float32" else 0
-    most = max(256 << 20, int(problem.compulsory_bytes / 4)) + parts
-    if plan.inner is not None:  # what is moved has a limit of its own: its size
-        most += int(plan.inner[0].compulsory_bytes)
-    assert 0 <= plan.workspace_bytes <= most
+    assert 0 <= plan.workspace_bytes <= most_workspace_bytes(problem)
     assert plan.split >= 1 and plan.chunk >= 0 and plan.cost_us >= 0
     native.check_copies(problem, kernel, device)
     if plan.inner is not None:
@@ -147,6 +150,73 @@ def test_huge_problems_have_a_plan_within_the_limits(
 def test_named_and_public_problems_have_a_plan(name: str, pass_: str) -> None:
     for problem, dtype, channels_last in itertools.product([*CASES.values(), *PUBLIC.values()], DTYPES, [False, True]):
         check_plan(native_problem(problem, pass_, dtype=dtype, channels_last=channels_last), pass_, DEVICES[name])
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "problem",
+    [
+        Problem(64, 3, 1024, 1024, 16, 3, 3, stride=(2, 2), padding=(1, 1)),
+        Problem(32, 3, 2048, 2048, 16, 3, 3, stride=(2, 2), padding=(1, 1)),
+        Problem(64, 8, 1024, 1024, 3, 3, 3, padding=(1, 1)),
+        Problem(512, 3, 224, 224, 768, 16, 16, stride=(16, 16)),
+        Problem(32, 24, 192, 192, 24, 3, 3, padding=(1, 1)),
+        PUBLIC["seed_3x3"].with_(n=64),
+    ],
+    ids=lambda problem: f"{problem.n}x{problem.c}x{problem.h}_k{problem.k}",
+)
+def test_no_kernel_takes_more_workspace_than_is_promised(problem: Problem, dtype: str, pass_: str) -> None:
+    planned = 0
+    for precision, channels_last in itertools.product(PRECISIONS if dtype == "float32" else ["ieee"], [False, True]):
+        asked = native_problem(problem, pass_, dtype=dtype, precision=precision, channels_last=channels_last)
+        for gpu, kernel in itertools.product([GPUS[90], GPUS[80]], KERNELS.values()):
+            if kernel.pass_ == pass_ and kernel.is_cuda:
+                plan = native.make_plan(asked, gpu, kernel.name)
+                assert plan.workspace_bytes <= most_workspace_bytes(asked), kernel.name
+                planned += plan.kernel == kernel.name
+    assert planned > 0
+
+
+EMPTY = {
+    "no_images": Problem(0, 64, 32, 32, 64, 1, 1),
+    "no_channels": Problem(2, 0, 9, 8, 4, 3, 3, padding=(1, 1), bias=True),
+    "neither": Problem(0, 0, 9, 8, 4, 3, 3),
+    "no_images_of_groups": Problem(0, 8, 9, 8, 8, 3, 3, groups=8),
+}
+
+
+@devices
+@pytest.mark.parametrize("pass_", PASSES)
+@pytest.mark.parametrize("empty", EMPTY)
+def test_problems_without_products_have_a_plan(empty: str, pass_: str, name: str) -> None:
+    problem = EMPTY[empty]
+    results = {"fprop": problem.output_size, "dgrad": problem.input_size, "wgrad": problem.weight_size}
+    for dtype, precision, channels_last in itertools.product(DTYPES, PRECISIONS, [False, True]):
+        asked = native_problem(problem, pass_, dtype=dtype, precision=precision, channels_last=channels_last)
+        plan = check_plan(asked, pass_, DEVICES[name])
+        assert plan.kernel.startswith(("im2col_", "cpu_"))  # the others count extents from 1 on
+        said = "the result is empty" if 0 in results[pass_] else "the result is zeros"
+        assert said in native.explain(asked, DEVICES[name])
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+@pytest.mark.parametrize("arch", [None, 70, *GPUS])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_explain_answers_for_problems_without_products(device: str, arch: int | None, pass_: str) -> None:
+    for problem, dtype, channels_last in itertools.product(EMPTY.values(), DTYPES, [False, True]):
+        text = fastconv.explain(
+            problem.input_size, problem.weight_size, None, *problem.geometry,
+            pass_=pass_, dtype=getattr(torch, dtype), channels_last=channels_last, device=device, arch=arch,
+        )  # fmt: skip
+        assert "the result is" in text
+        assert ("plan:" in text) == (device == "cpu" or arch != 70)
+
+
+def test_the_command_line_explains_problems_without_products() -> None:
+    sizes = ["--input", "0,64,32,32", "--weight", "64,64,1,1"]
+    command = [sys.executable, "-m", "fastconv", "explain", *sizes]
+    assert "the result is empty" in subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
 @devices
@@ -1352,6 +1422,23 @@ def test_overflowing_sizes_are_refused_not_wrapped() -> None:
             arguments[at] = (huge, 1)
             assert native.validate(*arguments) != ""
     assert native.validate((1, 2**62, 8, 8), (4, 2**62, 3, 3), (1, 1), (0, 0), (1, 1), 4) != ""
+
+
+@pytest.mark.parametrize(
+    "tensor, input, weight, padding",
+    [
+        ("input", (2**30, 1, 2**30, 1), (1, 1, 1, 1), 0),
+        ("input", (0, 1, 2**63 - 1, 1), (1, 1, 1, 1), 2**31 - 1),
+        ("weight", (1, 2**40, 1, 1), (2**20, 2**40, 1, 1), 0),
+        ("output", (2**30, 1, 1, 1), (2**30, 1, 1, 1), 0),
+        ("output", (1, 1, 1, 1), (1, 1, 1, 1), 2**30),
+    ],
+)
+def test_elements_that_64_bits_cannot_count_the_bytes_of_are_refused(
+    tensor: str, input: tuple[int, ...], weight: tuple[int, ...], padding: int
+) -> None:
+    error = native.validate(input, weight, (1, 1), (padding, padding), (1, 1), 1)
+    assert error.startswith(f"{tensor} must have fewer than 2^60 elements, but got size [")
 
 
 @pytest.mark.parametrize("pass_", PASSES)

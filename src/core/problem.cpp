@@ -78,17 +78,19 @@ size_t hash(const ConvProblem& problem) {
   return result;
 }
 
+int64_t x_elements(const ConvProblem& problem) { return problem.n * problem.c * problem.h * problem.w; }
+int64_t w_elements(const ConvProblem& problem) { return problem.k * problem.c_per_group() * problem.r * problem.s; }
+int64_t y_elements(const ConvProblem& problem) { return problem.n * problem.k * problem.p() * problem.q(); }
+
 double flops(const ConvProblem& problem) {
   return 2.0 * static_cast<double>(problem.n) * static_cast<double>(problem.p()) * static_cast<double>(problem.q()) *
-         static_cast<double>(problem.k) * static_cast<double>(problem.c_per_group()) *
-         static_cast<double>(problem.r * problem.s);
+         static_cast<double>(problem.k) * static_cast<double>(problem.c_per_group()) * static_cast<double>(problem.r) *
+         static_cast<double>(problem.s);
 }
 
 double compulsory_bytes(const ConvProblem& problem) {
-  const double x = static_cast<double>(problem.n * problem.c) * static_cast<double>(problem.h * problem.w);
-  const double w = static_cast<double>(problem.k * problem.c_per_group()) * static_cast<double>(problem.r * problem.s);
-  const double y = static_cast<double>(problem.n * problem.k) * static_cast<double>(problem.p() * problem.q());
-  return (x + w + y) * static_cast<double>(element_size(problem.dtype));
+  return static_cast<double>(x_elements(problem) + w_elements(problem) + y_elements(problem)) *
+         static_cast<double>(element_size(problem.dtype));
 }
 
 namespace {

@@ -44,6 +44,17 @@ int64_t padded(const ConvGeometry& g, int dim) { return g.input[2 + dim] + 2 * a
 int64_t room(const ConvGeometry& g, int dim) {
   return padded(g, dim) - (along(g.dilation, dim) * (g.weight[2 + dim] - 1) + 1);
 }
+int64_t outputs(const ConvGeometry& g, int dim) { return room(g, dim) / along(g.stride, dim) + 1; }
+
+// Expanded tensors may have more elements than any memory; their bytes at least are to fit 64 bits.
+std::string check_elements(const char* name, const Sizes& sizes) {
+  constexpr int64_t kMost = int64_t{1} << 60;
+  int64_t elements = 1;
+  bool overflows = false;
+  for (const int64_t size : sizes) overflows |= __builtin_mul_overflow(elements, std::max<int64_t>(size, 1), &elements);
+  if (!overflows && elements < kMost) return {};
+  return sentence(name, " must have fewer than 2^60 elements, but got size ", show(sizes));
+}
 
 }  // namespace
 
@@ -79,6 +90,8 @@ std::string validate(const ConvGeometry& g) {
   if (g.weight[2] == 0 || g.weight[3] == 0) {
     return sentence("weight must have at least one row and one column, but got size ", show(g.weight));
   }
+  if (auto error = check_elements("input", g.input); !error.empty()) return error;
+  if (auto error = check_elements("weight", g.weight); !error.empty()) return error;
   for (int dim = 0; dim < 2; ++dim) {
     // An expanded filter may be so tall that the product does not fit 64 bits.
     int64_t span;
@@ -96,7 +109,7 @@ std::string validate(const ConvGeometry& g) {
       return too_large("dilation", g.dilation, " where it is used");
     }
   }
-  return {};
+  return check_elements("output", {g.input[0], g.weight[0], outputs(g, 0), outputs(g, 1)});
 }
 
 ConvGeometry simplified(ConvGeometry g) {
@@ -120,7 +133,7 @@ std::string validate_grad_output(const ConvGeometry& g, const Sizes& grad_output
 
 Sizes output_size(const ConvGeometry& g) {
   if (!validate(g).empty()) return {};
-  return {g.input[0], g.weight[0], room(g, 0) / g.stride.h + 1, room(g, 1) / g.stride.w + 1};
+  return {g.input[0], g.weight[0], outputs(g, 0), outputs(g, 1)};
 }
 
 }  // namespace fastconv

@@ -1,5 +1,6 @@
 #include "fastconv/launch/launch.h"
 #include "fastconv/ops/conv2d_ops.h"
+#include "fastconv/planner/bias_grad.h"
 
 namespace fastconv::ops {
 namespace {
@@ -16,7 +17,7 @@ class CudaBackend {
     run_cuda(plan, problem, buffers, stream_);
   }
   int64_t bias_grad_workspace_bytes(const ConvProblem& problem) const {
-    return fastconv::bias_grad_workspace_bytes(problem, spec_);
+    return plan_bias_grad(problem, spec_).workspace_bytes;
   }
   void bias_grad(const ConvProblem& problem, const void* grad_output, void* grad_bias, void* workspace) {
     bias_grad_cuda(problem, spec_, grad_output, grad_bias, workspace, stream_);

@@ -30,8 +30,8 @@ const char* boxes_why_not(const ConvProblem& problem) {
     return copies(side.n, side.stride.n, bytes) && copies(side.h, side.stride.h, bytes) &&
            copies(side.w, side.stride.w, bytes);
   };
-  if (problem.n < 1 || !readable(source_side(problem)) || !readable(target_side(problem))) {
-    return "is read and stored by the copy engine: needs images, and strides that it takes";
+  if (!readable(source_side(problem)) || !readable(target_side(problem))) {
+    return "is read and stored by the copy engine: needs strides that it takes";
   }
   return nullptr;
 }

@@ -101,7 +101,6 @@ struct Work {
 Work boxed_work_of(const DiagonalWgradConfig& config, const ConvProblem& a, const DeviceSpec& device) {
   Work best{};
   best.columns = 1, best.run_rows = 1;
-  if (a.n == 0 || a.p() <= 0 || a.q() <= 0) return best;
   const int64_t most_slices = std::max<int64_t>(1, kMaxWorkspaceBytes / slice_bytes(a));
   for (int64_t parts = 1; parts <= a.p(); parts *= 2) {
     Work work{};
@@ -134,7 +133,6 @@ Work work_of(const DiagonalWgradConfig& config, const ConvProblem& a, const Devi
   if (config.boxed()) return boxed_work_of(config, a, device);
   Work work{};
   work.columns = 1;
-  if (a.n == 0 || a.p() <= 0 || a.q() <= 0) return work;
   work.columns = choose_columns(config, a);
   work.rows = ceil_div(all_columns(a), work.columns) * a.p();
   DiagonalWgradParams staged{};

@@ -199,7 +199,7 @@ const char* embed_why_not(const KernelEntry& entry, const ConvProblem& p, const 
   if (p.dtype == DType::kFloat32 && p.precision == Precision::kIeee && entry.embed.parts < kMaxSplitParts) {
     return "has fewer parts of a value than all of its bits take";
   }
-  if (p.groups != 1 || p.n * p.c * p.k * p.p() * p.q() == 0) return "needs one group, and something to compute";
+  if (p.groups != 1) return "takes one group alone";
   if (!is_patches(p)) return "needs a filter as large as its stride, of several taps, without padding or dilation";
   if (p.c > kMostChannels) return "is for images of up to 4 channels";
   if (chunks_of(p) > kEmbedMostChunks || !has_chunks(p)) {

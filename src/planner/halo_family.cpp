@@ -111,7 +111,7 @@ Best best_tiling(const Work& work, const HaloConfig& config, const ConvProblem& 
                  bool any) {
   Best best;
   const double bytes = compulsory_bytes(problem);
-  const int64_t max_workspace = max_workspace_bytes(problem);
+  const int64_t max_workspace = workspace_room(problem, device, is_scaled(config.operands));
   const FilterStrides filter(problem);
   const bool rows_apart = work.h.runs() > work.h.phases || work.h.run[0].step > 1;
   const bool cols_apart = work.w.runs() > work.w.phases || work.w.run[0].step > 1;

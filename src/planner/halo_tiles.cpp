@@ -148,8 +148,7 @@ bool make_tiles(const Work& work, const HaloConfig& config, const HaloTiling& ti
     const double positions =
         static_cast<double>(in.n) * static_cast<double>(out.linear_h) * static_cast<double>(out.linear_w);
     if (positions + static_cast<double>(out.pixels) > kInt32Max) return false;
-    out.per_filter =
-        in.n == 0 ? 0 : ceil_div(((in.n - 1) * out.linear_h + work.rows - 1) * out.linear_w + work.cols, out.pixels);
+    out.per_filter = ceil_div(((in.n - 1) * out.linear_h + work.rows - 1) * out.linear_w + work.cols, out.pixels);
     out.halo_pitch = out.linear_w;
     out.halo_rows =
         (out.linear_w - 1 + out.pixels - 1 + reaches.h.extent * out.linear_w + reaches.w.extent) / out.linear_w + 1;

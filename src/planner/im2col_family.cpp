@@ -16,6 +16,13 @@ namespace {
 constexpr int64_t kEnoughBlocks = 256;
 constexpr int64_t kMinSlicePixels = 1024;
 
+// Of a block, at most.
+int64_t grid_of(const KernelEntry& entry, const ConvProblem& problem, const Im2colBlocks& blocks) {
+  const int64_t m = problem.pass == Pass::kWgrad ? blocks.taps : blocks.pixels;
+  return ceil_div(m, entry.tile.m) * ceil_div(make_columns(problem).filters, entry.tile.n) * blocks.groups *
+         blocks.slices;
+}
+
 }  // namespace
 
 Im2colBlocks im2col_blocks(const KernelEntry& entry, const ConvProblem& problem) {
@@ -56,24 +63,28 @@ Im2colBlocks im2col_blocks(const KernelEntry& entry, const ConvProblem& problem)
   blocks.column_bytes = (blocks.groups * blocks.taps * blocks.pixels * size + 255) / 256 * 256;
   const int64_t sum_bytes = blocks.keep_sums ? blocks.slices * block_sums * sum_size : 0;
   blocks.workspace_bytes = blocks.column_bytes + sum_bytes;
-  blocks.launches =
-      ceil_div(problem.groups, blocks.groups) * ceil_div(all_taps, blocks.taps) * ceil_div(all_pixels, blocks.pixels);
+  blocks.launches = static_cast<double>(ceil_div(problem.groups, blocks.groups)) *
+                    static_cast<double>(ceil_div(all_taps, blocks.taps)) *
+                    static_cast<double>(ceil_div(all_pixels, blocks.pixels));
   return blocks;
 }
 
-const char* im2col_why_not(const KernelEntry&, const ConvProblem&, const DeviceSpec& device) {
-  return device.arch < 75 ? "needs compute capability 7.5 or newer" : nullptr;
+const char* im2col_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
+  if (device.arch < 75) return "needs compute capability 7.5 or newer";
+  if (grid_of(entry, problem, im2col_blocks(entry, problem)) > INT32_MAX) {
+    return "would need more blocks than a grid has, for so many filters";
+  }
+  return nullptr;
 }
 
 Plan im2col_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
   const Columns columns = make_columns(problem);
   const Im2colBlocks blocks = im2col_blocks(entry, problem);
-  const bool wgrad = problem.pass == Pass::kWgrad;
-  const int64_t m = wgrad ? blocks.taps : blocks.pixels, depth = wgrad ? blocks.pixels : blocks.taps;
+  const int64_t depth = problem.pass == Pass::kWgrad ? blocks.pixels : blocks.taps;
   Plan plan;
   plan.kernel = &entry;
   plan.block_threads = tile_threads(entry.tile.m, entry.tile.n, entry.thread_m, entry.thread_n);
-  plan.grid = ceil_div(m, entry.tile.m) * ceil_div(columns.filters, entry.tile.n) * blocks.groups * blocks.slices;
+  plan.grid = grid_of(entry, problem, blocks);
   plan.split = blocks.slices;
   plan.smem_bytes = direct_smem_bytes(entry, problem, depth);
   plan.chunk = blocks.pixels;
@@ -84,7 +95,7 @@ Plan im2col_plan(const KernelEntry& entry, const ConvProblem& problem, const Dev
   const double block_us =
       tiled_cost_us(entry, problem, device, {plan.grid, ceil_div(depth, blocks.slices * kTileDepth), column_traffic}) +
       kLaunchUs + column_traffic / (kBytesPerUsPerSm * device.sm_count);
-  plan.cost_us = static_cast<double>(blocks.launches) * block_us;
+  plan.cost_us = blocks.launches * block_us;
   return plan;
 }
 

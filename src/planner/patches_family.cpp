@@ -4,6 +4,7 @@
 
 #include "fastconv/core/integers.h"
 #include "fastconv/planner/planner.h"
+#include "fastconv/planner/scaled.h"
 
 namespace fastconv {
 namespace {
@@ -48,11 +49,13 @@ ConvProblem inner_problem(const PatchesConfig& config, const ConvProblem& proble
   return inner;
 }
 
-// None where nothing runs it. Its workspace has a limit of its own: patches are as large as the input, and large inputs
-// are where other kernels would take longest.
+// None where nothing runs it in what the patches leave of the workspace.
 std::optional<InnerPlan> inner_plan(const PatchesConfig& config, const ConvProblem& problem, const DeviceSpec& device) {
   const ConvProblem inner = inner_problem(config, problem);
-  const Plan plan = make_plan(inner, device).plan;
+  DeviceSpec rest = device;
+  rest.workspace_bytes = workspace_room(problem, device, false) - patches_bytes(config, problem);
+  if (rest.workspace_bytes < 0) return std::nullopt;
+  const Plan plan = make_plan(inner, rest).plan;
   if (plan.kernel == nullptr) return std::nullopt;
   return InnerPlan{inner, plan};
 }
@@ -70,7 +73,6 @@ int64_t patches_bytes(const PatchesConfig& config, const ConvProblem& problem) {
 const char* patches_why_not(const KernelEntry& entry, const ConvProblem& p, const DeviceSpec& device) {
   if (!is_patches(p)) return "needs a filter as large as its stride, of several taps, without padding or dilation";
   if (p.groups != 1) return "takes one group alone";
-  if (p.n == 0 || p.c == 0) return "has nothing to rearrange";
   if (!one_stride(indices_of(p))) return "needs filters without gaps between their taps";
   if (!patches_fit_int32(grid_of(entry.patches, p))) {
     return "counts patches, their elements and what warps move with 32 bits";

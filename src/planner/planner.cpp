@@ -1,5 +1,6 @@
 #include "fastconv/planner/planner.h"
 
+#include <algorithm>
 #include <map>
 #include <ostream>
 #include <sstream>
@@ -34,11 +35,28 @@ bool names_kernel(std::string_view names, std::string_view wanted) {
   return false;
 }
 
-// A kernel's own refusal, or that it was not named where others were.
+// Whether no product is to be computed: the result is empty, or zeros and the bias.
+bool has_no_products(const ConvProblem& problem) { return problem.n == 0 || problem.c == 0 || problem.k == 0; }
+
+// What an explanation says of such a problem.
+const char* result_of_nothing(const ConvProblem& problem) {
+  const int64_t elements = problem.pass == Pass::kFprop   ? y_elements(problem)
+                           : problem.pass == Pass::kDgrad ? x_elements(problem)
+                                                          : w_elements(problem);
+  return elements == 0 ? "the result is empty: nothing runs" : "no products: the result is zeros, or the bias";
+}
+
+// Whether a tensor is larger than any memory, as only expanded ones can be.
+bool is_beyond_memory(const ConvProblem& problem) {
+  constexpr int64_t kMost = int64_t{1} << 40;
+  return std::max({x_elements(problem), w_elements(problem), y_elements(problem)}) > kMost;
+}
+
+// A kernel's refusal, or that it was not named where others were.
 const char* refusal(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device,
                     std::string_view force, bool forced) {
   if (forced && !names_kernel(force, entry.name)) return "is not among the kernels asked for";
-  return entry.why_not(entry, problem, device);
+  return offer(entry, problem, device).why_not;
 }
 
 bool is_forced(const ConvProblem& problem, const DeviceSpec& device, std::string_view force) {
@@ -168,6 +186,19 @@ std::ostream& operator<<(std::ostream& out, const Plan& plan) {
   return out << " workspace_bytes " << plan.workspace_bytes << " cost_us " << plan.cost_us;
 }
 
+Offer offer(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
+  // im2col and the CPU's kernels take everything, so that the others may count extents from 1 on and have their
+  // products fit 64 bits.
+  const bool takes_all = entry.family == KernelFamily::kIm2col || entry.family == KernelFamily::kCpu;
+  if (!takes_all && has_no_products(problem)) return {"is for sums of one product or more", {}};
+  if (!takes_all && is_beyond_memory(problem)) return {"takes tensors of up to 2^40 elements", {}};
+  if (const char* reason = entry.why_not(entry, problem, device)) return {reason, {}};
+  Plan plan = entry.plan(entry, problem, device);
+  if (plan.workspace_bytes > workspace_room(problem, device, is_scaled(entry)))
+    return {"would need too much workspace", {}};
+  return {nullptr, std::move(plan)};
+}
+
 namespace {
 
 // Of a problem whose precision is one of kernels.
@@ -180,10 +211,11 @@ Choice plan_as(const ConvProblem& problem, const DeviceSpec& device, std::string
   const bool forced = is_forced(problem, device, force);
   Plan scaled;
   for (const KernelEntry& entry : kernel_table()) {
-    if (!considers(entry, problem, device) || refusal(entry, problem, device, force, forced) != nullptr) continue;
-    const Plan plan = entry.plan(entry, problem, device);
+    if (!considers(entry, problem, device) || (forced && !names_kernel(force, entry.name))) continue;
+    Offer offered = offer(entry, problem, device);
+    if (offered.why_not != nullptr) continue;
     Plan& best = is_scaled(entry) ? scaled : choice.plan;
-    if (best.kernel == nullptr || plan.cost_us < best.cost_us) best = plan;
+    if (best.kernel == nullptr || offered.plan.cost_us < best.cost_us) best = std::move(offered.plan);
   }
   if (scaled.kernel != nullptr && (choice.plan.kernel == nullptr || scaled.cost_us < choice.plan.cost_us)) {
     if (const auto others = plan_for_others(problem, device)) choice.plan = paired(scaled, *others);
@@ -194,7 +226,7 @@ Choice plan_as(const ConvProblem& problem, const DeviceSpec& device, std::string
   reason << "no kernel for " << problem << ":";
   for (const KernelEntry& entry : kernel_table()) {
     if (!considers(entry, problem, device) || (forced && !names_kernel(force, entry.name))) continue;
-    const char* why = entry.why_not(entry, problem, device);
+    const char* why = offer(entry, problem, device).why_not;
     reason << "\n  " << entry.name << " " << (why != nullptr ? why : "has no partner for numbers of all ranges");
   }
   choice.reason = reason.str();
@@ -225,6 +257,7 @@ std::string explain(const ConvProblem& asked, const DeviceSpec& device, std::str
   const ConvProblem problem = with_precision(asked, choice.plan.precision);
   std::ostringstream out;
   out << problem << "\n";
+  if (has_no_products(problem)) out << result_of_nothing(problem) << "\n";
   if (choice.plan.kernel == nullptr) {
     out << choice.reason << "\n";
     return out.str();

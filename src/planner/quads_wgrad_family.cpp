@@ -157,7 +157,6 @@ const char* quads_wgrad_why_not(const KernelEntry& entry, const ConvProblem& pro
   if (problem.groups != 1 || problem.c < 1 || problem.c > config.channels) {
     return "is for images of few channels, in one group";
   }
-  if (problem.n * problem.k * problem.p() * problem.q() == 0) return "needs something to compute";
   if (!has_chunks(config, output_side(problem))) return "copies eight aligned neighbours of dy at once";
   if (!images_fit_int32(problem) || sums_of(problem) >= kMaxExtent || !offsets_fit_int32(output_side(problem))) {
     return "counts with 32 bits: extents, elements of an image or of the filter, and of some rows or filters";

@@ -109,7 +109,6 @@ const char* ready_quads_why_not(const KernelEntry& entry, const ConvProblem& pro
     return "is for filters of another number of taps";
   }
   const Side from = input_side(problem), to = output_side(problem);
-  if (pixels_of(problem) == 0 || problem.k == 0) return "needs something to compute";
   if (!is_piece(from, problem.c) || !is_piece(filter_side(problem), problem.c) || from.align < kReadyCopiedBytes ||
       problem.w_align < kReadyCopiedBytes || problem.n * problem.h * problem.w % kReadyCopied != 0) {
     return "needs images and filter in one piece each, channels side by side, aligned, and an even number of pixels";

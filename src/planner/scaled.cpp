@@ -6,6 +6,7 @@
 
 #include "fastconv/core/integers.h"
 #include "fastconv/planner/cost_model.h"
+#include "fastconv/planner/planner.h"
 #include "fastconv/planner/sides.h"
 
 namespace fastconv {
@@ -96,9 +97,9 @@ std::optional<Plan> plan_for_others(const ConvProblem& problem, const DeviceSpec
   for (const KernelEntry& entry : kernel_table()) {
     const bool gated = entry.family == KernelFamily::kHalo || entry.family == KernelFamily::kWgrad;
     if (entry.pass != problem.pass || !gated || is_scaled(entry)) continue;
-    if (entry.why_not(entry, problem, device) != nullptr) continue;
-    Plan plan = entry.plan(entry, problem, device);
-    if (!best || plan.cost_us < best->cost_us) best = std::move(plan);
+    Offer offered = offer(entry, problem, device);
+    if (offered.why_not != nullptr || offered.plan.workspace_bytes > workspace_room(problem, device, true)) continue;
+    if (!best || offered.plan.cost_us < best->cost_us) best = std::move(offered.plan);
   }
   return best;
 }

@@ -41,6 +41,8 @@ bool images_fit_int32(const ConvProblem& a) {
                                a.dilation.h, a.dilation.w}) {
     if (extent >= kMaxExtent) return false;
   }
+  // Expanded images have more pixels than elements.
+  if (a.h * a.w > INT32_MAX || a.p() * a.q() > INT32_MAX) return false;
   const Side filter{1, a.c_per_group(), a.r, a.s, a.w_strides, 0};
   const int64_t of_group = reach(filter, 1) + (a.k_per_group() - 1) * a.w_strides.n;
   return reach(input_side(a), a.groups) < INT32_MAX && reach(output_side(a), a.groups) < INT32_MAX &&

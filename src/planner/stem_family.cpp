@@ -141,6 +141,12 @@ void set_range(const StemConfig& config, int boxes, StemWalk& walk) {
 
 int64_t sets_of(const StemConfig& config, const ConvProblem& problem) { return ceil_div(problem.k, config.filters); }
 
+// Of a set.
+int64_t filter_bytes(const StemConfig& config, const ConvProblem& problem) {
+  const int64_t steps = ceil_div(problem.c * problem.r * problem.s, int64_t{kStemStep});
+  return steps * StemConfig::step_bytes(config.set_tiles(), config.most_parts());
+}
+
 int64_t smem_of(const StemParams& params) { return params.filter_table_at + 4 * kStemStep * params.steps; }
 int64_t smem_of(const StemConfig& config, const StemWgradParams& params) {
   const int64_t pixels = round_up(params.tile_p * params.tile_q, kStemStep);
@@ -212,8 +218,7 @@ void for_tilings(const ConvProblem& problem, const ConvMap& map, const DeviceSpe
 
 // Blocks that share the tiles, each as many or one less.
 int64_t walkers_of(int64_t tiles, int64_t wanted) {
-  wanted = std::clamp<int64_t>(wanted, 1, std::max<int64_t>(tiles, 1));
-  return tiles > 0 ? ceil_div(tiles, ceil_div(tiles, wanted)) : 1;
+  return ceil_div(tiles, ceil_div(tiles, std::clamp<int64_t>(wanted, 1, tiles)));
 }
 
 int64_t tiles_of(const ConvProblem& problem, const ConvMap& map, const StemTiling& tiling) {
@@ -224,12 +229,13 @@ int64_t tiles_of(const ConvProblem& problem, const ConvMap& map, const StemTilin
 Plan cheapest(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
   const StemConfig& config = entry.stem;
   const ConvMap map = make_conv_map(problem, false);
-  const int64_t sets = sets_of(config, problem);
+  const int64_t sets = sets_of(config, problem), most_sets = device.smem_optin_bytes / filter_bytes(config, problem);
   Plan best;
   for_tilings(problem, map, device, [&](StemTiling tiling) {
     const int64_t tiles = tiles_of(problem, map, tiling);
     if (tiles > INT32_MAX / 2) return;
     for (int64_t most = sets; most > 0; most /= 2) {
+      if (most > most_sets) continue;
       tiling.sets = static_cast<int32_t>(most);
       const int64_t set_blocks = ceil_div(sets, tiling.sets);
       tiling.walkers = static_cast<int32_t>(walkers_of(tiles, device.sm_count / set_blocks));
@@ -239,7 +245,7 @@ Plan cheapest(const KernelEntry& entry, const ConvProblem& problem, const Device
       const double cost = cost_us(config, problem, device, params);
       if (best.kernel != nullptr && cost >= best.cost_us) continue;
       best.kernel = &entry;
-      best.grid = tiles > 0 ? tiling.walkers * set_blocks : 0;
+      best.grid = tiling.walkers * set_blocks;
       best.block_threads = kStemThreads;
       best.smem_bytes = static_cast<int32_t>(smem);
       best.stem = tiling;
@@ -288,7 +294,7 @@ Plan cheapest_wgrad(const KernelEntry& entry, const ConvProblem& problem, const 
 const char* why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
   if (device.arch < 80) return "needs compute capability 8.0 or newer";
   if (!(entry.dtypes & dtype_bit(problem.dtype))) return "is not compiled for this dtype";
-  if (problem.groups != 1 || problem.c < 1 || problem.c > kMostChannels || problem.k < 1) {
+  if (problem.groups != 1 || problem.c > kMostChannels) {
     return "is for images of 1 to 4 channels, in one group";
   }
   if (entry.stem.is_scaled()) {
@@ -334,8 +340,7 @@ StemParams stem_params(const StemConfig& config, const ConvProblem& problem, con
   params.by_set_blocks = FastDivmod(ceil_div(sets_of(config, problem), tiling.sets));
   set_range(config, 1, params);
   params.filter_at = tiling.stages * params.stage_bytes;
-  params.filter_range_at =
-      params.filter_at + tiling.sets * params.steps * StemConfig::step_bytes(config.set_tiles(), config.most_parts());
+  params.filter_range_at = params.filter_at + static_cast<int32_t>(tiling.sets * filter_bytes(config, problem));
   params.table_at = params.filter_range_at + config.is_scaled() * kStemRangeBytes;
   params.filter_table_at = params.table_at + 4 * kStemStep * params.steps;
   return params;

@@ -177,11 +177,25 @@ SubpixelLaunch make_subpixel(const SubpixelConfig& config, const ConvProblem& pr
   return out;
 }
 
+namespace {
+
+// None where nothing runs it in what filter and blocks leave of the workspace.
+std::optional<InnerPlan> inner_plan(const SubpixelLaunch& launch, const ConvProblem& problem,
+                                    const DeviceSpec& device) {
+  DeviceSpec rest = device;
+  rest.workspace_bytes = workspace_room(problem, device, false) - launch.inner_offset;
+  if (rest.workspace_bytes < 0) return std::nullopt;
+  const Plan plan = make_plan(launch.inner, rest).plan;
+  if (plan.kernel == nullptr) return std::nullopt;
+  return InnerPlan{launch.inner, plan};
+}
+
+}  // namespace
+
 const char* subpixel_why_not(const KernelEntry& entry, const ConvProblem& p, const DeviceSpec& device) {
   if (target_channels(p) > kMaxChannels) return "takes results of up to 8 channels";
   if (p.groups != 1) return "takes one group alone";
   if (device.arch < 75) return "needs compute capability 7.5 or newer";
-  if (p.n == 0 || p.c == 0 || p.k == 0) return "has nothing to compute";
   if (!fits_int32(entry.subpixel, p)) return "counts with 32 bits";
   if (p.dtype == DType::kFloat32 && p.precision == Precision::kIeee && has_few_products(p)) {
     return "hides from the product how few products make up a sum";
@@ -199,6 +213,7 @@ const char* subpixel_why_not(const KernelEntry& entry, const ConvProblem& p, con
   if (!patches_fit_int32(grid_of(*geometry, p, inner)) || filter_elements(inner) >= kMaxExtent) {
     return "counts blocks, outputs and the filter's elements with 32 bits";
   }
+  if (!inner_plan(make_subpixel(entry.subpixel, p), p, device)) return "would need too much workspace";
   return nullptr;
 }
 
@@ -207,8 +222,7 @@ Plan subpixel_plan(const KernelEntry& entry, const ConvProblem& problem, const D
   const SubpixelLaunch launch = make_subpixel(entry.subpixel, problem);
   Plan plan;
   plan.kernel = &entry;
-  // Every legal problem has a plan. Its workspace has a limit of its own, as that of patches has.
-  plan.inner = {{launch.inner, make_plan(launch.inner, device).plan}};
+  plan.inner = {*inner_plan(launch, problem, device)};
   const Plan& inner = plan.inner.front().plan;
   plan.block_threads = kPatchThreads;
   plan.grid = ceil_div(launch.blocks.units, kPatchThreads / 32);

@@ -187,7 +187,8 @@ Plan plan_as(const KernelEntry& entry, const ConvProblem& problem, const DeviceS
   constexpr double kBothUs = 3;  // that two splits share
   // Bytes of sums a clock, of blocks that store each of a KCRS filter's values of 16 bits by itself.
   constexpr double kScattered = 4;
-  const int64_t room = max_workspace_bytes(problem) - workspace_of(work).partial_offset();
+  const int64_t most = workspace_room(problem, device, is_scaled(entry)),
+                room = most - workspace_of(work).partial_offset();
   const bool can = !streams || (streams_x(config.staging) && work.reorder_x &&
                                 can_stream(work.x_planes, work.groups, device.sm_count, config.threads() / 32));
   Plan plan;
@@ -252,7 +253,7 @@ Plan plan_as(const KernelEntry& entry, const ConvProblem& problem, const DeviceS
       const int64_t workspace_bytes = workspace_of(work, config, tiling, first_grid).partial_offset() +
                                       (partials > 1 ? partials * jobs * config.job_bytes() : 0);
       const int64_t smem_bytes = smem_of(config, tiling, tile, store, prepares);
-      if (workspace_bytes > max_workspace_bytes(problem) || smem_bytes > device.smem_optin_bytes) continue;
+      if (workspace_bytes > most || smem_bytes > device.smem_optin_bytes) continue;
       plan.wgrad = tiling;
       plan.split = sharing.splits;
       plan.grid = grid, plan.first_grid = first_grid;
@@ -274,7 +275,6 @@ bool stages_channels(const WgradConfig& config, int64_t c) {
 const char* problem_why_not(const KernelEntry& entry, const ConvProblem& a, const DeviceSpec& device) {
   if (device.arch != 90) return "needs compute capability 9.0";
   if ((entry.dtypes & dtype_bit(a.dtype)) == 0) return "is not compiled for this dtype";
-  if (a.n * a.c_per_group() == 0 || a.k == 0) return "has no pixels to sum, or no filter";
   for (const int64_t extent : {a.n, a.c, a.k, a.h + 2 * a.padding.h, a.w + 2 * a.padding.w}) {
     if (extent >= kMaxExtent) return "counts with 32 bits: extents stay below 2^29";
   }

@@ -223,7 +223,7 @@ void bind_planner(py::module_& m) {
       .def(
           "why_not",
           [](const KernelEntry& kernel, const ConvProblem& problem, const DeviceSpec& device) {
-            return kernel.why_not(kernel, problem, device);
+            return offer(kernel, problem, device).why_not;
           },
           "problem"_a, "device"_a);
 
@@ -754,7 +754,7 @@ std::vector<std::pair<int32_t, int32_t>> grouped_pixels(int32_t width, int32_t s
 // of group 0 if `group` is, else as far from them as its tensors are.
 Products grouped_products(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device,
                           int32_t group, std::optional<std::array<int32_t, 4>> tiles) {
-  if (const char* reason = kernel.why_not(kernel, problem, device)) throw py::value_error(reason);
+  if (const char* reason = offer(kernel, problem, device).why_not) throw py::value_error(reason);
   const Plan plan = kernel.plan(kernel, problem, device);
   GroupedTiling tiling = plan.grouped;
   if (tiles) tiling = {(*tiles)[0], (*tiles)[1], (*tiles)[2], (*tiles)[3]};
@@ -807,7 +807,7 @@ Products grouped_products(const ConvProblem& problem, const KernelEntry& kernel,
 // As grouped_products(), of the weight gradient; given are pixels, groups and parts.
 Products grouped_wgrad_products(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device,
                                 int32_t group, std::optional<std::array<int32_t, 4>> tiles) {
-  if (const char* reason = kernel.why_not(kernel, problem, device)) throw py::value_error(reason);
+  if (const char* reason = offer(kernel, problem, device).why_not) throw py::value_error(reason);
   const GroupedConfig& config = kernel.grouped;
   const Plan plan = kernel.plan(kernel, problem, device);
   GroupedTiling tiling = plan.grouped;
@@ -926,7 +926,7 @@ StemTiling stem_tiling(const Plan& plan, const std::optional<std::array<int32_t,
 // Of filter 0, as the others.
 Products stem_products(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device,
                        std::optional<std::array<int32_t, 5>> given) {
-  if (const char* reason = kernel.why_not(kernel, problem, device)) throw py::value_error(reason);
+  if (const char* reason = offer(kernel, problem, device).why_not) throw py::value_error(reason);
   const Plan plan = kernel.plan(kernel, problem, device);
   const StemParams params = stem_params(kernel.stem, problem, stem_tiling(plan, given));
   if (!given && params.walkers * params.by_set_blocks.divisor != plan.grid) {
@@ -1003,7 +1003,7 @@ void add_squares(const ConvProblem& problem, const QuadsParams& params, const Qu
 // or one that is given: pixels, sets, walkers.
 Products quads_products(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device,
                         std::optional<std::array<int32_t, 4>> given) {
-  if (const char* reason = kernel.why_not(kernel, problem, device)) throw py::value_error(reason);
+  if (const char* reason = offer(kernel, problem, device).why_not) throw py::value_error(reason);
   const Plan plan = kernel.plan(kernel, problem, device);
   QuadsTiling tiling = plan.quads;
   const auto run_length = static_cast<int32_t>(16 / element_size(problem.dtype));
@@ -1074,7 +1074,7 @@ Products quads_products(const ConvProblem& problem, const KernelEntry& kernel, c
 
 // As lanes find quads that lie in memory, of filter 0.
 Products ready_quads_products(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device) {
-  if (const char* reason = kernel.why_not(kernel, problem, device)) throw py::value_error(reason);
+  if (const char* reason = offer(kernel, problem, device).why_not) throw py::value_error(reason);
   const Plan plan = kernel.plan(kernel, problem, device);
   const ReadyQuadsParams params = ready_quads_params(problem, plan.quads);
   if (plan.grid != int64_t{plan.quads.walkers} * params.by_sets.divisor) throw py::index_error("not the plan's blocks");
@@ -1137,7 +1137,7 @@ double quads_accesses(const ConvProblem& problem, const KernelEntry& kernel, con
 
 // As the warps of the kernels for patch embeddings read chunks of pixels, and know what they sum up, of filter 0.
 Products embed_products(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device) {
-  if (const char* reason = kernel.why_not(kernel, problem, device)) throw py::value_error(reason);
+  if (const char* reason = offer(kernel, problem, device).why_not) throw py::value_error(reason);
   const EmbedConfig& config = kernel.embed;
   const Plan plan = kernel.plan(kernel, problem, device);
   const EmbedParams params = embed_params(config, problem, plan.embed);
@@ -1182,7 +1182,7 @@ Products embed_products(const ConvProblem& problem, const KernelEntry& kernel, c
 
 Products stem_wgrad_products(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device,
                              std::optional<std::array<int32_t, 5>> given) {
-  if (const char* reason = kernel.why_not(kernel, problem, device)) throw py::value_error(reason);
+  if (const char* reason = offer(kernel, problem, device).why_not) throw py::value_error(reason);
   const StemConfig& config = kernel.stem;
   const Plan plan = kernel.plan(kernel, problem, device);
   const StemWgradParams params = stem_wgrad_params(config, problem, stem_tiling(plan, given));
@@ -1269,7 +1269,7 @@ void stage_depthwise_any(const DepthwiseAnyPlanes& planes, const DepthwiseAnyPar
 // By its own tiling, or one that is given: the members of DepthwiseAnyTiling.
 Products depthwise_any_products(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device,
                                 std::optional<std::array<int32_t, 8>> tiles) {
-  if (const char* reason = kernel.why_not(kernel, problem, device)) throw py::value_error(reason);
+  if (const char* reason = offer(kernel, problem, device).why_not) throw py::value_error(reason);
   const Plan plan = kernel.plan(kernel, problem, device);
   DepthwiseAnyTiling tiling = plan.depthwise_any;
   if (tiles) {
@@ -2277,7 +2277,7 @@ Moves patch_moves(const Patches& patches, int64_t elements) {
 }
 
 Moves patch_moves(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device) {
-  if (const char* reason = kernel.why_not(kernel, problem, device)) throw py::value_error(reason);
+  if (const char* reason = offer(kernel, problem, device).why_not) throw py::value_error(reason);
   const Patches patches = make_patches(kernel.patches, problem);
   const int64_t elements = patches_bytes(kernel.patches, problem) / element_size(problem.dtype);
   return kernel.patches.layout == PatchLayout::kRows ? patch_moves<PatchLayout::kRows>(patches, elements)
@@ -2753,7 +2753,7 @@ std::map<std::string, OperandMap> operand_maps(const ConvProblem& problem, const
 template <typename R>
 auto unless_refused(R (*of_plan)(const ConvProblem&, const KernelEntry&, const DeviceSpec&)) {
   return [of_plan](const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device) {
-    if (const char* reason = kernel.why_not(kernel, problem, device)) throw py::value_error(reason);
+    if (const char* reason = offer(kernel, problem, device).why_not) throw py::value_error(reason);
     return of_plan(problem, kernel, device);
   };
 }
@@ -2830,7 +2830,7 @@ void bind_index_maths(py::module_& m) {
       "wgrad_products",
       [](const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device, int32_t filter,
          int32_t product) {
-        if (const char* reason = kernel.why_not(kernel, problem, device)) throw py::value_error(reason);
+        if (const char* reason = offer(kernel, problem, device).why_not) throw py::value_error(reason);
         return wgrad_products(problem, kernel, device, filter, product);
       },
       "problem"_a, "kernel"_a, "device"_a, "filter"_a = 0, "product"_a = 0);

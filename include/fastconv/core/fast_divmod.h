@@ -3,6 +3,7 @@
 #pragma once
 
 #include <bit>
+#include <cassert>
 #include <cstdint>
 
 #include "fastconv/core/problem.h"
@@ -20,7 +21,9 @@ struct FastDivmod {
   explicit FastDivmod(int64_t d)
       : divisor(static_cast<uint32_t>(d)),
         shift(static_cast<uint32_t>(std::bit_width(divisor - 1))),
-        multiplier(static_cast<uint32_t>(((uint64_t{1} << (31 + shift)) + divisor - 1) / divisor)) {}
+        multiplier(static_cast<uint32_t>(((uint64_t{1} << (31 + shift)) + divisor - 1) / divisor)) {
+    assert(d >= 1 && d < int64_t{1} << 31);
+  }
 
   FASTCONV_HOST_DEVICE int32_t div(int32_t dividend) const {
     if (divisor == 1) return dividend;  // any, the negative ones too

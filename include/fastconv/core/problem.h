@@ -67,6 +67,10 @@ int64_t element_size(DType dtype);  // bytes
 
 size_t hash(const ConvProblem& problem);
 
+// Of legal problems these are less than 2^60 each, see validate().
+int64_t x_elements(const ConvProblem& problem);
+int64_t w_elements(const ConvProblem& problem);
+int64_t y_elements(const ConvProblem& problem);
 // 2 * products. Padding counts as work, as in torch's FLOP counter.
 double flops(const ConvProblem& problem);
 // Every tensor read or written once.

@@ -12,9 +12,8 @@ namespace fastconv {
 // is refused; never synchronises.
 void run_cuda(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, void* stream);
 
-// Sum of y over batch, rows and columns, for each channel, in fixed order. `problem` is that of the forward pass;
-// workspace holds bias_grad_workspace_bytes().
-int64_t bias_grad_workspace_bytes(const ConvProblem& problem, const DeviceSpec& device);
+// Sum of y over batch, rows and columns, for each channel, in fixed order. `problem` is that of the forward pass and
+// has channels; workspace holds plan_bias_grad()'s bytes.
 void bias_grad_cuda(const ConvProblem& problem, const DeviceSpec& device, const void* grad_output, void* grad_bias,
                     void* workspace, void* stream);
 

@@ -210,6 +210,7 @@ Tensor conv2d_bias(Tensor grad_output) {
 
   Backend backend(grad_output.get_device_index());
   Tensor grad_bias = torch::stable::new_empty(grad_output, {dy.sizes[1]});
+  if (grad_bias.numel() == 0) return grad_bias;
   const int64_t bytes = backend.bias_grad_workspace_bytes(problem);
   std::optional<Tensor> workspace;
   if (bytes > 0) workspace = empty_bytes(bytes, grad_output);

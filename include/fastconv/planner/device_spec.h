@@ -9,8 +9,9 @@ struct DeviceSpec {
   bool is_cuda = false;
   int arch = 0;  // compute capability x 10: 80, 90, 100, ...
   int sm_count = 0;
-  int64_t smem_optin_bytes = 0;  // most shared memory a block may ask for
-  int threads = 1;               // CPU: threads of torch's pool
+  int64_t smem_optin_bytes = 0;         // most shared memory a block may ask for
+  int threads = 1;                      // CPU: threads of torch's pool
+  int64_t workspace_bytes = INT64_MAX;  // that are left, to the inner plan of another
 
   bool operator==(const DeviceSpec&) const = default;
 };

@@ -16,7 +16,7 @@ struct Im2colBlocks {
   bool keep_sums;
   int64_t column_bytes;  // the sums follow
   int64_t workspace_bytes;
-  int64_t launches;  // blocks of all the work
+  double launches;  // blocks of all the work
 };
 Im2colBlocks im2col_blocks(const KernelEntry& entry, const ConvProblem& problem);
 

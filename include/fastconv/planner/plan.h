@@ -35,7 +35,7 @@ struct Plan {
   int64_t first_grid = 0;       // of a cooperative launch, which comes first: so many of the blocks, if not 0
   int64_t split = 1;            // parts a reduction is cut into, added in fixed order
   int64_t chunk = 0;            // im2col: columns (pixels) materialised at a time
-  int64_t workspace_bytes = 0;  // at most max_workspace_bytes(), but for what is moved, see patch_moves.h
+  int64_t workspace_bytes = 0;  // at most max_workspace_bytes()
   HaloTiling halo{};            // halo engine
   WgradTiling wgrad{};          // its weight gradient
   DepthwiseTiling depthwise{};
@@ -62,11 +62,11 @@ struct InnerPlan {
 std::ostream& operator<<(std::ostream& out, const Plan& plan);
 
 inline constexpr int64_t kMaxWorkspaceBytes = int64_t{256} << 20;
-// The same, or a quarter of the problem's tensors if that is more: large tensors may be written anew, see reorder.h.
-// Beside it float32 has room for its parts, half as much again as the tensors, see split.h.
+// The same, or what input, weight and output take if that is more: tensors may be written anew, see reorder.h and
+// patches.h. Those of float32 may be written as parts, see split.h, which takes up to twice as much.
 inline int64_t max_workspace_bytes(const ConvProblem& problem) {
-  const double tensors = compulsory_bytes(problem), parts = problem.dtype == DType::kFloat32 ? 1.5 * tensors : 0;
-  return std::max(kMaxWorkspaceBytes, static_cast<int64_t>(tensors / 4)) + static_cast<int64_t>(parts);
+  const double most = compulsory_bytes(problem) * (problem.dtype == DType::kFloat32 ? 2 : 1);
+  return std::max(kMaxWorkspaceBytes, static_cast<int64_t>(std::min(most, 0x1p62)));
 }
 
 }  // namespace fastconv

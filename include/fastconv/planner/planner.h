@@ -7,6 +7,7 @@
 #include "fastconv/core/problem.h"
 #include "fastconv/planner/device_spec.h"
 #include "fastconv/planner/plan.h"
+#include "fastconv/planner/registry.h"
 
 namespace fastconv {
 
@@ -14,6 +15,14 @@ struct Choice {
   Plan plan;           // plan.kernel is null if nothing ran
   std::string reason;  // then: why
 };
+
+// A kernel's plan, or a sentence that says why it has none.
+struct Offer {
+  const char* why_not;  // null if there is a plan
+  Plan plan;
+};
+// Of a kernel of the problem's pass. What holds for all kernels comes before and after what the family says.
+Offer offer(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
 
 // `force`: empty, or names separated by commas; where one of them is a kernel of this pass and device kind, only the
 // named kernels are considered.

@@ -77,9 +77,10 @@ struct KernelEntry {
   Pass pass;
   bool is_cuda;
   TileShape tile;
-  // Null if the kernel can run the problem on the device; otherwise a sentence.
+  // Null if the kernel can run the problem on the device; otherwise a sentence. Ask through offer() in planner.h, which
+  // knows what holds for all.
   const char* (*why_not)(const KernelEntry&, const ConvProblem&, const DeviceSpec&);
-  // Fills grid, split, workspace, cost. Only called where why_not is null.
+  // Fills grid, split, workspace, cost. Only called where why_not is null, and by offer() alone.
   Plan (*plan)(const KernelEntry&, const ConvProblem&, const DeviceSpec&);
   // CUDA kernels only.
   VectorReads reads = VectorReads::kScalar;

@@ -30,6 +30,10 @@ Plan measured(Plan plan, const ConvProblem& problem, const DeviceSpec& device);
 inline constexpr int64_t kMaxRangeBlocks = 512, kRangesAt = 256;
 inline constexpr int64_t kRangeBytes = kRangesAt + 2 * kMaxRangeBlocks * int64_t{sizeof(TensorRange)};
 static_assert(sizeof(OperandRange) <= kRangesAt && kRangeBytes % 256 == 0);
+// What a kernel's own workspace may take.
+inline int64_t workspace_room(const ConvProblem& problem, const DeviceSpec& device, bool scaled) {
+  return std::min(max_workspace_bytes(problem), device.workspace_bytes) - (scaled ? kRangeBytes : 0);
+}
 inline int64_t range_blocks(const DeviceSpec& device) {
   return std::min<int64_t>(2 * device.sm_count, kMaxRangeBlocks);
 }

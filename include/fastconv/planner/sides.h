@@ -31,7 +31,7 @@ inline Pair sliding_padding(const ConvProblem& p) {
 // An extent of 1 may have any stride.
 inline bool is_step(int64_t stride, int64_t extent, int64_t wanted) { return extent == 1 || stride == wanted; }
 
-// Whether 32 bits count extents, and elements of an image or of a group's filters.
+// Whether 32 bits count extents, and pixels and elements of an image or of a group's filters.
 bool images_fit_int32(const ConvProblem& problem);
 
 // Of a result whose filter lies inside; where strides leave taps out, of one that has fewest.
