@@ -42,8 +42,8 @@ void run_cpu(const Plan& plan, const ConvProblem& problem, const ConvBuffers& bu
   const bool depthwise = std::string_view(plan.kernel->name).starts_with("cpu_depthwise");
   with_scalar(problem.dtype, [&]<class T>(T) {
     if (depthwise) return depthwise_cpu<T>(problem, buffers, runtime);
-    if constexpr (std::is_same_v<T, float>) {
-      if (!runtime.float32_is_exact()) return gemm_cpu<float, double>(problem, buffers, runtime);
+    if constexpr (std::is_same_v<T, float> || std::is_same_v<T, Half>) {  // those that rounded products would change
+      if (!runtime.float32_is_exact()) return gemm_cpu<T, double>(problem, buffers, runtime);
     }
     gemm_cpu<T, Accumulator<T>>(problem, buffers, runtime);
   });

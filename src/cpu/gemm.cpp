@@ -15,11 +15,18 @@
 namespace fastconv {
 namespace {
 
-constexpr int64_t kTilePositions = 512;
+// Positions of a tile: what the product's operands and result need should stay in L2, but not be less than a few.
+constexpr int64_t kTileElements = 1 << 17;
+constexpr int64_t kLeastPositions = 128, kMostPositions = 512;
 constexpr int64_t kFewPositions = 128;  // of an image: several are packed for one product
-constexpr int64_t kPartPositions = 2048;
-constexpr int64_t kTargetItems = 8;  // for the threads, at a time
-constexpr int64_t kMinRows = 32;     // of a product that is cut for their sake
+constexpr int64_t kTargetItems = 8;     // for the threads, at least
+constexpr int64_t kMinRows = 32;        // of a product that is cut for their sake
+constexpr int64_t kMinDepth = 512;      // of the weight gradient's partial sums
+
+int64_t tile_positions(int64_t depth) {
+  const int64_t positions = std::clamp(kTileElements / std::max<int64_t>(depth, 1), kLeastPositions, kMostPositions);
+  return std::clamp<int64_t>(kBlockElements / std::max<int64_t>(depth, 1), 1, positions);
+}
 
 // [begin, end) cut into equal tiles that do not cross multiples of `span`.
 struct Tiles {
@@ -36,13 +43,16 @@ struct Tiles {
 
 int64_t part_begin(int64_t size, int64_t part, int64_t parts) { return size * part / parts; }
 
-// Runs items whose products have to stay on the thread that asks for them.
-template <class Item>
-void run_items(const CpuRuntime& runtime, int64_t items, const Item& item) {
+// Runs items whose products have to stay on the thread that asks for them; make_worker() as in work_queue.h.
+template <class MakeWorker>
+void run_items(const CpuRuntime& runtime, int64_t items, const MakeWorker& make_worker) {
   std::atomic<int64_t> next{0};
   // A single item would run outside the pool, where the product uses all threads.
   runtime.parallel_for(std::max<int64_t>(items, 2), 1, [&](int64_t, int64_t) {
-    for (int64_t i = next++; i < items; i = next++) item(i);
+    int64_t item = next++;
+    if (item >= items) return;
+    auto worker = make_worker();
+    for (; item < items; item = next++) worker(item);
   });
 }
 
@@ -63,12 +73,12 @@ class Operand {
   int64_t span() const { return span_; }
   int64_t elements_per_position() const { return span_ ? 0 : columns_.taps(); }
 
-  // Packs some tiles from `first_tile` on; to be called with each part.
-  int64_t parts() const { return span_ ? 0 : 8; }
-  void pack(Scalar* buffer, const Tiles& tiles, int64_t first_tile, int64_t tile, int64_t part) const {
+  // Packs a part of a tile; `buffer` begins with `first_tile`.
+  void pack(Scalar* buffer, const Tiles& tiles, int64_t first_tile, int64_t tile, int64_t part, int64_t parts) const {
+    if (span_) return;
     Scalar* to = buffer + (tile - first_tile) * tiles.most() * columns_.taps();
     call_best([&](auto) FASTCONV_INLINE_BODY {
-      pack_columns(to, data_, columns_, tiles.begin(tile), tiles.end(tile), part, parts());
+      pack_columns(to, data_, columns_, tiles.begin(tile), tiles.end(tile), part, parts);
     });
   }
 
@@ -143,13 +153,15 @@ class Gemm {
         weight_gradient(x, y, w);
         continue;
       }
-      const Matrix f = filter(w);
+      const Operand<T, Scalar> dy(y_, y);
       if (problem_.pass == Pass::kFprop) {
-        multiply(f, Operand<T, Scalar>(x_, x), y_, y);
+        multiply(filter(w, taps_, y_.channels), Operand<T, Scalar>(x_, x), y_, y);
       } else if (is_pointwise(x_)) {
-        multiply(f.transposed(), Operand<T, Scalar>(y_, y), x_, x);
+        multiply(filter(w, taps_, y_.channels).transposed(), dy, x_, x);
+      } else if (problem_.stride == Pair{1, 1} && y_.positions() > 2 * y_.channels) {
+        convolve_back(y, w, x);
       } else {
-        input_gradient(f, y, x);
+        input_gradient(filter(w, taps_, y_.channels), y, x);
       }
     }
   }
@@ -160,18 +172,14 @@ class Gemm {
   static constexpr bool kAsStored = std::is_same_v<T, Scalar>;
 
   // F, packed if the filter is not in its order.
-  Matrix filter(T* w) {
-    const int64_t filters = y_.channels, count = taps_.count();
-    if (kAsStored && taps_.in_order(filters)) {
-      return {w, filters, count, filters == 1 ? count : taps_.strides.n, 1};
-    }
+  Matrix filter(T* w, const Taps& taps, int64_t filters) {
+    const int64_t count = taps.count();
+    if (kAsStored && taps.in_order(filters)) return {w, filters, count, filters == 1 ? count : taps.strides.n, 1};
     if (!filter_) filter_.emplace(filters * count);
     for_each_item(runtime_, filters, 4 * count, [&] {
       return [&](int64_t k) {
-        Scalar* to = filter_->data() + k * count;
-        const T* from = w + k * taps_.strides.n;
-        taps_.runs([&](int64_t i, int64_t size, int64_t offset, int64_t step) {
-          copy_row(to + i, from + offset, size, step);
+        taps.runs([&](int64_t i, int64_t size, int64_t offset, int64_t step) {
+          copy_row(filter_->data() + k * count + i, w + k * taps.strides.n + offset, size, step);
         });
       };
     });
@@ -181,27 +189,25 @@ class Gemm {
   // target = matrix * columns
   void multiply(const Matrix& matrix, const Operand<T, Scalar>& source, const Im2col& target_columns, T* target_data) {
     const Operand<T, Scalar> target(target_columns, target_data);
-    const int64_t positions = source.columns().positions();
-    int64_t span = source.span() ? source.span() : positions;
-    if (target.span() && target.span() < span) span = target.span();
-    const int64_t depth = std::max<int64_t>(matrix.cols, 1);
-    const bool packed = source.span() == 0;
-    const Tiles tiles(positions, span, packed ? std::min(kTilePositions, kBlockElements / depth) : kTilePositions);
-    const int64_t block =
-        packed ? std::clamp<int64_t>(kBlockElements / (depth * tiles.most()), 1, tiles.count()) : tiles.count();
-    // A thread's sums, where they cannot be formed in the target, stay in its cache.
+    int64_t span = source.columns().positions();
+    for (const int64_t limit : {source.span(), target.span()}) span = limit ? std::min(span, limit) : span;
+    const Tiles tiles(source.columns().positions(), span, tile_positions(matrix.cols));
+    // A thread packs what it multiplies. Few tiles are packed by all first, and then cut further.
+    const bool many = tiles.count() >= kTargetItems;
+    const int64_t row_parts =
+        many ? 1 : std::min(ceil_div(kTargetItems, tiles.count()), ceil_div(matrix.rows, kMinRows));
+    const int64_t tile_elements = source.elements_per_position() * tiles.most();
+    AlignedBuffer<Scalar> shared(many ? 0 : tiles.count() * tile_elements);
+    if (!many) pack(source, shared.data(), tiles, 0, tiles.count());
     const bool in_place = target.span() > 0;
-    int64_t row_parts = std::min(ceil_div(kTargetItems, block), ceil_div(matrix.rows, kMinRows));
-    if (!in_place) row_parts = std::max(row_parts, ceil_div(matrix.rows * tiles.most(), kBlockElements / 8));
-    AlignedBuffer<Scalar> buffer(packed ? block * depth * tiles.most() : 0);
-    for (int64_t first = 0; first < tiles.count(); first += block) {
-      const int64_t count = std::min(block, tiles.count() - first);
-      pack(source, buffer.data(), tiles, first, count);
-      run_items(runtime_, count * row_parts, [&](int64_t item) {
-        const int64_t tile = first + item / row_parts, part = item % row_parts;
-        const int64_t begin = part_begin(matrix.rows, part, row_parts),
-                      end = part_begin(matrix.rows, part + 1, row_parts);
-        const Matrix columns = source.matrix(buffer.data(), tiles, first, tile);
+    run_items(runtime_, tiles.count() * row_parts, [&] {
+      return [&, own = std::make_unique<AlignedBuffer<Scalar>>(many ? tile_elements : 0)](int64_t item) {
+        const int64_t tile = item / row_parts, part = item % row_parts, first = many ? tile : 0;
+        const int64_t begin = part_begin(matrix.rows, part, row_parts);
+        const int64_t end = part_begin(matrix.rows, part + 1, row_parts);
+        Scalar* buffer = many ? own->data() : shared.data();
+        if (many) source.pack(buffer, tiles, first, tile, 0, 1);
+        const Matrix columns = source.matrix(buffer, tiles, first, tile);
         const Matrix rows = rows_of(matrix, begin, end, kSize);
         if (in_place) {
           const Matrix out = rows_of(target.matrix(nullptr, tiles, 0, tile), begin, end, kSize);
@@ -214,20 +220,21 @@ class Gemm {
           runtime_.multiply(kDType, out, rows, columns, false);
           store(out, target, target_data, begin, tiles.begin(tile));
         }
-      });
-    }
+      };
+    });
   }
 
   void pack(const Operand<T, Scalar>& operand, Scalar* buffer, const Tiles& tiles, int64_t first, int64_t count) {
+    constexpr int64_t kParts = 8;
     if (operand.span()) return;
-    const int64_t parts = operand.parts();
-    for_each_item(runtime_, count * parts, tiles.most() * operand.columns().taps() * 4 / parts, [&] {
-      return [&](int64_t item) { operand.pack(buffer, tiles, first, first + item / parts, item % parts); };
+    for_each_item(runtime_, count * kParts, tiles.most() * operand.columns().taps() * 4 / kParts, [&] {
+      return [&](int64_t item) { operand.pack(buffer, tiles, first, first + item / kParts, item % kParts, kParts); };
     });
   }
 
   bool has_bias() const { return problem_.pass == Pass::kFprop && problem_.has_bias; }
-  bool has_padding() const { return problem_.padding.h > 0 || problem_.padding.w > 0; }
+  // Whether zeros were multiplied.
+  bool has_padding() const { return problem_.pass == Pass::kDgrad || problem_.padding != Pair{0, 0}; }
 
   // Rows from `row` on of the target, at positions from `begin` on: adds the bias, and sees to NaNs.
   void store(const Matrix& sums, const Operand<T, Scalar>& target, T* data, int64_t row, int64_t begin) {
@@ -297,12 +304,30 @@ class Gemm {
     }
     return nans != 0;
   }
-  // An output that padding may have made a NaN.
-  T again(int64_t k, int64_t position, const T* bias) const {
-    const int64_t p = problem_.p(), q = problem_.q();
-    const Accumulator<T> sum = by_definition<T>(problem_, buffers_, position / (p * q), group_ * y_.channels + k,
-                                                position / q % p, position % q);
+  // An element of y or dx that zeros may have made a NaN.
+  T again(int64_t channel, int64_t position, const T* bias) const {
+    const bool dgrad = problem_.pass == Pass::kDgrad;
+    const int64_t h = dgrad ? problem_.h : problem_.p(), w = dgrad ? problem_.w : problem_.q();
+    const Accumulator<T> sum =
+        by_definition<T>(problem_, buffers_, position / (h * w), group_ * (dgrad ? x_.channels : y_.channels) + channel,
+                         position / w % h, position % w);
     return static_cast<T>(sum + (bias ? static_cast<Accumulator<T>>(*bias) : 0));
+  }
+
+  // Without a stride dx is the convolution of dy with the filter turned round.
+  void convolve_back(const T* y, T* w, T* x) {
+    Im2col window = y_;
+    window.window = x_.window, window.dilation = x_.dilation;
+    window.padding = {x_.dilation.h * (x_.window.h - 1) - x_.padding.h,
+                      x_.dilation.w * (x_.window.w - 1) - x_.padding.w};
+    window.p = problem_.h, window.q = problem_.w;
+    const Strides& s = taps_.strides;
+    const Taps taps = {{s.c, s.n, -s.h, -s.w}, y_.channels, taps_.r, taps_.s, window.planes()};
+    T* last = w + (taps_.r - 1) * s.h + (taps_.s - 1) * s.w;
+    Im2col target = x_;
+    target.window = {1, 1}, target.stride = target.dilation = {1, 1}, target.padding = {0, 0};
+    target.p = problem_.h, target.q = problem_.w;
+    multiply(filter(last, taps, x_.channels), Operand<T, Scalar>(window, y), target, x);
   }
 
   void input_gradient(const Matrix& f, T* y, T* x) {
@@ -321,11 +346,11 @@ class Gemm {
       images = std::clamp<int64_t>(kBlockElements / std::max<int64_t>(elements(1, rows, channels), 1), 1, problem_.n);
     }
     const int64_t most = images * rows_of_y(rows) * y_.q;
-    AlignedBuffer<Scalar> columns(most * channels * window), packed(most * y_.channels);
+    AlignedBuffer<Scalar> columns(most * channels * window);
     for (int64_t n = 0; n < problem_.n; n += images) {
       for (int64_t row = 0; row < problem_.h; row += rows) {
         for (int64_t c = 0; c < x_.channels; c += channels) {
-          gradient_block(f, y, x, columns.data(), packed.data(),
+          gradient_block(f, y, x, columns.data(),
                          {n, std::min(images, problem_.n - n), row, std::min(rows, problem_.h - row), c,
                           std::min(channels, x_.channels - c)});
         }
@@ -338,7 +363,7 @@ class Gemm {
   struct Block {
     int64_t n, images, row, rows, channel, channels;
   };
-  void gradient_block(const Matrix& f, T* y, T* x, Scalar* columns, Scalar* packed, const Block& block) {
+  void gradient_block(const Matrix& f, T* y, T* x, Scalar* columns, const Block& block) {
     const int64_t span = dilated(problem_.r, problem_.dilation.h);
     const int64_t reach = block.row + problem_.padding.h - (span - 1);
     const int64_t first = reach > 0 ? std::min(ceil_div(reach, problem_.stride.h), y_.p) : 0;
@@ -353,22 +378,25 @@ class Gemm {
     const bool planes = x_.planes();
     const int64_t step = planes ? positions : taps;
     if (positions > 0) {
-      const Tiles tiles(positions, source.span() ? source.span() : positions, kTilePositions);
-      pack(source, packed, tiles, 0, tiles.count());
+      const Tiles tiles(positions, source.span() ? source.span() : positions, kMostPositions);
+      AlignedBuffer<Scalar> packed(tiles.count() * tiles.most() * source.elements_per_position());
+      pack(source, packed.data(), tiles, 0, tiles.count());
       // Of pixels, the taps of some channels are a product for each pixel of the window.
       const int64_t products = !planes && block.channels < x_.channels ? window : 1, rows = taps / products;
       const int64_t row_parts = std::min(ceil_div(kTargetItems, tiles.count() * products), ceil_div(rows, kMinRows));
-      run_items(runtime_, tiles.count() * products * row_parts, [&](int64_t item) {
-        const int64_t tile = item / row_parts / products, product = item / row_parts % products,
-                      part = item % row_parts;
-        const int64_t begin = part_begin(rows, part, row_parts), end = part_begin(rows, part + 1, row_parts);
-        const int64_t tap = product * rows + begin;
-        const int64_t tap_of_all =
-            planes ? block.channel * window + tap : product * x_.channels + block.channel + begin;
-        Scalar* to = columns + (planes ? tap * step + tiles.begin(tile) : tiles.begin(tile) * step + tap);
-        const Matrix out = {to, end - begin, tiles.size(tile), planes ? step : 1, planes ? 1 : step};
-        runtime_.multiply(kDType, out, rows_of(f.transposed(), tap_of_all, tap_of_all + (end - begin), kSize),
-                          source.matrix(packed, tiles, 0, tile), false);
+      run_items(runtime_, tiles.count() * products * row_parts, [&] {
+        return [&](int64_t item) {
+          const int64_t tile = item / row_parts / products, product = item / row_parts % products,
+                        part = item % row_parts;
+          const int64_t begin = part_begin(rows, part, row_parts), end = part_begin(rows, part + 1, row_parts);
+          const int64_t tap = product * rows + begin;
+          const int64_t tap_of_all =
+              planes ? block.channel * window + tap : product * x_.channels + block.channel + begin;
+          Scalar* to = columns + (planes ? tap * step + tiles.begin(tile) : tiles.begin(tile) * step + tap);
+          const Matrix out = {to, end - begin, tiles.size(tile), planes ? step : 1, planes ? 1 : step};
+          runtime_.multiply(kDType, out, rows_of(f.transposed(), tap_of_all, tap_of_all + (end - begin), kSize),
+                            source.matrix(packed.data(), tiles, 0, tile), false);
+        };
       });
     }
     // An item has some channels of planes, or a row of pixels.
@@ -396,36 +424,54 @@ class Gemm {
     const Operand<T, Scalar> columns(x_, x), rows(y_, y);
     const int64_t filters = y_.channels, count = taps_.count(), size = filters * count;
     const int64_t positions = x_.positions();
-    // Sums over parts of the positions, added in order.
     int64_t span = positions;
     for (const int64_t limit : {columns.span(), rows.span()}) span = limit ? std::min(span, limit) : span;
-    const int64_t packed = columns.elements_per_position() + rows.elements_per_position();
-    int64_t parts = std::clamp(positions / kPartPositions, int64_t{1}, kTargetItems);
+    // Sums over parts of the positions, added in order.
+    int64_t parts = std::clamp(positions / kMinDepth, int64_t{1}, kTargetItems);
     parts = std::clamp(kPartialElements / std::max<int64_t>(size, 1), int64_t{1}, parts);
-    int64_t most = std::max(kTilePositions, ceil_div(positions, parts));
-    most = packed ? std::min(most, kBlockElements / (packed * parts)) : std::min(most, 8 * kTilePositions);
-    const Tiles tiles(positions, std::max<int64_t>(span, 1), std::min(most, ceil_div(positions, parts)));
+    const int64_t packed = columns.elements_per_position() + rows.elements_per_position();
+    const bool many = parts == kTargetItems || packed == 0;  // a thread packs what it multiplies
+    int64_t most = packed == 0 ? 4 * kMostPositions
+                   : many      ? 2 * tile_positions(packed)
+                               : kBlockElements / (packed * parts);
+    most = std::clamp<int64_t>(ceil_div(positions, parts), 1, std::max<int64_t>(most, 1));
+    const Tiles tiles(positions, std::max<int64_t>(span, 1), most);
     parts = std::clamp<int64_t>(tiles.count(), 1, parts);
-    const int64_t block = packed ? parts : tiles.count();
+    const int64_t block = many ? tiles.count() : parts;
     const bool in_place = kAsStored && parts == 1 && taps_.in_order(filters);
     AlignedBuffer<Scalar> sums(in_place ? 0 : parts * size);
-    AlignedBuffer<Scalar> x_buffer(block * tiles.most() * columns.elements_per_position());
-    AlignedBuffer<Scalar> y_buffer(block * tiles.most() * rows.elements_per_position());
-    const int64_t tap_parts = std::min(ceil_div(kTargetItems, parts), ceil_div(count, 2 * kMinRows));
+    const int64_t shared = many ? 0 : parts * tiles.most();
+    AlignedBuffer<Scalar> x_shared(shared * columns.elements_per_position());
+    AlignedBuffer<Scalar> y_shared(shared * rows.elements_per_position());
+    const int64_t tap_parts =
+        many && packed ? 1 : std::min(ceil_div(kTargetItems, parts), ceil_div(count, 2 * kMinRows));
     for (int64_t first = 0; first < tiles.count(); first += block) {
-      const int64_t tiles_now = std::min(block, tiles.count() - first);
-      pack(columns, x_buffer.data(), tiles, first, tiles_now);
-      pack(rows, y_buffer.data(), tiles, first, tiles_now);
-      run_items(runtime_, parts * tap_parts, [&](int64_t item) {
-        const int64_t part = item / tap_parts, tap_part = item % tap_parts;
-        const int64_t begin = part_begin(count, tap_part, tap_parts), end = part_begin(count, tap_part + 1, tap_parts);
-        Matrix out = {sums.data() + part * size + begin, filters, end - begin, count, 1};
-        if (in_place) out.data = w + begin, out.row_step = filters == 1 ? count : taps_.strides.n;
-        for (int64_t tile = first + part; tile < first + tiles_now; tile += parts) {
-          const Matrix seen = rows_of(columns.matrix(x_buffer.data(), tiles, first, tile), begin, end, kSize);
-          runtime_.multiply(kDType, out, rows.matrix(y_buffer.data(), tiles, first, tile), seen.transposed(),
-                            tile >= parts);
-        }
+      const int64_t end_tile = std::min(first + block, tiles.count());
+      if (!many) {
+        pack(columns, x_shared.data(), tiles, first, end_tile - first);
+        pack(rows, y_shared.data(), tiles, first, end_tile - first);
+      }
+      run_items(runtime_, parts * tap_parts, [&] {
+        const int64_t own = many ? tiles.most() : 0;
+        return [&, x_own = std::make_unique<AlignedBuffer<Scalar>>(own * columns.elements_per_position()),
+                y_own = std::make_unique<AlignedBuffer<Scalar>>(own * rows.elements_per_position())](int64_t item) {
+          const int64_t part = item / tap_parts, tap_part = item % tap_parts;
+          const int64_t begin = part_begin(count, tap_part, tap_parts),
+                        end = part_begin(count, tap_part + 1, tap_parts);
+          Matrix out = {sums.data() + part * size + begin, filters, end - begin, count, 1};
+          if (in_place) out.data = w + begin, out.row_step = filters == 1 ? count : taps_.strides.n;
+          Scalar *x_buffer = many ? x_own->data() : x_shared.data(), *y_buffer = many ? y_own->data() : y_shared.data();
+          for (int64_t tile = first + part; tile < end_tile; tile += parts) {
+            const int64_t first_packed = many ? tile : first;
+            if (many) {
+              columns.pack(x_buffer, tiles, tile, tile, 0, 1);
+              rows.pack(y_buffer, tiles, tile, tile, 0, 1);
+            }
+            const Matrix seen = rows_of(columns.matrix(x_buffer, tiles, first_packed, tile), begin, end, kSize);
+            runtime_.multiply(kDType, out, rows.matrix(y_buffer, tiles, first_packed, tile), seen.transposed(),
+                              tile >= parts);
+          }
+        };
       });
     }
     if (in_place && !has_padding()) return;
@@ -471,6 +517,7 @@ template void gemm_cpu<float, float>(const ConvProblem&, const ConvBuffers&, con
 template void gemm_cpu<float, double>(const ConvProblem&, const ConvBuffers&, const CpuRuntime&);
 template void gemm_cpu<double, double>(const ConvProblem&, const ConvBuffers&, const CpuRuntime&);
 template void gemm_cpu<Half, float>(const ConvProblem&, const ConvBuffers&, const CpuRuntime&);
+template void gemm_cpu<Half, double>(const ConvProblem&, const ConvBuffers&, const CpuRuntime&);
 template void gemm_cpu<BFloat16, float>(const ConvProblem&, const ConvBuffers&, const CpuRuntime&);
 
 }  // namespace fastconv
