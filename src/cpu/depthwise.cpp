@@ -26,7 +26,8 @@ constexpr int64_t kMaxColsOfGroups = 64;  // of groups as vectors
 // Groups of an item: their pixels share cache lines in channels_last.
 constexpr int64_t kGroups = 16, kGroupsSideBySide = 64;
 constexpr int64_t kTargetItems = 32;
-constexpr int kUnroll = 8;  // sums in registers
+constexpr int kUnroll = 8;      // sums in registers
+constexpr int64_t kChain = 64;  // products added one after the other: a longer sum has a larger error
 
 // What taps see along one dimension, each pixel once where they overlap.
 struct Axis {
@@ -395,14 +396,18 @@ struct CorrelateImage {
     for (size_t tap = 0; tap < scratch.shifts.size(); tap += kUnroll) {
       const Scalar* from[kUnroll];
       for (int j = 0; j < kUnroll; ++j) from[j] = image + scratch.shifts[tap + static_cast<size_t>(j)];
-      Vector sum[kUnroll] = {};
-      for (int64_t i = 0; i < vectors; ++i) {
-        const Vector value = *reinterpret_cast<const Vector*>(target + i * kLanes);
-        const int64_t shift = scratch.vectors[static_cast<size_t>(i)];
-        for (int j = 0; j < kUnroll; ++j) sum[j] += value * *reinterpret_cast<const Vector*>(from[j] + shift);
+      Vector total[kUnroll] = {};
+      for (int64_t first = 0; first < vectors; first += kChain) {
+        Vector sum[kUnroll] = {};
+        for (int64_t i = first; i < std::min(first + kChain, vectors); ++i) {
+          const Vector value = *reinterpret_cast<const Vector*>(target + i * kLanes);
+          const int64_t shift = scratch.vectors[static_cast<size_t>(i)];
+          for (int j = 0; j < kUnroll; ++j) sum[j] += value * *reinterpret_cast<const Vector*>(from[j] + shift);
+        }
+        for (int j = 0; j < kUnroll; ++j) total[j] += sum[j];
       }
       auto* to = reinterpret_cast<Vector*>(sums + static_cast<int64_t>(tap) * kLanes);
-      for (int j = 0; j < kUnroll; ++j) to[j] = sum[j];
+      for (int j = 0; j < kUnroll; ++j) to[j] = total[j];
     }
   }
 };

@@ -21,7 +21,7 @@ constexpr int64_t kLeastPositions = 128, kMostPositions = 512;
 constexpr int64_t kFewPositions = 128;  // of an image: several are packed for one product
 constexpr int64_t kTargetItems = 8;     // for the threads, at least
 constexpr int64_t kMinRows = 32;        // of a product that is cut for their sake
-constexpr int64_t kMinDepth = 512;      // of the weight gradient's partial sums
+constexpr int64_t kDepth = 256;         // of the weight gradient's products: a longer sum has a larger error
 
 int64_t tile_positions(int64_t depth) {
   const int64_t positions = std::clamp(kTileElements / std::max<int64_t>(depth, 1), kLeastPositions, kMostPositions);
@@ -427,18 +427,17 @@ class Gemm {
     int64_t span = positions;
     for (const int64_t limit : {columns.span(), rows.span()}) span = limit ? std::min(span, limit) : span;
     // Sums over parts of the positions, added in order.
-    int64_t parts = std::clamp(positions / kMinDepth, int64_t{1}, kTargetItems);
+    int64_t parts = std::clamp(positions / kDepth, int64_t{1}, kTargetItems);
     parts = std::clamp(kPartialElements / std::max<int64_t>(size, 1), int64_t{1}, parts);
     const int64_t packed = columns.elements_per_position() + rows.elements_per_position();
     const bool many = parts == kTargetItems || packed == 0;  // a thread packs what it multiplies
-    int64_t most = packed == 0 ? 4 * kMostPositions
-                   : many      ? 2 * tile_positions(packed)
-                               : kBlockElements / (packed * parts);
-    most = std::clamp<int64_t>(ceil_div(positions, parts), 1, std::max<int64_t>(most, 1));
+    const int64_t fitting = packed == 0 ? kDepth : kBlockElements / packed / (many ? 1 : parts);
+    const int64_t most =
+        std::clamp<int64_t>(std::min(fitting, kDepth), 1, std::max<int64_t>(ceil_div(positions, parts), 1));
     const Tiles tiles(positions, std::max<int64_t>(span, 1), most);
     parts = std::clamp<int64_t>(tiles.count(), 1, parts);
     const int64_t block = many ? tiles.count() : parts;
-    const bool in_place = kAsStored && parts == 1 && taps_.in_order(filters);
+    const bool in_place = kAsStored && parts == 1 && positions > 0 && taps_.in_order(filters);
     AlignedBuffer<Scalar> sums(in_place ? 0 : parts * size);
     const int64_t shared = many ? 0 : parts * tiles.most();
     AlignedBuffer<Scalar> x_shared(shared * columns.elements_per_position());
