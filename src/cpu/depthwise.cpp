@@ -68,10 +68,10 @@ bool side_by_side(const Lowering& lowering) {
 
 // How positions are cut into blocks: of an image, then rows, then columns.
 struct Blocks {
+  bool groups;  // are the lanes of vectors
   int64_t rows, cols, row_blocks, col_blocks, count;
 
-  explicit Blocks(const Lowering& lowering) {
-    const bool groups = side_by_side(lowering);
+  explicit Blocks(const Lowering& lowering) : groups(side_by_side(lowering)) {
     cols = std::min(lowering.cols, groups ? kMaxColsOfGroups : kMaxCols);
     rows = std::min(lowering.rows, kMaxRows);
     const Axis x(0, cols, lowering.s, lowering.step.w, lowering.tap_step.w, 0);
@@ -132,7 +132,7 @@ struct Packed {
 
   FASTCONV_INLINE Packed(const Job<T>& job, int64_t block)
       : lowering(job.lowering),
-        groups(side_by_side(lowering)),
+        groups(job.blocks.groups),
         n(block / job.blocks.row_blocks / job.blocks.col_blocks),
         row(block / job.blocks.col_blocks % job.blocks.row_blocks * job.blocks.rows),
         col(block % job.blocks.col_blocks * job.blocks.cols),
@@ -236,6 +236,7 @@ struct FilterImage {
     for (int64_t block = job.block_begin; block < job.block_end; ++block) {
       const Packed<Isa, T> packed(job, block);
       constexpr int64_t kLanes = Packed<Isa, T>::kLanes;
+      if (packed.rows <= 0 || packed.cols <= 0) continue;  // this phase has fewer
       packed.fill_offsets(scratch);
       Scalar* image = scratch.image.get(lowering.channels * packed.y.slots * packed.width + kLanes);
       Scalar* weights = scratch.weights.get((lowering.taps() + 1) * kLanes);
@@ -414,23 +415,24 @@ struct CorrelateImage {
 
 template <class T>
 void filter_image(const ConvProblem& problem, const ConvBuffers& buffers, const CpuRuntime& runtime) {
-  const int64_t phases = phase_count(problem);
-  for (int64_t phase = 0; phase < phases; ++phase) {
-    const Lowering lowering = lower(problem, phase);
-    const Blocks blocks(lowering);
-    const int64_t at_once = side_by_side(lowering) ? kGroupsSideBySide : kGroups;
-    const int64_t group_blocks = ceil_div(problem.groups, at_once);
-    const int64_t cost =
-        blocks.rows * blocks.cols * std::min(at_once, problem.groups) * lowering.m * (lowering.taps() + 2) / 4;
-    for_each_item(runtime, blocks.count * group_blocks, cost, [&] {
-      return [&, scratch = std::make_unique<Scratch<Accumulator<T>>>()](int64_t item) {
-        const int64_t block = item / group_blocks, group = item % group_blocks * at_once;
-        Job<T> job{problem, buffers,   lowering, blocks,
-                   block,   block + 1, group,    std::min(group + at_once, problem.groups)};
+  const Lowering lowering = lower(problem, 0);  // no phase has more positions
+  const Blocks blocks(lowering);
+  const int64_t at_once = side_by_side(lowering) ? kGroupsSideBySide : kGroups;
+  const int64_t group_blocks = ceil_div(problem.groups, at_once);
+  const int64_t cost =
+      blocks.rows * blocks.cols * std::min(at_once, problem.groups) * lowering.m * (lowering.taps() + 2) / 4;
+  for_each_item(runtime, blocks.count * group_blocks, cost, [&] {
+    return [&, scratch = std::make_unique<Scratch<Accumulator<T>>>()](int64_t item) {
+      const int64_t block = item / group_blocks, group = item % group_blocks * at_once;
+      // Pixels of all phases share cache lines.
+      for (int64_t phase = 0; phase < phase_count(problem); ++phase) {
+        const Lowering part = lower(problem, phase);
+        const Job<T> job{problem, buffers,   part,  blocks,
+                         block,   block + 1, group, std::min(group + at_once, problem.groups)};
         call_best([&]<class Isa>(Isa) FASTCONV_INLINE_BODY { FilterImage<T>::template run<Isa>(job, *scratch); });
-      };
-    });
-  }
+      }
+    };
+  });
 }
 
 template <class T>
