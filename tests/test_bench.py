@@ -54,6 +54,7 @@ def test_suite_problems_are_convolutions_to_torch(problem: Problem) -> None:
         # torchvision's counts less the classifier's: every filter, and a scale and a shift per batch-normed channel.
         ("resnet50", 53, 25_557_032 - 2_049_000),
         ("efficientnet_b0", 81, 5_288_548 - 1_281_000),
+        ("mobilenet_v2", 52, 3_504_872 - 1_281_000),
     ],
 )
 def test_network_suites_have_the_published_number_of_parameters(suite: str, layers: int, parameters: int) -> None:

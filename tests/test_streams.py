@@ -285,20 +285,25 @@ def test_workspace_is_bounded(cuda: str, name: str, pass_: str) -> None:
 
 
 @pytest.mark.parametrize("pass_", PASSES)
-def test_cpu_scratch_is_small(pass_: str) -> None:
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_cpu_scratch_is_small(dtype: torch.dtype, layout: str, pass_: str) -> None:
     """im2col of the whole problem would take 1.2 GiB; blocks that stay in cache take little."""
     growth = peak_growth(
         f"""
+        import torch
         from check import run_pass
         from shapes import Problem, operands
+        torch.set_num_threads(2)
         problem = Problem(8, 64, 64, 128, 64, 5, 7, padding=(2, 3))
-        small, o = problem.with_(h=8, w=8), operands(problem)
-        run_pass({pass_!r}, operands(small), small)
+        small = problem.with_(h=8, w=8)
+        o, few = (operands(p, {dtype}, views=({layout!r},) * 3) for p in (problem, small))
+        run_pass({pass_!r}, few, small)
         before = peak()
         run_pass({pass_!r}, o, problem)
         """
     )
-    assert growth <= 8 * 64 * 64 * 128 * 4 + 64 * MIB
+    assert growth <= 8 * 64 * 64 * 128 * dtype.itemsize + 32 * MIB
 
 
 @pytest.mark.cuda

@@ -38,27 +38,25 @@ double sum_row(const T* row, int64_t size, int64_t step) {
 
 }  // namespace
 
-void run_cpu(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers,
-             const ParallelFor& parallel_for) {
+void run_cpu(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, const CpuRuntime& runtime) {
   const bool depthwise = std::string_view(plan.kernel->name).starts_with("cpu_depthwise");
   with_scalar(problem.dtype, [&]<class T>(T) {
-    if (depthwise) {
-      depthwise_cpu<T>(problem, buffers, parallel_for);
-    } else {
-      gemm_cpu<T>(problem, buffers, parallel_for);
+    if (depthwise) return depthwise_cpu<T>(problem, buffers, runtime);
+    if constexpr (std::is_same_v<T, float> || std::is_same_v<T, Half>) {  // those that rounded products would change
+      if (!runtime.float32_is_exact()) return gemm_cpu<T, double>(problem, buffers, runtime);
     }
+    gemm_cpu<T, Accumulator<T>>(problem, buffers, runtime);
   });
 }
 
-void bias_grad_cpu(const ConvProblem& problem, const void* grad_output, void* grad_bias,
-                   const ParallelFor& parallel_for) {
+void bias_grad_cpu(const ConvProblem& problem, const void* grad_output, void* grad_bias, const CpuRuntime& runtime) {
   constexpr int64_t kChannels = 16;  // summed side by side: they share cache lines in channels_last
   const Strides& y = problem.y_strides;
   const int64_t blocks = (problem.k + kChannels - 1) / kChannels;
   with_scalar(problem.dtype, [&]<class T>(T) {
     const T* grad = static_cast<const T*>(grad_output);
     const int64_t cost = kChannels * problem.n * problem.p() * problem.q();
-    for_each_item(parallel_for, blocks, cost, [&] {
+    for_each_item(runtime, blocks, cost, [&] {
       return [&](int64_t block) {
         const int64_t channel = block * kChannels;
         const int64_t channels = std::min(kChannels, problem.k - channel);

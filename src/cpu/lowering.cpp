@@ -6,8 +6,6 @@
 namespace fastconv {
 namespace {
 
-constexpr int64_t kChannelBlock = 32;
-
 // The taps along one dimension that pixels first, first + stride, ... of dx see.
 struct PhaseTaps {
   int64_t count, first, every;  // taps first, first + every, ...
@@ -51,6 +49,8 @@ Lowering lower_dgrad(const ConvProblem& problem, int64_t phase) {
       .filter_group = problem.k_per_group() * w.n,
       .target_origin = pixel.h * x.h + pixel.w * x.w,
       .filter_origin = r.first * w.h + s.first * w.w,
+      .pixel = pixel,
+      .pixel_step = problem.stride,
   };
 }
 
@@ -76,24 +76,9 @@ Lowering lower_forward_window(const ConvProblem& problem) {
       .filter_group = problem.k_per_group() * w.n,
       .target_origin = 0,
       .filter_origin = 0,
+      .pixel = {0, 0},
+      .pixel_step = {1, 1},
   };
-}
-
-// A window of one pixel does not see where rows end, so that longer runs are possible.
-void merge_rows(Lowering& lowering) {
-  const bool pointwise = lowering.r == 1 && lowering.s == 1 && lowering.step.h == 1 && lowering.step.w == 1 &&
-                         lowering.origin.h == 0 && lowering.origin.w == 0 && lowering.rows == lowering.image_size.h &&
-                         lowering.cols == lowering.image_size.w;
-  const auto rows_adjoin = [&](const Strides& strides) { return strides.h == lowering.cols * strides.w; };
-  if (!pointwise || !rows_adjoin(lowering.image) || !rows_adjoin(lowering.target)) return;
-  lowering.cols *= lowering.rows;
-  lowering.rows = 1;
-  const auto images_adjoin = [&](const Strides& strides) { return strides.n == lowering.cols * strides.w; };
-  if (images_adjoin(lowering.image) && images_adjoin(lowering.target)) {
-    lowering.cols *= lowering.images;
-    lowering.images = 1;
-  }
-  lowering.image_size = {1, lowering.cols};
 }
 
 }  // namespace
@@ -104,57 +89,7 @@ int64_t phase_count(const ConvProblem& problem) {
 }
 
 Lowering lower(const ConvProblem& problem, int64_t phase) {
-  Lowering lowering = problem.pass == Pass::kDgrad ? lower_dgrad(problem, phase) : lower_forward_window(problem);
-  merge_rows(lowering);
-  return lowering;
-}
-
-void position_runs(const Lowering& lowering, int64_t begin, int64_t end, int64_t panel, std::vector<Run>& runs) {
-  runs.clear();
-  const Strides &image = lowering.image, &target = lowering.target;
-  for (int64_t at = begin; at < end;) {
-    const int64_t col = at % lowering.cols;
-    const int64_t row = at / lowering.cols % lowering.rows;
-    const int64_t n = at / lowering.cols / lowering.rows;
-    const int64_t in_panel = panel - (at - begin) % panel;
-    const Pair pixel = {row * lowering.step.h + lowering.origin.h, col * lowering.step.w + lowering.origin.w};
-    const int64_t length = std::min({lowering.cols - col, end - at, in_panel});
-    runs.push_back({.begin = at - begin,
-                    .length = length,
-                    .row = pixel.h,
-                    .col = pixel.w,
-                    .image = n * image.n + pixel.h * image.h + pixel.w * image.w,
-                    .image_step = lowering.step.w * image.w,
-                    .other = lowering.target_origin + n * target.n + row * target.h + col * target.w,
-                    .other_step = target.w});
-    at += length;
-  }
-}
-
-void tap_runs(const Lowering& lowering, int64_t begin, int64_t end, int64_t panel, std::vector<Run>& runs) {
-  runs.clear();
-  const Strides &image = lowering.image, &filter = lowering.filter;
-  const int64_t window = lowering.r * lowering.s;
-  for (int64_t at = begin; at < end;) {
-    const int64_t block = at / (kChannelBlock * window) * kChannelBlock;
-    const int64_t block_width = std::min(kChannelBlock, lowering.channels - block);
-    const int64_t in_block = at - block * window;
-    const int64_t r = in_block / block_width / lowering.s;
-    const int64_t s = in_block / block_width % lowering.s;
-    const int64_t c = block + in_block % block_width;
-    const int64_t in_panel = panel - (at - begin) % panel;
-    const Pair pixel = {r * lowering.tap_step.h, s * lowering.tap_step.w};
-    const int64_t length = std::min({block + block_width - c, end - at, in_panel});
-    runs.push_back({.begin = at - begin,
-                    .length = length,
-                    .row = pixel.h,
-                    .col = pixel.w,
-                    .image = c * image.c + pixel.h * image.h + pixel.w * image.w,
-                    .image_step = image.c,
-                    .other = lowering.filter_origin + c * filter.c + r * filter.h + s * filter.w,
-                    .other_step = filter.c});
-    at += length;
-  }
+  return problem.pass == Pass::kDgrad ? lower_dgrad(problem, phase) : lower_forward_window(problem);
 }
 
 }  // namespace fastconv

@@ -2,35 +2,33 @@
 
 #include <algorithm>
 
-#include "fastconv/cpu/kernels.h"
-
 namespace fastconv {
 namespace {
 
-constexpr double kMultiplyAddsPerUs = 3e4;  // a thread, float32; measured on a Zen 5 with both kernels' inner loops
-constexpr double kPackedPerUs = 1e3;        // elements of the im2col matrix packed by a thread
+// Of a thread, float32, on a Zen 3.
+constexpr double kProductsPerUs = 3e4;  // of a matrix product
+constexpr double kVectorisedPerUs = 1e4;
+constexpr double kPackedPerUs = 1.5e3;
+constexpr double kProductUs = 4;  // a matrix product's own
 
-double matrix_elements(const ConvProblem& problem) {
-  // im2col holds the window's input channels for each output pixel; dgrad's holds its output channels for each input
-  // pixel, of which each stride phase sees a share.
-  const bool dgrad = problem.pass == Pass::kDgrad;
-  const double pixels = dgrad ? static_cast<double>(problem.h) * static_cast<double>(problem.w) /
-                                    static_cast<double>(problem.stride.h * problem.stride.w)
-                              : static_cast<double>(problem.p()) * static_cast<double>(problem.q());
-  return static_cast<double>(problem.n) * pixels * static_cast<double>(problem.r * problem.s) *
-         static_cast<double>(dgrad ? problem.k : problem.c);
+constexpr int64_t kMaxNarrowChannels = 16;  // in a group, of x or of y
+
+struct Work {
+  double products, packed;
+};
+Work work(const ConvProblem& problem) {
+  const double positions = static_cast<double>(problem.n * problem.p()) * static_cast<double>(problem.q());
+  const double taps = static_cast<double>(problem.c_per_group() * problem.r * problem.s);
+  const bool pointwise = problem.r == 1 && problem.s == 1 && problem.stride == Pair{1, 1};
+  return {positions * taps * static_cast<double>(problem.k),
+          pointwise ? 0 : positions * taps * static_cast<double>(problem.groups)};
 }
 
-Plan plan_with(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device, double rows) {
-  const double elements = matrix_elements(problem);
+Plan plan_of(const KernelEntry& entry, const DeviceSpec& device, double work_us, double own_us) {
   Plan plan;
   plan.kernel = &entry;
-  plan.cost_us = elements * (1 / kPackedPerUs + rows / kMultiplyAddsPerUs) / std::max(1, device.threads);
+  plan.cost_us = work_us / std::max(1, device.threads) + own_us;
   return plan;
-}
-
-double rows_per_group(const ConvProblem& problem) {
-  return static_cast<double>(problem.pass == Pass::kDgrad ? problem.c_per_group() : problem.k_per_group());
 }
 
 const char* gemm_why_not(const KernelEntry&, const ConvProblem&, const DeviceSpec& device) {
@@ -38,31 +36,32 @@ const char* gemm_why_not(const KernelEntry&, const ConvProblem&, const DeviceSpe
 }
 
 Plan gemm_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
-  // Register blocks are filled up to 8 rows and, where taps are the columns, to 48 of those.
-  const double rows = rows_per_group(problem);
-  double padded_rows = std::max(8.0, rows);
-  if (problem.pass == Pass::kWgrad) {
-    const auto taps = static_cast<double>(problem.c_per_group() * problem.r * problem.s);
-    padded_rows *= std::max(1.0, 48 / std::max(1.0, taps));
-  }
-  return plan_with(entry, problem, device, padded_rows);
+  const auto [products, packed] = work(problem);
+  // A product with few rows or columns takes as long as one with eight.
+  const auto least =
+      static_cast<double>(std::min(problem.c_per_group() * problem.r * problem.s, problem.k_per_group()));
+  const double fill = std::max(1.0, 8 / std::max(1.0, least));
+  return plan_of(entry, device, products * fill / kProductsPerUs + packed / kPackedPerUs,
+                 kProductUs * static_cast<double>(problem.groups));
 }
 
 const char* depthwise_why_not(const KernelEntry&, const ConvProblem& problem, const DeviceSpec& device) {
   if (device.is_cuda) return "computes on the CPU";
-  if (std::max(problem.c_per_group(), problem.k_per_group()) > kDepthwiseMaxChannels) {
+  if (std::max(problem.c_per_group(), problem.k_per_group()) > kMaxNarrowChannels) {
     return "for groups of at most 16 channels";
   }
   return nullptr;
 }
 
 Plan depthwise_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
-  // Each multiply-add loads an operand of its own, where the register block of a matrix product reuses them.
-  constexpr double kLoadBound = 3;
-  return plan_with(entry, problem, device, kLoadBound * rows_per_group(problem));
+  const auto columns = static_cast<double>(problem.q());
+  const bool one_channel = problem.c_per_group() == 1 && problem.k_per_group() == 1 && problem.x_strides.c == 1;
+  const double fill = one_channel ? 1 : static_cast<double>((problem.q() + 7) / 8 * 8) / std::max(1.0, columns);
+  const double pixels = static_cast<double>(problem.n * problem.c) * static_cast<double>(problem.h * problem.w);
+  return plan_of(entry, device, work(problem).products * fill / kVectorisedPerUs + pixels / kPackedPerUs, 0);
 }
 
-constexpr TileShape kGemmTile = {256, 240, 128};
+constexpr TileShape kGemmTile = {256, 512, 256};
 constexpr TileShape kDepthwiseTile = {1, 256, 64};
 
 constexpr KernelEntry kKernels[] = {

@@ -6,26 +6,26 @@
 
 namespace fastconv {
 
-// im2col + GEMM. The im2col matrix exists a cache block at a time: at most 0.5 MiB a thread. Where the result is small,
-// the reduction is cut into parts whose sums take at most 8 MiB, whatever the problem.
-template <class T>
-void gemm_cpu(const ConvProblem& problem, const ConvBuffers& buffers, const ParallelFor& parallel_for);
+// What is computed with T, computed with Scalar: im2col or col2im, and the runtime's matrix product. The matrix of
+// pixels and taps exists a block of kBlockElements at a time, or what one row of the result needs if that is more; the
+// weight gradient's partial sums take kPartialElements, or one filter if that is more. What lies in another order or
+// type than the product takes is copied: the filter as a whole.
+inline constexpr int64_t kBlockElements = 1 << 20;
+inline constexpr int64_t kPartialElements = 1 << 21;
+template <class T, class Scalar>
+void gemm_cpu(const ConvProblem& problem, const ConvBuffers& buffers, const CpuRuntime& runtime);
 
-// For few channels in a group: as above, but a matrix row or a dot product at a time. 0.2 MiB a thread; wgrad also
-// needs partial sums, 32 at most for every element of the filter.
-inline constexpr int64_t kDepthwiseMaxChannels = 16;  // in a group, of x or of y
+// Multiply-adds of whole vectors, of channels where groups of one channel lie side by side, else of columns. For few
+// channels in a group. About 0.5 MiB a thread; the weight gradient also has partial sums, 32 at most for every element
+// of the filter.
 template <class T>
-void depthwise_cpu(const ConvProblem& problem, const ConvBuffers& buffers, const ParallelFor& parallel_for);
+void depthwise_cpu(const ConvProblem& problem, const ConvBuffers& buffers, const CpuRuntime& runtime);
 
-// Which tensors take the roles of lowering.h.
+// An element of the result by the definition, without its bias: pixels outside the image are left out. Kernels take
+// them for zeros, which an infinity or NaN of the other operand makes NaNs; so each NaN that they find is summed again.
+// Ends with the first NaN, as nothing would change it.
 template <class T>
-struct Operands {
-  T *image, *target, *filter;
-
-  Operands(Pass pass, const ConvBuffers& buffers)
-      : image(static_cast<T*>(pass == Pass::kDgrad ? buffers.y : buffers.x)),
-        target(static_cast<T*>(pass == Pass::kDgrad ? buffers.x : buffers.y)),
-        filter(static_cast<T*>(buffers.w)) {}
-};
+Accumulator<T> by_definition(const ConvProblem& problem, const ConvBuffers& buffers, int64_t n, int64_t c, int64_t h,
+                             int64_t w);
 
 }  // namespace fastconv
