@@ -49,7 +49,7 @@ def fastconv_run(layer: Problem, pass_: str, mode: Mode) -> Run:
     if pass_ == "fprop":
         return lambda t: conv2d(t.x, t.w, None, *layer.conv_args)
     (a, b, c), groups = layer.conv_args[:3], layer.groups
-    arguments = ops.pack((*a, *b, *c), groups, mode.precision)
+    arguments = ops.pack((*a, *b, *c), groups, mode.precision or "ieee")
     if pass_ == "dgrad":
         return lambda t: torch.ops.fastconv._conv2d_input(t.x, t.w, t.dy, arguments)
     return lambda t: torch.ops.fastconv._conv2d_weight(t.x, t.w, t.dy, arguments)
