@@ -25,8 +25,8 @@ std::string validate(const ConvGeometry& geometry);
 std::string validate_bias(const ConvGeometry& geometry, const Sizes& bias);
 std::string validate_grad_output(const ConvGeometry& geometry, const Sizes& grad_output);
 
-// The same convolution by numbers that index maths takes: the dilation of a single tap and the stride of a single output
-// may be anything. Of a legal geometry.
+// The same convolution by numbers that index maths takes: the dilation of a single tap and the stride of a single
+// output may be anything. Of a legal geometry.
 ConvGeometry simplified(ConvGeometry geometry);
 
 // Empty sizes if the geometry is not legal.
