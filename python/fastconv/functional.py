@@ -65,7 +65,7 @@ def conv2d(
         TypeError: an argument of another type; like torch, True and False are no integers here.
 
     Images without channels, (N, 0, H, W), give what the sum over none says: zeros, or the bias, of size (N, K, P, Q).
-    Torch returns (N, 0, P, Q) for them and leaves the filters out, which no layer behind it could use.
+    Torch returns (N, 0, P, Q) for them and leaves the filters out.
 
     Results are the same bit for bit from run to run. float16 and bfloat16 are accumulated in float32. Infinities and
     NaNs propagate as in IEEE arithmetic. The operation is the cross-correlation of Dumoulin and Visin, "A guide to
@@ -172,12 +172,13 @@ def _check_tensors(input: object, weight: object, bias: object) -> None:
 
 
 def _ints(name: str, value: Ints) -> tuple[int, ...]:
-    """Python's integers for whatever counts as one, such as NumPy's, or a symbol: a traced function is specialised for
+    """A pair of Python's integers for whatever counts as one, such as NumPy's, or a symbol: a traced function is specialised for
     these, not for sizes."""
     values = value if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
     if len(values) not in (1, 2):
         raise RuntimeError(f"fastconv: {name} must have 1 or 2 values (rows, columns), but got {len(values)}")
-    return tuple(_int(name, item) for item in values)
+    pair = tuple(_int(name, item) for item in values)
+    return pair if len(pair) == 2 else pair * 2
 
 
 def _int(name: str, value: Any) -> int:

@@ -246,7 +246,7 @@ Choice make_plan(const ConvProblem& problem, const DeviceSpec& device, std::stri
   if (problem.dtype != DType::kFloat32) return exact;
   Choice rounded = plan_as(with_precision(problem, Precision::kTf32), device, force);
   if (exact.plan.kernel == nullptr) return rounded;
-  // A microsecond is a few per cent of what a call costs the host.
+  // A microsecond hides behind what a call costs the host.
   constexpr double kFewPercent = 1.05, kHidden = 1;
   const bool as_cheap = exact.plan.cost_us <= kFewPercent * rounded.plan.cost_us + kHidden;
   return rounded.plan.kernel == nullptr || as_cheap ? exact : rounded;
