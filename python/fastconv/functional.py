@@ -172,8 +172,8 @@ def _check_tensors(input: object, weight: object, bias: object) -> None:
 
 
 def _ints(name: str, value: Ints) -> tuple[int, ...]:
-    """A pair of Python's integers for whatever counts as one, such as NumPy's, or a symbol: a traced function is specialised for
-    these, not for sizes."""
+    """A pair of Python's integers for whatever counts as one, such as NumPy's, or a symbol: a traced function is
+    specialised for these, not for sizes."""
     values = value if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
     if len(values) not in (1, 2):
         raise RuntimeError(f"fastconv: {name} must have 1 or 2 values (rows, columns), but got {len(values)}")
