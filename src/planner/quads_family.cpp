@@ -34,7 +34,7 @@ constexpr Clocks kTf32KeptClocks{25, 59, 0.84, 200, 220, 0.80, 1174, 700};
 constexpr Clocks kPartsClocks{54, 73, 0.75, 126, 2300, 0.85, 600, 210};
 constexpr Clocks kPartsKeptClocks{23, 59, 0.88, 200, 220, 0.84, 1174, 800};
 constexpr Clocks kScaledClocks{38, 40, 0.80, 100, 1400, 0.90, 1400, 350};  // units of half as many pixels
-constexpr Clocks kSquaresClocks{110, 200, 0.85, 170, 900, 0.90, 1400, 350};
+constexpr Clocks kSquaresClocks{138, 250, 0.85, 212, 1125, 0.90, 1400, 350};
 constexpr double kStartUs = 2.5;  // and end
 // Of a row of a tile that has others beside it, where pixels lie side by side: as if there were more, for lines of
 // memory that two tiles share.
