@@ -363,6 +363,18 @@ def test_vmap_refuses_what_a_plain_call_refuses(device: str, what: str, dims: tu
     assert str(mapped.value) == str(plain.value)
 
 
+def test_vmap_under_autocast_casts_like_a_plain_call(device: str) -> None:
+    """A second layer's input has autocast's dtype, its filter has not."""
+    x, w, b = (tensor(size, device=device) for size in ((2, 3, 8, 8), (2, 3, 3, 3, 3), (3,)))
+    with torch.autocast(device, torch.bfloat16):
+        two = lambda f: fastconv.conv2d(fastconv.conv2d(x, f, b), f, b)  # noqa: E731
+        mapped = torch.vmap(two)(w)
+        assert mapped.dtype == torch.bfloat16
+        one_by_one = torch.stack([two(f) for f in w])
+    # Under vmap the bias is added after the sum was rounded.
+    assert (mapped - one_by_one).norm() <= 2 * torch.finfo(torch.bfloat16).eps * one_by_one.norm()
+
+
 def test_nested_vmap(device: str) -> None:
     problem = TINY["plain"]
     x, w, b = (t.detach() for t in leaves(problem, device))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import sys
 import types
 import unittest
@@ -148,13 +149,57 @@ def test_eager_and_meta_calls_refuse_with_the_same_words(device: str, what: str)
     assert refusal(call, fastconv.conv2d, "meta").replace("meta", device) == refusal(call, fastconv.conv2d, device)
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("what", [k for k in BAD if not any(text in k for text in NOT_TRACED)])
-def test_compiled_calls_refuse_with_the_same_words(what: str) -> None:
+def test_compiled_calls_refuse_with_the_same_words(what: str, dynamic: bool) -> None:
     """In torch's report of it."""
     torch._dynamo.reset()
     call, _ = BAD[what]
-    compiled = torch.compile(fastconv.conv2d, backend="eager", fullgraph=True)
+    compiled = torch.compile(fastconv.conv2d, backend="eager", fullgraph=True, dynamic=dynamic)
     assert refusal(call, fastconv.conv2d, "cpu") in refusal(call, compiled, "cpu")
+
+
+BAD_INTEGERS: dict[str, tuple[dict[str, Any], str]] = {
+    "stride of 2^70": ({"stride": 2**70}, "stride.*1180591620717411303424"),
+    "padding of 2^70": ({"padding": 2**70}, "padding.*1180591620717411303424"),
+    "groups of 2^70": ({"groups": 2**70}, "groups.*1180591620717411303424"),
+    "stride True": ({"stride": True}, "stride.*True"),
+    "padding False": ({"padding": False}, "padding.*False"),
+    "groups True": ({"groups": True}, "groups.*True"),
+    "dilation is a float": ({"dilation": 1.5}, "dilation.*1.5"),
+    "padding of bytes": ({"padding": b"\x01\x01"}, "padding.*x01"),
+    "padding of a set": ({"padding": frozenset((1, 2))}, "padding.*frozenset"),
+}
+
+
+@pytest.mark.parametrize("what", BAD_INTEGERS)
+def test_every_function_refuses_integers_with_the_same_words(what: str) -> None:
+    arguments, names = BAD_INTEGERS[what]
+    image, filters = tensor((2, 4, 8, 8)), tensor((6, 4, 3, 3))
+    gradient = tensor((2, 6, 6, 6))
+    calls: tuple[Callable[..., Any], ...] = (
+        lambda **k: fastconv.conv2d(image, filters, **k),
+        lambda **k: fastconv.explain(image, filters, **k),
+        lambda **k: fastconv.grad.conv2d_input(image.shape, filters, gradient, **k),
+        lambda **k: fastconv.grad.conv2d_weight(image, filters.shape, gradient, **k),
+    )
+    said = set()
+    for call in calls:
+        with pytest.raises((RuntimeError, TypeError), match=names) as error:
+            call(**arguments)
+        said.add(str(error.value))
+    assert len(said) == 1
+
+
+@pytest.mark.parametrize("size", [(8,), (4, 8), (1, 2, 4, 8, 8)], ids=str)
+def test_ranks_are_refused_as_they_were_given(size: tuple[int, ...]) -> None:
+    sentence = re.escape(f"input must be 3-D (C, H, W) or 4-D (N, C, H, W), but got size {list(size)}")
+    for padding in (0, "same"):
+        with pytest.raises(RuntimeError, match=sentence):
+            fastconv.conv2d(torch.randn(size), w("cpu"), padding=padding)
+        for dtype in (torch.float32, torch.complex64):
+            with pytest.raises(RuntimeError, match=sentence):
+                fastconv.explain(size, w("cpu").shape, padding=padding, dtype=dtype)
 
 
 LEGAL: dict[str, Call] = {

@@ -204,7 +204,17 @@ def test_a_precision_set_inside_a_compiled_function_holds_there() -> None:
             return fastconv.conv2d(x, w)
 
     torch.compile(function, backend=backend)(tensor((1, 2, 5, 5)), tensor((3, 2, 3, 3)))
-    assert set(seen) <= {"bf16x3"}
+    assert seen == ["bf16x3"]
+
+
+@pytest.mark.parametrize("entry", ["conv2d_input", "conv2d_weight"])
+def test_gradient_functions_are_traced(entry: str) -> None:
+    x, w, g = tensor((2, 4, 8, 8)), tensor((6, 4, 3, 3)), tensor((2, 6, 6, 6))
+    operands = (x.shape, w, g) if entry == "conv2d_input" else (x, w.shape, g)
+    function = getattr(fastconv.grad, entry)
+    torch._dynamo.reset()
+    with fastconv.precision("ieee"):
+        assert torch.equal(torch.compile(function, fullgraph=True, backend="eager")(*operands), function(*operands))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -88,3 +88,25 @@ def test_two_processes_compute_what_one_does() -> None:
     finally:
         for process in processes:
             process.kill()
+
+
+def test_registration_waits_for_the_import_itself() -> None:
+    """Others ask where a module is without importing it."""
+    program = """
+import importlib.util
+import fastconv
+for name in ("torch.distributed.tensor", "torch.utils.flop_counter"):
+    assert importlib.util.find_spec(name) is not None
+import torch
+import torch.utils.flop_counter
+from torch.distributed.tensor import DTensor
+x, w = torch.randn(1, 2, 5, 5), torch.randn(3, 2, 3, 3)
+with torch.utils.flop_counter.FlopCounterMode(display=False) as counter:
+    fastconv.conv2d(x, w)
+assert counter.get_total_flops() == 2 * 3 * 9 * 18
+propagator = DTensor._op_dispatcher.sharding_propagator
+print(torch.ops.fastconv.conv2d.default in propagator.op_strategy_funcs)
+"""
+    environment = {**os.environ, "PYTHONPATH": str(Path(fastconv.__file__).parents[1])}
+    run = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert run.stdout == "True\n", run.stderr

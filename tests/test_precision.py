@@ -436,6 +436,24 @@ def test_a_setting_kept_for_later_restores_what_held_when_it_was_entered() -> No
     assert planned() == outside
 
 
+def test_a_setting_decorates_any_number_of_functions_and_serves_as_a_block_too() -> None:
+    outside = planned()
+    setting = fastconv.precision("ieee")
+    functions = [setting(planned), setting(planned)]
+    assert planned() == outside
+    with setting:
+        assert planned() == planned("ieee")
+    assert planned() == outside and [f() for f in functions] == [planned("ieee")] * 2
+
+
+def test_a_decorator_takes_back_its_own_setting_alone() -> None:
+    with fastconv.precision(None):
+        setting = fastconv.precision("ieee")
+        fastconv.precision("bf16x3")
+        assert setting(planned)() == planned("ieee")
+        assert planned() == planned("bf16x3")
+
+
 def test_where_tf32_is_allowed_exact_kernels_that_cost_no_more_are_taken() -> None:
     """First layers bound by memory, tiny images, narrow groups: cuDNN leaves them exact too."""
     with torch.backends.cudnn.flags(allow_tf32=True):

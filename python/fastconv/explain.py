@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from . import _library, ops
-from .functional import Padding, _ints, _pad
+from .functional import Padding, _int, _ints, _pad, integers
 from .ops import Ints
-from .precision import Precision, check, effective
+from .precision import Precision, resolve
 
 PASSES = ("fprop", "dgrad", "wgrad")
 
@@ -88,12 +88,13 @@ def explain(
     if place.type not in ("cpu", "cuda"):
         raise ValueError(f"device must be cpu or cuda, but got {place}")
     gpu = _gpu(place, arch)
-    input_size, weight_size = _size(input), _size(weight)
-    strides, dilations = _ints("stride", stride), _ints("dilation", dilation)
+    input_size, weight_size = _size("input", input), _size("weight", weight)
     if isinstance(padding, str):
         meta_input, meta_weight = (torch.empty(size, device="meta") for size in (input_size, weight_size))
-        padded, padding = _pad(meta_input, meta_weight, strides, padding, dilations)
+        padded, padding = _pad(meta_input, meta_weight, _ints("stride", stride), padding, _ints("dilation", dilation))
         input_size = list(padded.shape)
+    geometry = integers(stride, padding, dilation, groups)
+    ops.output_size(input_size, weight_size, *geometry)
     if dtype.is_complex:  # what ops/complex.h makes of it
         dtype = dtype.to_real()
         input_size[-3] *= 2
@@ -101,13 +102,10 @@ def explain(
     return torch.ops.fastconv._explain(
         input_size,
         weight_size,
-        strides,
-        padding,
-        dilations,
-        groups,
+        *geometry,
         dtype=str(dtype).removeprefix("torch."),
         pass_=pass_,
-        precision=effective() if precision is None else check(precision),
+        precision=resolve(precision),
         channels_last=channels_last,
         bias=bias is not None and bias is not False,
         cuda=place.type == "cuda",
@@ -118,8 +116,8 @@ def explain(
     )
 
 
-def _size(operand: Tensor | Sequence[int]) -> list[int]:
-    return list(operand.shape if isinstance(operand, Tensor) else operand)
+def _size(name: str, operand: Tensor | Sequence[int]) -> list[int]:
+    return [_int(name, extent) for extent in (operand.shape if isinstance(operand, Tensor) else operand)]
 
 
 def _gpu(place: torch.device, arch: int | None) -> Device:

@@ -13,7 +13,7 @@ from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from . import ops
 from .ops import Ints
-from .precision import Precision, check, effective, traced
+from .precision import Precision, check, effective, resolve
 
 Padding: TypeAlias = Ints | Literal["same", "valid"]
 
@@ -89,8 +89,7 @@ def conv2d(
             precision=precision,
         )
     if _is_compiling():
-        mode = traced() if precision is None else check(precision)
-        return _conv2d(input, weight, bias, stride, padding, dilation, groups, mode)
+        return _conv2d(input, weight, bias, stride, padding, dilation, groups, resolve(precision))
     mode = effective() if precision is None else check(precision)
     try:
         # Eager calls of plain tensors: the dispatcher's detours through Python cost more than the rest of a call.
@@ -149,16 +148,14 @@ def _conv2d(
     precision: str | None,
 ) -> Tensor:
     """By the public op, for all that is not an eager call of plain tensors."""
-    strides, dilations = _ints("stride", stride), _ints("dilation", dilation)
-    paddings: Sequence[int]
     if isinstance(padding, str):
-        input, paddings = _pad(input, weight, strides, padding, dilations)
-    else:
-        paddings = _ints("padding", padding)
-    return ops.conv2d(input, weight, bias, strides, paddings, dilations, _int("groups", groups), precision=precision)
+        input, padding = _pad(input, weight, _ints("stride", stride), padding, _ints("dilation", dilation))
+    return ops.conv2d(input, weight, bias, *integers(stride, padding, dilation, groups), precision=precision)
 
 
 def _pack(arguments: ops.Arguments, geometry: tuple[int, ...]) -> ops.Call:
+    if not all(isinstance(argument, int | tuple) for argument in arguments[:3]):
+        raise TypeError  # bytes and sets have two elements too
     if len(_calls) > 4096:
         _calls.clear()
     return _calls.setdefault(arguments, (arguments, ops.pack(geometry, *arguments[3:])))
@@ -171,14 +168,24 @@ def _check_tensors(input: object, weight: object, bias: object) -> None:
         ops.check_kind(name, operand)
 
 
+def integers(
+    stride: Ints, padding: Ints, dilation: Ints, groups: int
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], int]:
+    """The arguments that are neither tensors nor strings, as the ops take them."""
+    return _ints("stride", stride), _ints("padding", padding), _ints("dilation", dilation), _int("groups", groups)
+
+
 def _ints(name: str, value: Ints) -> tuple[int, ...]:
     """A pair of Python's integers for whatever counts as one, such as NumPy's, or a symbol: a traced function is
     specialised for these, not for sizes."""
-    values = value if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
+    values = value if isinstance(value, Sequence) and not isinstance(value, str | bytes) else (value,)
     if len(values) not in (1, 2):
         raise RuntimeError(f"fastconv: {name} must have 1 or 2 values (rows, columns), but got {len(values)}")
     pair = tuple(_int(name, item) for item in values)
     return pair if len(pair) == 2 else pair * 2
+
+
+_WANTED = {"groups": "an integer", "input": "a tensor or integers", "weight": "a tensor or integers"}
 
 
 def _int(name: str, value: Any) -> int:
@@ -187,8 +194,8 @@ def _int(name: str, value: Any) -> int:
     except TypeError:
         number = None
     if number is None:
-        of_what = "an integer" if name == "groups" else "an integer or a pair of integers"
-        raise TypeError(f"conv2d(): {name} must be {of_what}, but got {value!r}")
+        wanted = _WANTED.get(name, "an integer or a pair of integers")
+        raise TypeError(f"conv2d(): {name} must be {wanted}, but got {value!r}")
     if not -(2**63) <= number < 2**63:
         raise RuntimeError(f"fastconv: {name} must be less than 2^31, but got {value}")
     return number
@@ -204,6 +211,10 @@ def _pad(
         raise RuntimeError(f"conv2d(): padding must be 'same', 'valid' or numbers, but got {padding!r}")
     if any(value != 1 for value in stride):
         raise RuntimeError(f"conv2d(): padding='same' needs stride 1, but got stride {list(stride)}")
+    if input.dim() not in (3, 4):
+        raise RuntimeError(
+            f"conv2d(): input must be 3-D (C, H, W) or 4-D (N, C, H, W), but got size {list(input.shape)}"
+        )
     if weight.dim() != 4:
         raise RuntimeError(f"conv2d(): weight must be 4-D (K, C/groups, R, S), but got size {list(weight.shape)}")
     if min(dilation) < 1:

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from . import ops
+from .functional import integers
 from .ops import Ints
-from .precision import Precision, check, effective
+from .precision import Precision, resolve
 
 
 def conv2d_input(
@@ -42,8 +43,8 @@ def conv2d_input(
     """
     ops.check_kind("weight", weight)
     ops.check_kind("grad_output", grad_output)
-    mode = effective() if precision is None else check(precision)
-    return ops.conv2d_input(input_size, weight, grad_output, stride, padding, dilation, groups, precision=mode)
+    geometry = integers(stride, padding, dilation, groups)
+    return ops.conv2d_input(input_size, weight, grad_output, *geometry, precision=resolve(precision))
 
 
 def conv2d_weight(
@@ -77,5 +78,5 @@ def conv2d_weight(
     """
     ops.check_kind("input", input)
     ops.check_kind("grad_output", grad_output)
-    mode = effective() if precision is None else check(precision)
-    return ops.conv2d_weight(input, weight_size, grad_output, stride, padding, dilation, groups, precision=mode)
+    geometry = integers(stride, padding, dilation, groups)
+    return ops.conv2d_weight(input, weight_size, grad_output, *geometry, precision=resolve(precision))

@@ -117,7 +117,7 @@ def dtype_names() -> str:
     return ", ".join(map(_dtype_name, DTYPES))
 
 
-def _output_size(
+def output_size(
     input_size: Sequence[int],
     weight_size: Sequence[int],
     stride: Ints,
@@ -135,8 +135,14 @@ def _output_size(
             return torch.ops.fastconv._output_size(
                 list(input_size), list(weight_size), stride, padding, dilation, groups
             )
-    # The integers that are not symbols, and the ranks, by sizes that break no rule.
-    _output_size([1] * len(input_size), [1] * len(weight_size), stride, padding, dilation, 1)
+    # Errors in the library's words, for the sizes that are traced. Where only the data will tell one, of the ranks and
+    # the other arguments at least, by sizes that break no rule.
+    extents, rank = (*input_size, *weight_size), len(input_size)
+    hints = [hint for extent in extents if (hint := _hint(extent)) is not None]
+    if len(hints) < len(extents):
+        output_size([1] * rank, [1] * len(weight_size), stride, padding, dilation, 1)
+    else:
+        output_size(hints[:rank], hints[rank:], stride, padding, dilation, groups)
     torch._check(groups >= 1, lambda: f"fastconv: groups must be at least 1, but got {groups}")
     *batch, channels, height, width = input_size
     filters, group_channels, rows, columns = weight_size
@@ -152,12 +158,16 @@ def _output_size(
             f"but got {channels}"
         ),
     )
-    extents = ((height, rows), (width, columns))
-    outputs = [
-        _output_extent(*extent, *steps)
-        for extent, steps in zip(extents, zip(*map(_pair, (stride, padding, dilation)), strict=True), strict=True)
-    ]
+    steps = zip(*map(_pair, (stride, padding, dilation)), strict=True)
+    axes = zip(((height, rows), (width, columns)), steps, strict=True)
+    outputs = [_output_extent(*extents, *step) for extents, step in axes]
     return [*batch, filters, *outputs]
+
+
+def _hint(extent: int | torch.SymInt) -> int | None:
+    if isinstance(extent, torch.SymInt):
+        return extent.node.hint if extent.node.has_hint() else None
+    return extent
 
 
 def _pair(value: Ints) -> Sequence[int]:
@@ -181,7 +191,8 @@ def _output_extent(size: int, taps: int, stride: int, padding: int, dilation: in
 
 
 def _check_bias(bias: Sequence[int], filters: int) -> None:
-    rule = f"fastconv: bias must be 1-D with weight.size(0) = {filters} elements, but got size {list(bias)}"
+    filters_shown, *shown = (extent if (hint := _hint(extent)) is None else hint for extent in (filters, *bias))
+    rule = f"fastconv: bias must be 1-D with weight.size(0) = {filters_shown} elements, but got size {shown}"
     torch._check(len(bias) == 1, lambda: rule)
     torch._check(bias[0] == filters, lambda: rule)
 
@@ -215,7 +226,7 @@ def _conv2d_fake(
 ) -> Tensor:
     _check_tensors("input", input, "weight", weight)
     _check_tensors("input", input, "bias", bias)
-    size = _output_size(input.shape, weight.shape, stride, padding, dilation, groups)
+    size = output_size(input.shape, weight.shape, stride, padding, dilation, groups)
     if bias is not None:
         _check_bias(bias.shape, weight.shape[0])
     # A batch of none is contiguous, as torch's is.
@@ -237,7 +248,7 @@ def _conv2d_input_fake(
     channels_last: bool | None = None,
 ) -> Tensor:
     _check_tensors("grad_output", grad_output, "weight", weight)
-    _check_grad_output(grad_output.shape, _output_size(input_size, weight.shape, stride, padding, dilation, groups))
+    _check_grad_output(grad_output.shape, output_size(input_size, weight.shape, stride, padding, dilation, groups))
     if channels_last is None:
         channels_last = is_channels_last(weight) or is_channels_last(grad_output)
     return _empty(input_size, channels_last, grad_output)
@@ -257,7 +268,7 @@ def _conv2d_weight_fake(
     channels_last: bool | None = None,
 ) -> Tensor:
     _check_tensors("grad_output", grad_output, "input", input)
-    _check_grad_output(grad_output.shape, _output_size(input.shape, weight_size, stride, padding, dilation, groups))
+    _check_grad_output(grad_output.shape, output_size(input.shape, weight_size, stride, padding, dilation, groups))
     if channels_last is None:
         channels_last = is_channels_last(input) or is_channels_last(grad_output)
     return _empty(weight_size, channels_last, grad_output)
@@ -355,7 +366,7 @@ class _Conv2d(_Function):
         if weight_tangent is not None:
             terms.append(conv2d(input, weight_tangent, None, *geometry, precision=precision))
         if bias_tangent is not None:
-            terms.append(bias_tangent[:, None, None].expand(_output_size(input.shape, weight.shape, *geometry)))
+            terms.append(bias_tangent[:, None, None].expand(output_size(input.shape, weight.shape, *geometry)))
         return _sum(terms)
 
 
@@ -634,9 +645,10 @@ def _conv2d_vmap(
 ) -> tuple[Tensor, int]:
     batch = info.batch_size
     input_dim, weight_dim, bias_dim = (*in_dims, None)[:3]
+    input, weight, bias = autocast(input, weight, bias)  # which comes after this rule
     sample, filters = _sample(input, input_dim), _sample(weight, weight_dim)
     _check_tensors("input", input, "weight", weight)
-    _output_size(sample, filters, stride, padding, dilation, groups)
+    output_size(sample, filters, stride, padding, dilation, groups)
     if bias is not None:
         _check_tensors("input", input, "bias", bias)
         _check_bias(_sample(bias, bias_dim), filters[0])
@@ -681,8 +693,8 @@ def _conv2d_input_vmap(
 ) -> tuple[Tensor, int]:
     batch = info.batch_size
     weight_dim, grad_dim = in_dims[1:3]
-    output_size = _output_size(input_size, _sample(weight, weight_dim), stride, padding, dilation, groups)
-    _check_grad_output(_sample(grad_output, grad_dim), output_size)
+    size = output_size(input_size, _sample(weight, weight_dim), stride, padding, dilation, groups)
+    _check_grad_output(_sample(grad_output, grad_dim), size)
     unbatched = len(input_size) == 3
     count, channels, height, width = (1, *input_size) if unbatched else input_size
     grad_output, weight = _batched_image(grad_output, grad_dim, unbatched), _front(weight, weight_dim)
@@ -732,8 +744,8 @@ def _conv2d_weight_vmap(
     batch = info.batch_size
     input_dim, grad_dim = in_dims[0], in_dims[2]
     sample = _sample(input, input_dim)
-    output_size = _output_size(sample, weight_size, stride, padding, dilation, groups)
-    _check_grad_output(_sample(grad_output, grad_dim), output_size)
+    size = output_size(sample, weight_size, stride, padding, dilation, groups)
+    _check_grad_output(_sample(grad_output, grad_dim), size)
     filters, channels, rows, columns = weight_size
     unbatched = len(sample) == 3
     input = _batched_image(input, input_dim, unbatched)
@@ -850,14 +862,18 @@ class _WhenImported:
         if name not in self.functions:
             return None
         function = self.functions.pop(name)  # the finders behind this one find the module
-        spec = importlib.util.find_spec(name)
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self.functions[name] = function  # who asks where a module is may not import it
         if spec is None or spec.loader is None:
             return spec
         execute = spec.loader.exec_module
 
         def execute_and_call(module: ModuleType) -> None:
             execute(module)
-            function(module)
+            if self.functions.pop(name, None):
+                function(module)
 
         spec.loader.exec_module = execute_and_call  # type: ignore[method-assign]
         return spec

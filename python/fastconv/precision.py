@@ -53,6 +53,14 @@ def traced() -> str:
 traced._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
+def resolve(value: Precision | None) -> str:
+    """The op's precision for a call with the argument `value`."""
+    if value is None:
+        return traced() if torch.compiler.is_compiling() else effective()
+    check(value)
+    return value
+
+
 class precision(_DecoratorContextManager):
     """Sets how float32 convolutions form their products: until changed, for a block, or in a function.
 
@@ -74,10 +82,10 @@ class precision(_DecoratorContextManager):
 
     The setting belongs to the calling thread (to the asyncio task where there is one), as grad mode does: another
     thread starts with ``None``. Torch's own setting, which ``None`` follows, belongs to the process. A backward pass
-    uses the precision of its forward pass, whichever thread runs it. A function given to ``torch.compile`` is compiled
-    anew when the setting, or torch's, is another one; setting it inside breaks the graph, the ``precision`` argument
-    does not. What ``torch.export``, ``torch.jit.trace`` and ``make_fx`` return keeps the precision that held when they
-    traced it.
+    uses the precision of its forward pass, whichever thread runs it; what ``torch.utils.checkpoint`` computes again is
+    a call of that thread's. A function given to ``torch.compile`` is compiled anew when the setting, or torch's, is
+    another one; setting it inside breaks the graph, the ``precision`` argument does not. What ``torch.export``,
+    ``torch.jit.trace`` and ``make_fx`` return keeps the precision that held when they traced it.
 
     >>> fastconv.precision("ieee")                 # from now on
     precision('ieee')
@@ -91,12 +99,15 @@ class precision(_DecoratorContextManager):
     def __init__(self, value: Precision | None) -> None:
         self.value = check(value)
         self._previous = [_current.get()]  # what each exit restores, the innermost last; the first is the block's
-        self._entered = False
+        self._entered = False  # or a decorator
         _current.set(value)
 
     def __call__(self, function: Any) -> Any:
-        # Here it was a decorator: what __init__ set holds in the function only.
-        _current.set(self._previous.pop())
+        if not self._entered:  # what __init__ set holds in the function only, unless something else was set since
+            self._entered = True
+            previous = self._previous.pop()
+            if _current.get() == self.value:
+                _current.set(previous)
         if not callable(function) or inspect.isclass(function) or inspect.isasyncgenfunction(function):
             raise TypeError(f"precision({self.value!r}) decorates functions, but got {function!r}")
         if not inspect.iscoroutinefunction(function):

@@ -331,7 +331,8 @@ struct FilterImage {
       for (int64_t q = 0; q < packed.cols; ++q) {
         for (int64_t lane = 0; lane < lanes; ++lane) {
           T& value = to[q * step + lane * lowering.target_group];
-          if (!std::isnan(static_cast<Scalar>(value))) continue;
+          if (!std::isnan(static_cast<Scalar>(value)) || (bias && std::isnan(static_cast<Scalar>(bias[lane]))))
+            continue;
           const Scalar sum = by_definition<T>(job.problem, job.buffers, packed.n, (group + lane) * lowering.m + m,
                                               lowering.pixel.h + (packed.row + i) * lowering.pixel_step.h,
                                               lowering.pixel.w + (packed.col + q) * lowering.pixel_step.w);
@@ -468,12 +469,13 @@ void correlate_image(const ConvProblem& problem, const ConvBuffers& buffers, con
   for_each_item(runtime, problem.groups, group_size * parts, [&] {
     return [&](int64_t group) {
       T* filter = static_cast<T*>(buffers.w) + group * lowering.filter_group;
+      int64_t witness = 0;
       for (int64_t i = 0; i < group_size; ++i) {
         Scalar sum = 0;
         for (int64_t part = 0; part < parts; ++part) sum += partial.data()[part * filter_size + group * group_size + i];
         const int64_t s = i % lowering.s, r = i / lowering.s % lowering.r;
         const int64_t c = i / lowering.s / lowering.r % lowering.channels, m = i / lowering.taps();
-        if (std::isnan(sum)) sum = by_definition<T>(problem, buffers, group * lowering.m + m, c, r, s);
+        if (std::isnan(sum)) sum = by_definition<T>(problem, buffers, group * lowering.m + m, c, r, s, &witness);
         filter[m * lowering.filter.n + c * lowering.filter.c + r * lowering.filter.h + s * lowering.filter.w] =
             static_cast<T>(sum);
       }

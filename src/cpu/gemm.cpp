@@ -306,6 +306,7 @@ class Gemm {
   }
   // An element of y or dx that zeros may have made a NaN.
   T again(int64_t channel, int64_t position, const T* bias) const {
+    if (bias && std::isnan(static_cast<Scalar>(*bias))) return *bias;
     const bool dgrad = problem_.pass == Pass::kDgrad;
     const int64_t h = dgrad ? problem_.h : problem_.p(), w = dgrad ? problem_.w : problem_.q();
     const Accumulator<T> sum =
@@ -478,6 +479,7 @@ class Gemm {
       return [&](int64_t k) {
         T* to = w + k * taps_.strides.n;
         Scalar* sum = sums.data() + k * count;
+        int64_t witness = 0;
         for (int64_t part = 1; part < parts; ++part) {
           for (int64_t i = 0; i < count; ++i) sum[i] += sum[part * size + i];
         }
@@ -489,8 +491,8 @@ class Gemm {
         }
         for (int64_t i = 0; i < count && has_padding(); ++i) {
           if (!std::isnan(in_place ? static_cast<Scalar>(to[i]) : sum[i])) continue;
-          to[taps_.offset(i)] = static_cast<T>(
-              by_definition<T>(problem_, buffers_, group_ * filters + k, taps_.channel(i), taps_.row(i), taps_.col(i)));
+          to[taps_.offset(i)] = static_cast<T>(by_definition<T>(
+              problem_, buffers_, group_ * filters + k, taps_.channel(i), taps_.row(i), taps_.col(i), &witness));
         }
       };
     });

@@ -21,11 +21,12 @@ void gemm_cpu(const ConvProblem& problem, const ConvBuffers& buffers, const CpuR
 template <class T>
 void depthwise_cpu(const ConvProblem& problem, const ConvBuffers& buffers, const CpuRuntime& runtime);
 
-// An element of the result by the definition, without its bias: pixels outside the image are left out. Kernels take
-// them for zeros, which an infinity or NaN of the other operand makes NaNs; so each NaN that they find is summed again.
-// Ends with the first NaN, as nothing would change it.
+// What a sum is that kernels found to be NaN, without its bias. They take pixels outside the image for zeros, which an
+// infinity or NaN of the other operand makes NaNs; here they are left out. NaN at once for an element of y or dx that
+// sees no padding. `witness`, 0 at first, is a row of y in which a weight gradient found its NaN: the next one is most
+// likely to find its own there. float16 and bfloat16 are summed in float32.
 template <class T>
 Accumulator<T> by_definition(const ConvProblem& problem, const ConvBuffers& buffers, int64_t n, int64_t c, int64_t h,
-                             int64_t w);
+                             int64_t w, int64_t* witness = nullptr);
 
 }  // namespace fastconv
