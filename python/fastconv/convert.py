@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dis
 import functools
-import inspect
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -36,6 +35,8 @@ _PLAIN = "fastconv.convert makes it a fastconv.Conv2d"
 _OWN = "it may compute otherwise than nn.Conv2d: fastconv.convert(functional=True) serves it"
 _CALLS = "it calls torch.nn.functional.conv2d: fastconv.convert(functional=True) serves it"
 _OTHER = "fastconv computes 2-D convolutions that are not transposed"
+_SCRIPT = "fastconv cannot look into TorchScript"
+_UNREAD = "fastconv cannot look into it"
 
 
 def convert(model: _Module, *, functional: bool = False, precision: Precision | None = None) -> _Module:
@@ -70,17 +71,16 @@ def convert(model: _Module, *, functional: bool = False, precision: Precision | 
     fastconv.Conv2d(3, 8, kernel_size=(3, 3), stride=(1, 1))
     """
     check(precision)
-    converted: Counter[str] = Counter()
-    for module in model.modules():
-        reason, name = _reason(module), type(module).__name__
-        if reason == _PLAIN:
-            _change_class(module, _converted)
-            module.precision = precision  # type: ignore[assignment]
-        elif functional and reason in (_OWN, _CALLS):
-            _change_class(module, lambda cls: _served(cls, precision))
-        else:
-            continue
-        converted[name] += 1
+    reasons = {module: _reason(module) for module in model.modules()}
+    plain = [module for module, reason in reasons.items() if reason == _PLAIN]
+    served = [module for module, reason in reasons.items() if functional and reason in (_OWN, _CALLS)]
+    converted = Counter(type(module).__name__ for module in [*plain, *served])
+    # All classes are made before any is given, so that a failure leaves the model as it was.
+    classes = {module: _changed(module, _converted) for module in plain}
+    classes |= {module: _changed(module, lambda cls: _served(cls, precision)) for module in served}
+    _give(classes)
+    for module in plain:
+        module.precision = precision  # type: ignore[assignment]
     left = Counter(f"{item.type.__name__} ({item.reason})" for item in unconverted(model))
     _log.info("converted: %s; left: %s", _text(converted), _text(left))
     return model
@@ -109,10 +109,10 @@ def revert(model: _Module) -> _Module:
     >>> type(fastconv.revert(model)[0]) is torch.nn.Conv2d
     True
     """
-    for module in model.modules():
-        ours = isinstance(module, Conv2d)
-        _change_class(module, _original)
-        if ours and not isinstance(module, Conv2d):
+    ours = [module for module in model.modules() if isinstance(module, Conv2d)]
+    _give({module: _changed(module, _original) for module in model.modules()})
+    for module in ours:
+        if not isinstance(module, Conv2d):
             module.__dict__.pop("precision", None)
     return model
 
@@ -124,8 +124,9 @@ def unconverted(model: torch.nn.Module) -> list[Unconverted]:
         model: any module.
 
     Returns:
-        Tuples of name, type and reason: layers with a convolution of any kind, and modules whose methods, or functions
-        that these call by name, call ``torch.nn.functional.conv2d``. Calls by other ways are not seen.
+        Tuples of name, type and reason: layers with a convolution of any kind, modules whose methods, or functions
+        that these call by name, call ``torch.nn.functional.conv2d``, and modules that cannot be looked into, such as
+        TorchScript. Calls by other ways are not seen.
 
     >>> model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ConvTranspose2d(8, 3, 3))
     >>> fastconv.unconverted(fastconv.convert(model))[0].name
@@ -137,6 +138,13 @@ def unconverted(model: torch.nn.Module) -> list[Unconverted]:
 
 def _reason(module: torch.nn.Module) -> str | None:
     """None if fastconv computes a module's convolutions, or if it has none."""
+    try:
+        return _SCRIPT if isinstance(module, torch.jit.ScriptModule) else _reason_in_python(module)
+    except Exception as error:  # of the module's own attributes, or of what its code names
+        return f"{_UNREAD}: {error}"
+
+
+def _reason_in_python(module: torch.nn.Module) -> str | None:
     cls: Any = type(module)
     if hasattr(cls, _BEFORE) or cls.forward is Conv2d.forward:
         return None
@@ -159,15 +167,35 @@ _BEFORE = "_fastconv_before"  # of a derived class: the one that revert gives ba
 _BECOMES = "cls_to_become"  # of a lazy layer's class: the one that it has once it knows its size
 
 
-def _change_class(module: torch.nn.Module, change: Callable[[type], type | None]) -> None:
+def _changed(module: torch.nn.Module, change: Callable[[type], type | None]) -> type:
+    """The class of a module, changed."""
     cls = type(module)
     if not (parametrize.is_parametrized(module) and len(cls.__bases__) == 1):
-        module.__class__ = change(cls) or cls
-    elif new := change(cls.__bases__[0]):
-        # register_parametrization derived a class from the layer's and put its properties there. Copies of the layer
-        # may share that class, so it is rebuilt, not changed.
-        members = {name: value for name, value in vars(cls).items() if name not in ("__dict__", "__weakref__")}
-        module.__class__ = type(cls.__name__, (new,), members)
+        return change(cls) or cls
+    if not (new := change(cls.__bases__[0])):
+        return cls
+    # register_parametrization derived a class from the layer's and put its properties there. Copies of the layer
+    # may share that class, so it is rebuilt, not changed.
+    members = {name: value for name, value in vars(cls).items() if name not in ("__dict__", "__weakref__")}
+    return _subclass(cls.__name__, (new,), members)
+
+
+def _give(classes: dict[torch.nn.Module, type]) -> None:
+    for module, cls in classes.items():
+        if cls is not type(module):  # ScriptModules refuse even their own
+            module.__class__ = cls
+
+
+class _Unregistered(torch.nn.Module):
+    def __init_subclass__(cls) -> None:
+        pass
+
+
+def _subclass(name: str, bases: tuple[type, ...], members: dict[str, Any]) -> type:
+    """A class that its bases' ``__init_subclass__`` is not told of: it may want arguments, or the name only once."""
+    cls = type(name, (_Unregistered, *bases), members)
+    cls.__bases__ = bases
+    return cls
 
 
 @functools.cache
@@ -204,7 +232,7 @@ def _derive(members: dict[str, Any], bases: tuple[type, ...], make: Callable[...
     members |= {_BEFORE: base, "__reduce_ex__": reduce}
     if become := getattr(base, _BECOMES, None):
         members[_BECOMES] = make(become, *key[1:])
-    derived: Any = type(base.__name__, bases, members)
+    derived: Any = _subclass(base.__name__, bases, members)
     return derived
 
 
@@ -220,15 +248,27 @@ def _original(cls: type) -> type | None:
 # ---- calls of F.conv2d ----
 
 
+class _Unread(Exception):
+    """What code names, but cannot be had."""
+
+
 @functools.cache
 def _calls_conv2d(cls: Any) -> bool:
-    """Whether a method of a module's class, or a function within a few calls of one, names torch's conv2d."""
+    """Whether a method of a module's class, or a function within a few calls of one, names torch's conv2d.
+
+    Raises:
+        _Unread: none does that could be read.
+    """
     level = {method for base in cls.__mro__ for method in _functions(vars(base).values()) if not _is_ours(base)}
+    unread: list[_Unread] = []
     for _ in range(4):
         named = {id(value): value for function in level for value in _named(function, function.__code__)}
         if id(torch.conv2d) in named or id(torch.convolution) in named:  # F.conv2d is torch.conv2d
             return True
+        unread += [value for value in named.values() if isinstance(value, _Unread)]
         level = {function for function in _functions(named.values()) if not _is_ours(function)}
+    if unread:
+        raise unread[0]
     return False
 
 
@@ -237,10 +277,15 @@ def _is_ours(thing: Any) -> bool:
 
 
 def _functions(values: Iterable[Any]) -> Iterator[FunctionType]:
+    """Those among values, and what they wrap."""
     for value in values:
-        function = value.__func__ if isinstance(value, (staticmethod, classmethod)) else value
-        if isinstance(function, FunctionType) and isinstance(original := inspect.unwrap(function), FunctionType):
-            yield original
+        function, seen = value, set()
+        if isinstance(function, (staticmethod, classmethod)):
+            function = function.__func__
+        while isinstance(function, FunctionType) and function not in seen:
+            yield function
+            seen.add(function)
+            function = vars(function).get("__wrapped__")
 
 
 def _named(function: FunctionType, code: CodeType) -> Iterator[object]:
@@ -256,10 +301,17 @@ def _named(function: FunctionType, code: CodeType) -> Iterator[object]:
             with contextlib.suppress(KeyError, ValueError):  # a variable of `code` itself, or not yet assigned
                 value = enclosing[name].cell_contents
         elif instruction.opname in ("LOAD_ATTR", "LOAD_METHOD"):
-            value = getattr(value, name, None) if isinstance(value, ModuleType) else None
+            value = _attribute(value, name) if isinstance(value, ModuleType) else None
         elif instruction.opname != "EXTENDED_ARG":
             value = None
         yield value
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _named(function, constant)
+
+
+def _attribute(module: ModuleType, name: str) -> object:
+    try:
+        return getattr(module, name, None)
+    except Exception as error:  # a module may import what is missing when it is asked
+        return _Unread(f"{module.__name__}.{name}: {error}")
