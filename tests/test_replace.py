@@ -430,6 +430,51 @@ def test_checkpoint_of_served_modules(reentrant: bool) -> None:
         assert torch.equal(a, e)
 
 
+class ChecksItself(nn.Module):
+    """Its convolutions are computed once more in the backward pass, which is not within its forward."""
+
+    def __init__(self, reentrant: bool, trained: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(3, 3, 3, 3) / 5, requires_grad=trained)
+        self.reentrant = reentrant
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = checkpoint(self.body, x, use_reentrant=self.reentrant)
+        z: Tensor = checkpoint(self.fixed, y, self.weight, use_reentrant=self.reentrant)
+        return z
+
+    def body(self, x: Tensor) -> Tensor:
+        return F.conv2d(x, self.weight).tanh()
+
+    @staticmethod
+    def fixed(x: Tensor, weight: Tensor) -> Tensor:
+        return F.conv2d(x, weight).tanh()
+
+
+class ChecksItsBase(nn.Conv2d):
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = checkpoint(super().forward, x, use_reentrant=False)
+        return y.tanh()
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("trained", [False, True])
+def test_served_modules_that_checkpoint_their_methods(reentrant: bool, trained: bool) -> None:
+    assert_computes_again(ChecksItself(reentrant, trained), {"fastconv": 4})
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_served_modules_that_checkpoint_their_bases_forward(trained: bool) -> None:
+    assert_computes_again(ChecksItsBase(3, 4, 3).requires_grad_(trained), {"fastconv": 2})
+
+
+def assert_computes_again(net: nn.Module, expected: dict[str, int]) -> None:
+    x, plain = image(), copy.deepcopy(net)
+    fastconv.convert(net, functional=True)
+    assert convolutions(lambda: step(net, net, x)) == expected
+    assert_close(step(net, net, x), step(plain, plain, x))
+
+
 def test_autocast_reaches_served_modules(device: str) -> None:
     net = served(device)
     with torch.autocast(device, torch.bfloat16):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dis
 import functools
+import inspect
 import logging
 import sys
 from collections import Counter
@@ -218,12 +219,20 @@ def _converted(base: type) -> type:
 def _served(base: Any, precision: Precision | None) -> type:
     mode = replace_conv2d(precision=precision)
 
-    @functools.wraps(base.forward)
-    def forward(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-        with mode:
-            return base.forward(self, *args, **kwargs)
+    def within(value: Any) -> Any:
+        if isinstance(value, (staticmethod, classmethod)):
+            return type(value)(within(value.__func__))
 
-    members = {"forward": forward, "_get_name": lambda self: f"fastconv.{base._get_name(self)}"}
+        @functools.wraps(value)
+        def method(*args: Any, **kwargs: Any) -> Any:
+            with mode:
+                return value(*args, **kwargs)
+
+        return method
+
+    # Not forward alone: torch.utils.checkpoint calls others once more, when forward has left the mode.
+    members = {"forward": within(base.forward)} | {name: within(value) for name, value in _callers(base)}
+    members["_get_name"] = lambda self: f"fastconv.{base._get_name(self)}"
     return _derive(members, (base,), _served, base, precision)
 
 
@@ -257,6 +266,9 @@ def _original(cls: type) -> type | None:
 # ---- calls of F.conv2d ----
 
 
+_METHODS = (FunctionType, staticmethod, classmethod)
+
+
 class _Unread(Exception):
     """What code names, but cannot be had."""
 
@@ -265,6 +277,18 @@ class _Unread(Exception):
 def _methods_call_conv2d(cls: Any) -> bool:
     bases = [base for base in cls.__mro__ if not _is_ours(base.__module__)]
     return _calls_conv2d(value for base in bases for value in vars(base).values())
+
+
+def _callers(cls: Any) -> Iterator[tuple[str, Any]]:
+    """The methods of a module's class, by name, that call torch's conv2d, or a base's of that name does."""
+    for base in cls.__mro__:
+        for name, value in vars(base).items():
+            method = inspect.getattr_static(cls, name)
+            if not isinstance(method, _METHODS) or (_is_ours(base.__module__) and name != "_conv_forward"):
+                continue
+            with contextlib.suppress(_Unread):
+                if _calls_conv2d([value]):
+                    yield name, method
 
 
 def _calls_conv2d(values: Iterable[object]) -> bool:
@@ -290,22 +314,22 @@ def _is_ours(module: str | None) -> bool:
     return (module or "").partition(".")[0] in ("torch", "fastconv")
 
 
-def _home(function: FunctionType) -> str | None:
-    """Where its code is: functools.wraps changes ``__module__``."""
-    return function.__globals__.get("__name__")
+def _home(value: object) -> str | None:
+    """Where a function's code is: functools.wraps changes ``__module__``."""
+    return value.__globals__.get("__name__") if isinstance(value, FunctionType) else None
 
 
 def _parts(value: Any) -> Iterator[object]:
-    """A value, and the functions that it wraps or binds."""
+    """A value, and the functions that it wraps or binds, up to a served one."""
     seen: set[int] = set()
-    while id(value) not in seen:
+    while id(value) not in seen and _home(value) != __name__:
         yield value
         seen.add(id(value))
         if isinstance(value, functools.partial):
             value = value.func
         elif isinstance(value, (staticmethod, classmethod, MethodType)):
             value = value.__func__
-        elif isinstance(value, FunctionType) and _home(value) != __name__:  # what that wraps is served
+        elif isinstance(value, FunctionType):
             value = vars(value).get("__wrapped__")
 
 
