@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from torch.nn.functional import conv2d as torchs_conv2d
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import fastconv
+
 
 class Standardised(nn.Conv2d):
     """Weights of zero mean and unit variance (BiT's ResNets, NFNets with a gain)."""
@@ -101,6 +103,78 @@ class NamesNone(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return F.relu(self.conv2d(x))
+
+
+class ByDefault(nn.Module):
+    def forward(self, x: Tensor, op: Callable[..., Tensor] = F.conv2d) -> Tensor:
+        return op(x, x)
+
+
+class ByKeyword(nn.Module):
+    def forward(self, x: Tensor, *, op: Callable[..., Tensor] = F.conv2d) -> Tensor:
+        return op(x, x)
+
+
+class ImportsModule(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        import torch.nn.functional
+
+        return torch.nn.functional.conv2d(x, x)
+
+
+class ImportsAs(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        import torch.nn.functional as functional
+
+        return functional.conv2d(x, x)
+
+
+class ImportsFrom(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        from torch.nn import functional
+
+        return functional.conv2d(x, x)
+
+
+class ImportsFunction(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        from torch.nn.functional import conv2d
+
+        return conv2d(x, x)
+
+
+class InAttribute(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.op = F.conv2d
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.op(x, x)
+
+
+class OnClass(nn.Module):
+    op = functools.partial(F.conv2d, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.op(x, x)
+
+
+class OwnConvForward(fastconv.Conv2d):
+    def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return F.conv2d(input, weight, bias)
+
+
+class ImportsForOthers(nn.Module):
+    """Imports what has a conv2d, and calls another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv2d = nn.Conv2d(4, 4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        import torch.nn.functional as functional
+
+        return functional.relu(self.conv2d(x))
 
 
 def own_forwards() -> nn.Sequential:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import copy
 import logging
 import pickle
+import types
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize
 
@@ -36,6 +38,25 @@ class Initialised(nn.Conv2d):
 
 class OwnPrecision(nn.Conv2d):
     precision = "int8"
+
+
+class Registered(nn.Conv2d):
+    """Its subclasses give a key, and each name once."""
+
+    names: list[str] = []
+
+    def __init_subclass__(cls, *, key: str) -> None:
+        assert cls.__name__ not in cls.names
+        cls.names.append(cls.__name__)
+
+
+class Keyed(Registered, key="k"):
+    pass
+
+
+class KeyedOwn(Registered, key="o"):
+    def forward(self, x: Tensor) -> Tensor:
+        return -super().forward(x)
 
 
 class LazyInitialised(nn.LazyConv2d):
@@ -173,6 +194,83 @@ def test_what_is_left_is_logged_once_and_listed(caplog: pytest.LogCaptureFixture
         assert "converted: 1 Own, 1 Blur; left: 1 ConvTranspose2d (" in caplog.records[1].getMessage()
         fastconv.convert(nn.ReLU())
         assert "converted: nothing; left: nothing" in caplog.records[2].getMessage()
+
+
+def test_torchscript_is_left_and_listed() -> None:
+    traced = torch.jit.trace(nn.Conv2d(3, 3, 1), torch.randn(1, 3, 4, 4))
+    net = nn.Sequential(nn.Conv2d(3, 3, 3), torch.jit.script(nn.ReLU()), traced)
+    kinds = [type(m) for m in net]
+    fastconv.convert(net, functional=True)
+    assert [type(m) for m in net] == [fastconv.Conv2d, *kinds[1:]]
+    left = fastconv.unconverted(net)
+    assert [item.name for item in left] == ["1", "2"] and all("TorchScript" in item.reason for item in left)
+    assert [type(m) for m in fastconv.revert(net)] == kinds
+
+
+lazy = types.ModuleType("lazy")
+
+
+class NamesLazy(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return lazy.kernel(x)
+
+
+class NamesLazyAndConv2d(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        try:
+            return lazy.kernel(x)
+        except ImportError:
+            return F.conv2d(x, x)
+
+
+@pytest.mark.parametrize("error", [ImportError, RuntimeError])
+def test_modules_that_name_what_cannot_be_imported(error: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(name: str) -> object:
+        raise error("not installed")
+
+    monkeypatch.setattr(lazy, "__getattr__", refuse, raising=False)
+    net = nn.Sequential(nn.Conv2d(3, 3, 3), NamesLazy(), NamesLazyAndConv2d())
+    fastconv.convert(net, functional=True)
+    assert type(net[1]) is NamesLazy and isinstance(net[0], fastconv.Conv2d)
+    (left,) = fastconv.unconverted(net)
+    assert left.name == "1" and "lazy.kernel: not installed" in left.reason
+
+
+def test_a_loop_of_wrappers_is_followed_once() -> None:
+    class Looped(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return F.conv2d(x, x)
+
+        forward.__wrapped__ = forward  # type: ignore[attr-defined]
+
+    net = nn.Sequential(Looped())
+    assert [item.name for item in fastconv.unconverted(net)] == ["0"]
+    assert fastconv.unconverted(fastconv.convert(net, functional=True)) == []
+
+
+def test_a_registry_of_subclasses_is_not_told() -> None:
+    net: Any = nn.Sequential(Keyed(3, 4, 3), KeyedOwn(4, 4, 3))
+    names, before = list(Registered.names), copy.deepcopy(net)
+    fastconv.convert(net, functional=True)
+    assert convolutions(net, tensor((1, 3, 9, 9))) == {"fastconv": 2} and fastconv.unconverted(net) == []
+    assert isinstance(pickle.loads(pickle.dumps(net))[0], Keyed)
+    assert [type(m) for m in fastconv.revert(net)] == [type(m) for m in before]
+    assert Registered.names == names
+
+
+def test_a_failure_leaves_the_model_as_it_was() -> None:
+    class Final(type):
+        def __init__(cls, name: str, bases: tuple[type, ...], members: dict[str, Any]) -> None:
+            if any(isinstance(base, Final) for base in bases):
+                raise TypeError("final")
+
+    class Last(nn.Conv2d, metaclass=Final):
+        pass
+
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), Last(4, 4, 3))
+    with pytest.raises(TypeError, match="final"):
+        fastconv.convert(net)
+    assert [type(m) for m in net] == [nn.Conv2d, Last] and "precision" not in vars(net[0])
 
 
 def test_hooks_fire_as_before() -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import inspect
 import pickle
 import threading
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -20,9 +22,19 @@ from torch.utils.checkpoint import checkpoint
 import fastconv
 from own_forwards import (
     Blur,
+    ByDefault,
+    ByKeyword,
     Conditional,
+    ImportsAs,
+    ImportsForOthers,
+    ImportsFrom,
+    ImportsFunction,
+    ImportsModule,
+    InAttribute,
     Low,
     NamesNone,
+    OnClass,
+    OwnConvForward,
     Same,
     Standardised,
     convolutions,
@@ -237,6 +249,96 @@ def test_only_the_modules_that_call_it_are_served() -> None:
         assert type(module) is not original and isinstance(module, original)
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        ByDefault,
+        ByKeyword,
+        ImportsModule,
+        ImportsAs,
+        ImportsFrom,
+        ImportsFunction,
+        InAttribute,
+        OnClass,
+        lambda: OwnConvForward(3, 4, 3),
+    ],
+)
+def test_other_ways_to_call_it_are_seen(make: Callable[[], nn.Module]) -> None:
+    net, x = make(), image()
+    assert "calls" in fastconv.unconverted(fastconv.convert(net))[0].reason and convolutions(net, x) == {"aten": 1}
+    assert fastconv.unconverted(fastconv.convert(net, functional=True)) == []
+    assert convolutions(net, x) == {"fastconv": 1}
+
+
+def test_an_import_alone_is_no_call() -> None:
+    net = ImportsForOthers()
+    assert fastconv.unconverted(fastconv.convert(net, functional=True)) == [] and type(net) is ImportsForOthers
+
+
+def wrapped_around(self: nn.Conv2d, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return F.conv2d(F.pad(input, (1,) * 4, mode="circular"), weight, bias)
+
+
+def test_a_conv_forward_set_on_the_instance_is_served() -> None:
+    layer, x = nn.Conv2d(3, 4, 3), image()
+    layer._conv_forward = types.MethodType(wrapped_around, layer)  # type: ignore[method-assign]
+    expected = layer(x)
+    assert type(fastconv.convert(layer)) is nn.Conv2d
+    assert "functional=True" in fastconv.unconverted(layer)[0].reason
+    fastconv.convert(layer, functional=True)
+    assert fastconv.unconverted(layer) == [] and convolutions(layer, x) == {"fastconv": 1}
+    torch.testing.assert_close(layer(x), expected, rtol=1e-4, atol=1e-4)
+    assert type(fastconv.revert(layer)) is nn.Conv2d
+
+
+@pytest.mark.parametrize("decorate", [lambda layer: lambda f: f, lambda layer: functools.wraps(layer.forward)])
+@pytest.mark.parametrize("make", [nn.Conv2d, fastconv.Conv2d, Standardised])
+def test_a_forward_set_on_the_instance_is_left_and_listed(make: Any, decorate: Any) -> None:
+    layer, x = make(3, 4, 3), image()
+    layer.forward = decorate(layer)(lambda x: F.conv2d(x, layer.weight))
+    assert_only_the_block_serves(layer, x, "set on the instance")
+
+
+def test_a_method_set_on_a_converted_layer_is_listed() -> None:
+    layer = fastconv.convert(nn.Conv2d(3, 4, 3))
+    layer._conv_forward = types.MethodType(wrapped_around, layer)  # type: ignore[method-assign]
+    assert_only_the_block_serves(layer, image(), "set on the instance")
+
+
+def test_generated_code_is_left_and_listed() -> None:
+    graph = torch.fx.symbolic_trace(Standardised(3, 4, 3))
+    assert_only_the_block_serves(graph, image(), "torch.fx")
+    assert fastconv.unconverted(torch.fx.symbolic_trace(nn.Sequential(fastconv.Conv2d(3, 4, 3)))) == []
+
+
+def assert_only_the_block_serves(module: nn.Module, x: Tensor, why: str) -> None:
+    kind = type(module)
+    fastconv.convert(module, functional=True)
+    (left,) = fastconv.unconverted(module)
+    assert type(module) is kind and why in left.reason and "replace_conv2d" in left.reason
+    assert convolutions(module, x) == {"aten": 1}
+    with fastconv.replace_conv2d():
+        assert convolutions(module, x) == {"fastconv": 1}
+
+
+def test_a_forward_set_on_the_instance_that_calls_the_layers_own_is_no_hindrance() -> None:
+    """As accelerate's hooks are."""
+    for layer in (nn.Conv2d(3, 4, 3), fastconv.convert(Standardised(3, 4, 3), functional=True)):
+        old = layer.forward
+        layer.forward = functools.wraps(old)(lambda x, old=old: old(x))  # type: ignore[assignment]
+        assert fastconv.unconverted(fastconv.convert(layer)) == [] and convolutions(layer, image()) == {"fastconv": 1}
+
+
+def test_an_attribute_of_fastconvs_name_is_the_reason() -> None:
+    layer = nn.Conv2d(3, 4, 3)
+    layer.precision = "int8"  # type: ignore[assignment]
+    (left,) = fastconv.unconverted(fastconv.convert(layer))
+    assert "`precision`" in left.reason and "functional=True" in left.reason
+    fastconv.convert(layer, functional=True)
+    assert convolutions(layer, image()) == {"fastconv": 1} and layer.precision == "int8"
+    assert type(fastconv.revert(layer)) is nn.Conv2d and layer.precision == "int8"
+
+
 def test_served_modules_are_copied_and_pickled() -> None:
     net, x = served(precision="ieee"), image()
     for other in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
@@ -326,6 +428,51 @@ def test_checkpoint_of_served_modules(reentrant: bool) -> None:
     actual = step(lambda x: checkpoint(net, x, use_reentrant=reentrant), net, x)
     for a, e in zip(actual, expected, strict=True):
         assert torch.equal(a, e)
+
+
+class ChecksItself(nn.Module):
+    """Its convolutions are computed once more in the backward pass, which is not within its forward."""
+
+    def __init__(self, reentrant: bool, trained: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(3, 3, 3, 3) / 5, requires_grad=trained)
+        self.reentrant = reentrant
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = checkpoint(self.body, x, use_reentrant=self.reentrant)
+        z: Tensor = checkpoint(self.fixed, y, self.weight, use_reentrant=self.reentrant)
+        return z
+
+    def body(self, x: Tensor) -> Tensor:
+        return F.conv2d(x, self.weight).tanh()
+
+    @staticmethod
+    def fixed(x: Tensor, weight: Tensor) -> Tensor:
+        return F.conv2d(x, weight).tanh()
+
+
+class ChecksItsBase(nn.Conv2d):
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = checkpoint(super().forward, x, use_reentrant=False)
+        return y.tanh()
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("trained", [False, True])
+def test_served_modules_that_checkpoint_their_methods(reentrant: bool, trained: bool) -> None:
+    assert_computes_again(ChecksItself(reentrant, trained), {"fastconv": 4})
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_served_modules_that_checkpoint_their_bases_forward(trained: bool) -> None:
+    assert_computes_again(ChecksItsBase(3, 4, 3).requires_grad_(trained), {"fastconv": 2})
+
+
+def assert_computes_again(net: nn.Module, expected: dict[str, int]) -> None:
+    x, plain = image(), copy.deepcopy(net)
+    fastconv.convert(net, functional=True)
+    assert convolutions(lambda: step(net, net, x)) == expected
+    assert_close(step(net, net, x), step(plain, plain, x))
 
 
 def test_autocast_reaches_served_modules(device: str) -> None:

@@ -30,7 +30,8 @@ class replace_conv2d(TorchFunctionMode):
     The block is that of the calling thread. It may lie around or within a function given to ``torch.compile``, and be
     nested: the innermost decides. ``torch.utils.checkpoint`` computes once more in the backward pass, outside of the
     block, unless it is told ``context_fn=lambda: (contextlib.nullcontext(), fastconv.replace_conv2d())``.
-    ``fastconv.convert(model, functional=True)`` knows neither limit.
+    ``fastconv.convert(model, functional=True)`` knows neither limit, as long as what is checkpointed is a module or a
+    method of one, not a function that a ``forward`` defines or names.
 
     >>> x, w = torch.randn(1, 3, 8, 8), torch.randn(4, 3, 3, 3)
     >>> with fastconv.replace_conv2d():
