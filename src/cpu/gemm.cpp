@@ -144,8 +144,8 @@ class Gemm {
         y_(columns_of_y(problem)),
         taps_{problem.w_strides, problem.c_per_group(), problem.r, problem.s, x_.planes()} {}
 
-  void run() {
-    for (group_ = 0; group_ < problem_.groups; ++group_) {
+  void run(int64_t first_group, int64_t last_group) {
+    for (group_ = first_group; group_ < last_group; ++group_) {
       T* x = static_cast<T*>(buffers_.x) + group_ * x_.channels * x_.strides.c;
       T* y = static_cast<T*>(buffers_.y) + group_ * y_.channels * y_.strides.c;
       T* w = static_cast<T*>(buffers_.w) + group_ * y_.channels * taps_.strides.n;
@@ -511,7 +511,15 @@ class Gemm {
 
 template <class T, class Scalar>
 void gemm_cpu(const ConvProblem& problem, const ConvBuffers& buffers, const CpuRuntime& runtime) {
-  Gemm<T, Scalar>(problem, buffers, runtime).run();
+  if (problem.groups < kTargetItems) return Gemm<T, Scalar>(problem, buffers, runtime).run(0, problem.groups);
+  // Many groups are small ones: a thread has some of its own, which cost it no meetings.
+  const CpuRuntime alone = {[](int64_t count, int64_t, const auto& body) { body(0, count); }, runtime.multiply,
+                            runtime.float32_is_exact};
+  run_items(runtime, problem.groups, [&] {
+    return [gemm = std::make_unique<Gemm<T, Scalar>>(problem, buffers, alone)](int64_t group) {
+      gemm->run(group, group + 1);
+    };
+  });
 }
 
 template void gemm_cpu<float, float>(const ConvProblem&, const ConvBuffers&, const CpuRuntime&);
