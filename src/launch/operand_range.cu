@@ -1,5 +1,5 @@
 // Whether one scale fits the numbers of each of two tensors: measured before the kernel that needs to know.
-#include "fastconv/kernels/operand_range.cuh"
+#include "fastconv/tile/operand_range.cuh"
 
 #include "fastconv/core/integers.h"
 #include "fastconv/launch/launch.cuh"

@@ -39,7 +39,7 @@ Launcher window_launcher(const KernelEntry& kernel) {
 
 template <typename T>
 Launcher half_halo_launcher(const KernelEntry& kernel) {
-  constexpr HaloOperands kHalf = HaloOperands::kHalf;
+  constexpr OperandForm kHalf = OperandForm::kHalf;
   const int line = kernel.line;
   switch (kernel.halo.staging) {
     case HaloStaging::kTma:
@@ -64,18 +64,18 @@ template <HaloStaging kStaging>
 Launcher float_halo_launcher(const KernelEntry& kernel) {
   constexpr FilterTile kKMajor = FilterTile::kKMajor;
   switch (kernel.halo.operands) {
-    case HaloOperands::kTf32: return halo_launcher<kStaging, kKMajor, HaloOperands::kTf32, float>(kernel.line);
-    case HaloOperands::kParts: return halo_launcher<kStaging, kKMajor, HaloOperands::kParts, float>(kernel.line);
-    case HaloOperands::kPromotedParts:
-      return halo_launcher<kStaging, kKMajor, HaloOperands::kPromotedParts, float>(kernel.line);
-    case HaloOperands::kScaled:
+    case OperandForm::kTf32: return halo_launcher<kStaging, kKMajor, OperandForm::kTf32, float>(kernel.line);
+    case OperandForm::kParts: return halo_launcher<kStaging, kKMajor, OperandForm::kParts, float>(kernel.line);
+    case OperandForm::kPromotedParts:
+      return halo_launcher<kStaging, kKMajor, OperandForm::kPromotedParts, float>(kernel.line);
+    case OperandForm::kScaled:
       if constexpr (kStaging == HaloStaging::kTma) {
-        return halo_launcher<kStaging, kKMajor, HaloOperands::kScaled, float>(kernel.line);
+        return halo_launcher<kStaging, kKMajor, OperandForm::kScaled, float>(kernel.line);
       }
       break;
-    case HaloOperands::kPromotedScaled:
-      return halo_launcher<kStaging, kKMajor, HaloOperands::kPromotedScaled, float>(kernel.line);
-    case HaloOperands::kHalf: break;
+    case OperandForm::kPromotedScaled:
+      return halo_launcher<kStaging, kKMajor, OperandForm::kPromotedScaled, float>(kernel.line);
+    case OperandForm::kHalf: break;
   }
   return nullptr;
 }
@@ -84,18 +84,18 @@ Launcher float_pairs_launcher(const KernelEntry& kernel) {
   constexpr HaloStaging kTma = HaloStaging::kTma;
   constexpr FilterTile kPairs = FilterTile::kPairs;
   switch (kernel.halo.operands) {
-    case HaloOperands::kParts: return halo_launcher<kTma, kPairs, HaloOperands::kParts, float>(kernel.line);
-    case HaloOperands::kScaled: return halo_launcher<kTma, kPairs, HaloOperands::kScaled, float>(kernel.line);
-    case HaloOperands::kPromotedScaled:
-      return halo_launcher<kTma, kPairs, HaloOperands::kPromotedScaled, float>(kernel.line);
+    case OperandForm::kParts: return halo_launcher<kTma, kPairs, OperandForm::kParts, float>(kernel.line);
+    case OperandForm::kScaled: return halo_launcher<kTma, kPairs, OperandForm::kScaled, float>(kernel.line);
+    case OperandForm::kPromotedScaled:
+      return halo_launcher<kTma, kPairs, OperandForm::kPromotedScaled, float>(kernel.line);
     default: return nullptr;
   }
 }
 
 Launcher float_wgrad_launcher(const KernelEntry& kernel) {
   constexpr WgradStaging kTma = WgradStaging::kTma, kFloats = WgradStaging::kFloats;
-  constexpr HaloOperands kParts = HaloOperands::kPromotedParts, kScaled = HaloOperands::kScaled,
-                         kPromotedScaled = HaloOperands::kPromotedScaled;
+  constexpr OperandForm kParts = OperandForm::kPromotedParts, kScaled = OperandForm::kScaled,
+                        kPromotedScaled = OperandForm::kPromotedScaled;
   const int line = kernel.line;
   if (kernel.wgrad.staging == kFloats) {
     return is_scaled(kernel) ? wgrad_launcher<kFloats, kPromotedScaled, float>(line)
@@ -110,7 +110,7 @@ Launcher float_wgrad_launcher(const KernelEntry& kernel) {
 
 template <typename T>
 Launcher half_wgrad_launcher(const KernelEntry& kernel) {
-  constexpr HaloOperands kHalf = HaloOperands::kHalf;
+  constexpr OperandForm kHalf = OperandForm::kHalf;
   const int line = kernel.line;
   switch (kernel.wgrad.staging) {
     case WgradStaging::kTma: return wgrad_launcher<WgradStaging::kTma, kHalf, T>(line);

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "fastconv/planner/patches_family.h"
+#include "fastconv/families/space_to_depth/patches_plan.h"
 #include "fastconv/planner/registry.h"
 #include "fastconv/planner/scaled.h"
 

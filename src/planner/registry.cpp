@@ -2,29 +2,29 @@
 
 #include <vector>
 
-#include "fastconv/planner/cpu_family.h"
-#include "fastconv/planner/depthwise_any_family.h"
-#include "fastconv/planner/depthwise_banded_family.h"
-#include "fastconv/planner/depthwise_cross_family.h"
-#include "fastconv/planner/depthwise_diagonal_family.h"
-#include "fastconv/planner/depthwise_family.h"
-#include "fastconv/planner/depthwise_pairs_family.h"
-#include "fastconv/planner/direct_family.h"
-#include "fastconv/planner/embed_family.h"
-#include "fastconv/planner/grouped_family.h"
-#include "fastconv/planner/grouped_planes_family.h"
-#include "fastconv/planner/halo_family.h"
-#include "fastconv/planner/im2col_family.h"
-#include "fastconv/planner/mma_family.h"
-#include "fastconv/planner/patches_family.h"
-#include "fastconv/planner/quads_family.h"
-#include "fastconv/planner/quads_wgrad_family.h"
-#include "fastconv/planner/ready_quads_family.h"
-#include "fastconv/planner/stem_family.h"
-#include "fastconv/planner/subpixel_family.h"
-#include "fastconv/planner/wgrad_family.h"
-#include "fastconv/tile/mma_config.h"
-#include "fastconv/tile/tile_config.h"
+#include "fastconv/families/cpu/plan.h"
+#include "fastconv/families/depthwise/any_plan.h"
+#include "fastconv/families/depthwise/banded_plan.h"
+#include "fastconv/families/depthwise/cross_plan.h"
+#include "fastconv/families/depthwise/diagonal_plan.h"
+#include "fastconv/families/depthwise/pairs_plan.h"
+#include "fastconv/families/depthwise/plan.h"
+#include "fastconv/families/few_channels/embed_plan.h"
+#include "fastconv/families/few_channels/quads_plan.h"
+#include "fastconv/families/few_channels/quads_wgrad_plan.h"
+#include "fastconv/families/few_channels/ready_quads_plan.h"
+#include "fastconv/families/few_channels/stem_plan.h"
+#include "fastconv/families/grouped/plan.h"
+#include "fastconv/families/grouped/planes_plan.h"
+#include "fastconv/families/halo/plan.h"
+#include "fastconv/families/implicit_gemm/direct_plan.h"
+#include "fastconv/families/implicit_gemm/im2col_plan.h"
+#include "fastconv/families/implicit_gemm/mma_config.h"
+#include "fastconv/families/implicit_gemm/mma_plan.h"
+#include "fastconv/families/implicit_gemm/tile_config.h"
+#include "fastconv/families/space_to_depth/patches_plan.h"
+#include "fastconv/families/space_to_depth/subpixel_plan.h"
+#include "fastconv/families/wgrad/plan.h"
 
 namespace fastconv {
 namespace {
@@ -45,7 +45,7 @@ std::vector<KernelEntry> build_table() {
                    dtypes,                                                   \
                    KernelFamily::kDirect,                                    \
                    line++});
-#include "../launch/configs/direct.def"
+#include "fastconv/families/implicit_gemm/direct.def"
 #undef FASTCONV_KERNEL
   line = 0;
 #define FASTCONV_KERNEL(name, pass, reads, m, n, thread_m, thread_n, dtypes) \
@@ -61,7 +61,7 @@ std::vector<KernelEntry> build_table() {
                    dtypes,                                                   \
                    KernelFamily::kIm2col,                                    \
                    line++});
-#include "../launch/configs/im2col.def"
+#include "fastconv/families/implicit_gemm/im2col.def"
 #undef FASTCONV_KERNEL
   line = 0;
   auto add_mma = [&](const char* name, Pass pass, VectorReads reads, MmaConfig config, unsigned dtypes) {
@@ -71,7 +71,7 @@ std::vector<KernelEntry> build_table() {
     table.push_back(entry);
   };
 #define MMA_KERNEL(name, pass, reads, m, n, dtypes) add_mma(#name, Pass::pass, VectorReads::reads, {m, n}, dtypes);
-#include "../launch/configs/mma.def"
+#include "fastconv/families/implicit_gemm/mma.def"
 #undef MMA_KERNEL
   line = 0;
   auto add_depthwise = [&](const char* name, Pass pass, DepthwiseConfig config, unsigned dtypes) {
@@ -90,7 +90,7 @@ std::vector<KernelEntry> build_table() {
     add_depthwise("depthwise_wgrad_" #name, Pass::kWgrad, config, dtypes);                      \
     ++line;                                                                                     \
   }
-#include "../launch/configs/depthwise.def"
+#include "fastconv/families/depthwise/kernels.def"
 #undef DEPTHWISE_KERNEL
   line = 0;
   auto add_depthwise_any = [&](const char* name, Pass pass, DepthwiseAnyConfig config, unsigned dtypes) {
@@ -102,7 +102,7 @@ std::vector<KernelEntry> build_table() {
   add_depthwise_any("depthwise_any_fprop_" #name, Pass::kFprop, {rows, columns}, dtypes); \
   add_depthwise_any("depthwise_any_dgrad_" #name, Pass::kDgrad, {rows, columns}, dtypes); \
   add_depthwise_any("depthwise_any_wgrad_" #name, Pass::kWgrad, {rows, columns}, dtypes), ++line;
-#include "../launch/configs/depthwise_any.def"
+#include "fastconv/families/depthwise/any.def"
 #undef DEPTHWISE_ANY_KERNEL
   line = 0;
   auto add_banded = [&](const char* name, Pass pass, DepthwiseBandedConfig config, unsigned dtypes) {
@@ -125,7 +125,7 @@ std::vector<KernelEntry> build_table() {
     add_banded("depthwise_banded_wgrad_" #name, Pass::kWgrad, config, dtypes);                          \
     ++line;                                                                                             \
   }
-#include "../launch/configs/depthwise_banded.def"
+#include "fastconv/families/depthwise/banded.def"
 #undef DEPTHWISE_BANDED_KERNEL
   line = 0;
   auto add_diagonal = [&](const char* name, Pass pass, DepthwiseDiagonalConfig config, unsigned dtypes) {
@@ -150,7 +150,7 @@ std::vector<KernelEntry> build_table() {
     add_diagonal("depthwise_diagonal_wgrad_" #name, Pass::kWgrad, config, dtypes);                              \
     ++line;                                                                                                     \
   }
-#include "../launch/configs/depthwise_diagonal.def"
+#include "fastconv/families/depthwise/diagonal.def"
 #undef DEPTHWISE_DIAGONAL_KERNEL
   line = 0;
   auto add_pairs = [&](const char* name, Pass pass, DepthwisePairsConfig config) {
@@ -163,7 +163,7 @@ std::vector<KernelEntry> build_table() {
 #define DEPTHWISE_PAIRS_KERNEL(name, taps)                         \
   add_pairs("depthwise_pairs_fprop_" #name, Pass::kFprop, {taps}); \
   add_pairs("depthwise_pairs_dgrad_" #name, Pass::kDgrad, {taps}), ++line;
-#include "../launch/configs/depthwise_pairs.def"
+#include "fastconv/families/depthwise/pairs.def"
 #undef DEPTHWISE_PAIRS_KERNEL
   line = 0;
   auto add_cross = [&](const char* name, DepthwiseCrossConfig config) {
@@ -174,7 +174,7 @@ std::vector<KernelEntry> build_table() {
     table.push_back(entry);
   };
 #define DEPTHWISE_CROSS_KERNEL(name, taps, stride) add_cross("depthwise_cross_wgrad_" #name, {taps, stride});
-#include "../launch/configs/depthwise_cross.def"
+#include "fastconv/families/depthwise/cross.def"
 #undef DEPTHWISE_CROSS_KERNEL
   line = 0;
   auto add_halo = [&](const char* name, Pass pass, HaloConfig config) {
@@ -188,31 +188,30 @@ std::vector<KernelEntry> build_table() {
                      VectorReads::kScalar,
                      0,
                      0,
-                     config.operands == HaloOperands::kHalf ? kHalf : kF32,
+                     config.operands == OperandForm::kHalf ? kHalf : kF32,
                      KernelFamily::kHalo,
                      line,
                      config});
   };
-#define HALO_KERNEL(name, k, m, c, staging, filter, columns, lines, operands)                       \
-  {                                                                                                 \
-    const HaloConfig config{                                                                        \
-        k, m, c, HaloStaging::staging, FilterTile::filter, columns, lines, HaloOperands::operands}; \
-    add_halo("halo_fprop_" #name, Pass::kFprop, config);                                            \
-    add_halo("halo_dgrad_" #name, Pass::kDgrad, config);                                            \
-    ++line;                                                                                         \
+#define HALO_KERNEL(name, k, m, c, staging, filter, columns, lines, operands)                                          \
+  {                                                                                                                    \
+    const HaloConfig config{k, m, c, HaloStaging::staging, FilterTile::filter, columns, lines, OperandForm::operands}; \
+    add_halo("halo_fprop_" #name, Pass::kFprop, config);                                                               \
+    add_halo("halo_dgrad_" #name, Pass::kDgrad, config);                                                               \
+    ++line;                                                                                                            \
   }
-#include "../launch/configs/halo.def"
+#include "fastconv/families/halo/kernels.def"
 #undef HALO_KERNEL
   line = 0;
   auto add_wgrad = [&](const char* name, WgradConfig config) {
     KernelEntry entry{name, Pass::kWgrad, true, {64 * config.slots(), config.n(), 16}, wgrad_why_not, wgrad_plan};
-    entry.dtypes = config.operands == HaloOperands::kHalf ? kHalf : kF32, entry.family = KernelFamily::kWgrad,
+    entry.dtypes = config.operands == OperandForm::kHalf ? kHalf : kF32, entry.family = KernelFamily::kWgrad,
     entry.line = line++, entry.wgrad = config;
     table.push_back(entry);
   };
 #define WGRAD_KERNEL(name, channels, blocks, units, warpgroups, staging, operands) \
-  add_wgrad("sm90_wgrad_" #name, {channels, blocks, units, warpgroups, WgradStaging::staging, HaloOperands::operands});
-#include "../launch/configs/wgrad.def"
+  add_wgrad("sm90_wgrad_" #name, {channels, blocks, units, warpgroups, WgradStaging::staging, OperandForm::operands});
+#include "fastconv/families/wgrad/kernels.def"
 #undef WGRAD_KERNEL
   line = 0;
   auto add_grouped = [&](const char* name, Pass pass, GroupedConfig config, unsigned dtypes) {
@@ -230,7 +229,7 @@ std::vector<KernelEntry> build_table() {
   add_grouped("grouped_fprop_" #name, Pass::kFprop, {GroupedOperands::operands, filters}, dtypes); \
   add_grouped("grouped_dgrad_" #name, Pass::kDgrad, {GroupedOperands::operands, filters}, dtypes); \
   add_grouped("grouped_wgrad_" #name, Pass::kWgrad, {GroupedOperands::operands, filters}, dtypes), ++line;
-#include "../launch/configs/grouped.def"
+#include "fastconv/families/grouped/kernels.def"
 #undef GROUPED_KERNEL
   line = 0;
   auto add_planes = [&](const char* name, GroupedPlanesConfig config, unsigned dtypes) {
@@ -242,7 +241,7 @@ std::vector<KernelEntry> build_table() {
   };
 #define GROUPED_PLANES_KERNEL(name, stride, warps, dtypes) \
   add_planes("grouped_planes_wgrad_" #name, {stride, warps}, dtypes);
-#include "../launch/configs/grouped_planes.def"
+#include "fastconv/families/grouped/planes.def"
 #undef GROUPED_PLANES_KERNEL
   line = 0;
   auto add_stem = [&](const char* name, Pass pass, StemConfig config) {
@@ -257,7 +256,7 @@ std::vector<KernelEntry> build_table() {
 #define STEM_KERNEL(name, parts, filters, operand)                                 \
   add_stem("stem_fprop_" #name, Pass::kFprop, {parts, filters, Operand::operand}); \
   add_stem("stem_wgrad_" #name, Pass::kWgrad, {parts, filters, Operand::operand}), ++line;
-#include "../launch/configs/stem.def"
+#include "fastconv/families/few_channels/stem.def"
 #undef STEM_KERNEL
   line = 0;
 #define QUADS_KERNEL(name, channels_inner, steps, operands, squares, types)                                   \
@@ -271,7 +270,7 @@ std::vector<KernelEntry> build_table() {
     entry.quads = {channels_inner, steps, QuadsOperands::operands, squares};                                  \
     table.push_back(entry);                                                                                   \
   }
-#include "../launch/configs/quads.def"
+#include "fastconv/families/few_channels/quads.def"
 #undef QUADS_KERNEL
   line = 0;
 #define READY_QUADS_KERNEL(name, steps)                                                                             \
@@ -282,7 +281,7 @@ std::vector<KernelEntry> build_table() {
     entry.ready_quads = {steps};                                                                                    \
     table.push_back(entry);                                                                                         \
   }
-#include "../launch/configs/ready_quads.def"
+#include "fastconv/families/few_channels/ready_quads.def"
 #undef READY_QUADS_KERNEL
   line = 0;
 #define QUADS_WGRAD_KERNEL(name, channels_inner, channels)                                                    \
@@ -293,7 +292,7 @@ std::vector<KernelEntry> build_table() {
     entry.quads_wgrad = {channels_inner, channels};                                                           \
     table.push_back(entry);                                                                                   \
   }
-#include "../launch/configs/quads_wgrad.def"
+#include "fastconv/families/few_channels/quads_wgrad.def"
 #undef QUADS_WGRAD_KERNEL
   auto add_embed = [&](const char* name, Pass pass, EmbedConfig config, unsigned types) {
     const TileShape tile{kEmbedUnitPixels, kEmbedUnitFilters, kEmbedStepChunks * kEmbedChunk};
@@ -306,7 +305,7 @@ std::vector<KernelEntry> build_table() {
   add_embed("embed_fprop_" #name, Pass::kFprop, {parts, channels_inner}, types);                      \
   if ((types) == kF32) add_embed("embed_wgrad_" #name, Pass::kWgrad, {parts, channels_inner}, types); \
   ++line;
-#include "../launch/configs/embed.def"
+#include "fastconv/families/few_channels/embed.def"
 #undef EMBED_KERNEL
   auto add_patches = [&](const char* name, Pass pass, PatchesConfig config) {
     KernelEntry entry{name, pass, true, {kPatchPixels, kPatchChunks, 1}, patches_why_not, patches_plan};
@@ -314,7 +313,7 @@ std::vector<KernelEntry> build_table() {
     table.push_back(entry);
   };
 #define PATCHES_KERNEL(name, pass, layout) add_patches("patches_" #name, Pass::pass, {PatchLayout::layout});
-#include "../launch/configs/patches.def"
+#include "fastconv/families/space_to_depth/patches.def"
 #undef PATCHES_KERNEL
   auto add_subpixel = [&](const char* name, Pass pass, SubpixelConfig config) {
     KernelEntry entry{name, pass, true, {kPatchPixels, kPatchChunks, 1}, subpixel_why_not, subpixel_plan};
@@ -322,7 +321,7 @@ std::vector<KernelEntry> build_table() {
     table.push_back(entry);
   };
 #define SUBPIXEL_KERNEL(name, pass, factor) add_subpixel("subpixel_" #name, Pass::pass, {factor});
-#include "../launch/configs/subpixel.def"
+#include "fastconv/families/space_to_depth/subpixel.def"
 #undef SUBPIXEL_KERNEL
   const std::span<const KernelEntry> cpu = cpu_kernels();
   table.insert(table.end(), cpu.begin(), cpu.end());

@@ -20,34 +20,34 @@
 #include "fastconv/core/fast_divmod.h"
 #include "fastconv/core/problem.h"
 #include "fastconv/core/validate.h"
-#include "fastconv/planner/depthwise_any_family.h"
-#include "fastconv/planner/depthwise_banded_family.h"
-#include "fastconv/planner/depthwise_cross_family.h"
-#include "fastconv/planner/depthwise_diagonal_family.h"
-#include "fastconv/planner/depthwise_family.h"
-#include "fastconv/planner/depthwise_pairs_family.h"
+#include "fastconv/families/depthwise/any_plan.h"
+#include "fastconv/families/depthwise/banded_plan.h"
+#include "fastconv/families/depthwise/cross_plan.h"
+#include "fastconv/families/depthwise/diagonal_plan.h"
+#include "fastconv/families/depthwise/pairs_plan.h"
+#include "fastconv/families/depthwise/plan.h"
+#include "fastconv/families/few_channels/embed_plan.h"
+#include "fastconv/families/few_channels/quads_plan.h"
+#include "fastconv/families/few_channels/ready_quads_plan.h"
+#include "fastconv/families/few_channels/stem_plan.h"
+#include "fastconv/families/grouped/plan.h"
+#include "fastconv/families/grouped/walk.cuh"
+#include "fastconv/families/halo/folded_filter.h"
+#include "fastconv/families/halo/pixel_rows.h"
+#include "fastconv/families/halo/plan.h"
+#include "fastconv/families/halo/walk.cuh"
+#include "fastconv/families/halo/work.h"
+#include "fastconv/families/implicit_gemm/mma_config.h"
+#include "fastconv/families/space_to_depth/patches_plan.h"
+#include "fastconv/families/space_to_depth/subpixel_plan.h"
+#include "fastconv/families/wgrad/plan.h"
+#include "fastconv/families/wgrad/walk.cuh"
 #include "fastconv/planner/device_spec.h"
-#include "fastconv/planner/embed_family.h"
-#include "fastconv/planner/grouped_family.h"
-#include "fastconv/planner/halo_family.h"
-#include "fastconv/planner/halo_work.h"
-#include "fastconv/planner/patches_family.h"
 #include "fastconv/planner/planner.h"
-#include "fastconv/planner/quads_family.h"
-#include "fastconv/planner/ready_quads_family.h"
 #include "fastconv/planner/registry.h"
-#include "fastconv/planner/reorder.h"
-#include "fastconv/planner/split.h"
-#include "fastconv/planner/stem_family.h"
-#include "fastconv/planner/subpixel_family.h"
-#include "fastconv/planner/wgrad_family.h"
 #include "fastconv/tile/conv_coords.cuh"
-#include "fastconv/tile/folded_filter.h"
-#include "fastconv/tile/grouped_walk.cuh"
-#include "fastconv/tile/halo_walk.cuh"
-#include "fastconv/tile/mma_config.h"
-#include "fastconv/tile/pixel_rows.h"
-#include "fastconv/tile/wgrad_walk.cuh"
+#include "fastconv/tile/plan_reorder.h"
+#include "fastconv/tile/plan_split.h"
 #include "measure.h"
 #include "products.h"
 
@@ -1711,7 +1711,7 @@ void check_raw_floats(const HaloParams& params, const HaloConfig& config, const 
 std::vector<int64_t> staged_halo(const HaloParams& params, const HaloConfig& config, const Tile& tile,
                                  const TapGroup& group) {
   const HaloStaging staging = config.staging;
-  const int32_t unit = raw_unit(config.operands == HaloOperands::kHalf ? 2 : 4);
+  const int32_t unit = raw_unit(config.operands == OperandForm::kHalf ? 2 : 4);
   std::vector<int64_t> halo(params.halo_rows * params.halo_pitch, kNothing);
   auto put = [&](int32_t row, int32_t column, int32_t n, int32_t h, int32_t w) {
     int64_t& pixel = halo.at(row * params.halo_pitch + column);
@@ -1769,7 +1769,7 @@ std::vector<int64_t> staged_halo(const HaloParams& params, const HaloConfig& con
           if (end - first + lead > params.raw.box_w) throw py::index_error("not copied");
           if (params.raw.whole && end < run.count) throw py::index_error("another copy of the same planes");
         }
-        if (config.operands != HaloOperands::kHalf) check_raw_floats(params, config, run, first);
+        if (config.operands != OperandForm::kHalf) check_raw_floats(params, config, run, first);
         for (int32_t i = first; i < end; ++i) {
           const int32_t pixel = halo_pixel(params, run, w0, i), flat = run.flat(params) + i;
           if (pixel < 0) continue;
@@ -2009,7 +2009,7 @@ Products halo_products(const ConvProblem& problem, const KernelEntry& kernel, co
       }
       const int32_t share = static_cast<int32_t>(params.part_blocks.divisor) * channels;
       for (int32_t at = tile.share * share; at < (tile.share + 1) * share; ++at) {
-        const int32_t phases_log2 = kernel.halo.operands == HaloOperands::kHalf ? params.raw.phases_log2 : 0;
+        const int32_t phases_log2 = kernel.halo.operands == OperandForm::kHalf ? params.raw.phases_log2 : 0;
         const int32_t c = at - at % channels + staged_channel(phases_log2, channels_log2, at % channels);
         if (c >= params.c) continue;
         const int64_t in = in_tensor(problem, params, operand_of(kernel.halo.operands), source, c);
@@ -2028,7 +2028,7 @@ Products halo_products(const ConvProblem& problem, const KernelEntry& kernel, co
       for_each_halo(params, tile, [&](const TapGroup& taps, int c_block) {
         if (c_block != 0) return;
         if (kernel.halo.staging == HaloStaging::kFloats) {
-          return kernel.halo.operands != HaloOperands::kTf32
+          return kernel.halo.operands != OperandForm::kTf32
                      ? float_products<16>(problem, kernel, params, tile, taps, products)
                      : float_products<8>(problem, kernel, params, tile, taps, products);
         }

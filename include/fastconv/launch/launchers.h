@@ -5,7 +5,6 @@
 #include "fastconv/core/problem.h"
 #include "fastconv/launch/stream.h"
 #include "fastconv/planner/registry.h"
-#include "fastconv/tile/patches.h"
 
 namespace fastconv {
 
@@ -29,9 +28,9 @@ template <typename T>
 Launcher depthwise_diagonal_launcher(int line);
 template <typename T>
 Launcher depthwise_pairs_launcher(int line);
-template <HaloStaging kStaging, FilterTile kFilter, HaloOperands kOperands, typename T>
+template <HaloStaging kStaging, FilterTile kFilter, OperandForm kOperands, typename T>
 Launcher halo_launcher(int line);
-template <WgradStaging kStaging, HaloOperands kOperands, typename T>
+template <WgradStaging kStaging, OperandForm kOperands, typename T>
 Launcher wgrad_launcher(int line);
 template <typename T>
 Launcher grouped_launcher(int line);
@@ -59,10 +58,5 @@ void launch_subpixel(const Plan& plan, const ConvProblem& problem, const ConvBuf
 // Of what a scaled kernel multiplies, in the first kRangeBytes of the workspace; see planner/scaled.h.
 const OperandRange* measure_operands(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers,
                                      Stream& stream);
-
-enum class PatchMove : int8_t { kGatherRows, kGatherPlanes, kScatterRows };
-// The part of either that moves patches, to the workspace or from there.
-void launch_move(PatchMove move, const Plan& plan, const Patches& patches, DType dtype, void* image, void* workspace,
-                 Stream& stream);
 
 }  // namespace fastconv

@@ -7,19 +7,19 @@
 #include <vector>
 
 #include "fastconv/core/problem.h"
-#include "fastconv/tile/depthwise_any.h"
-#include "fastconv/tile/depthwise_banded.h"
-#include "fastconv/tile/depthwise_config.h"
-#include "fastconv/tile/depthwise_cross.h"
-#include "fastconv/tile/depthwise_diagonal.h"
-#include "fastconv/tile/depthwise_pairs.h"
-#include "fastconv/tile/embed_config.h"
-#include "fastconv/tile/grouped_config.h"
-#include "fastconv/tile/grouped_planes.h"
-#include "fastconv/tile/halo_config.h"
-#include "fastconv/tile/quads_config.h"
-#include "fastconv/tile/stem_config.h"
-#include "fastconv/tile/wgrad_config.h"
+#include "fastconv/families/depthwise/any.h"
+#include "fastconv/families/depthwise/banded.h"
+#include "fastconv/families/depthwise/config.h"
+#include "fastconv/families/depthwise/cross.h"
+#include "fastconv/families/depthwise/diagonal.h"
+#include "fastconv/families/depthwise/pairs.h"
+#include "fastconv/families/few_channels/embed_config.h"
+#include "fastconv/families/few_channels/quads_config.h"
+#include "fastconv/families/few_channels/stem_config.h"
+#include "fastconv/families/grouped/config.h"
+#include "fastconv/families/grouped/planes.h"
+#include "fastconv/families/halo/config.h"
+#include "fastconv/families/wgrad/config.h"
 
 namespace fastconv {
 

@@ -1,14 +1,14 @@
 // Kernels that multiply float32 tensors as fp16, scaled: which tensors they can have, and what computes instead where
 // one scale does not fit a tensor. That shows on the device alone, so that a plan has both kernels, and one that
-// measures; see tile/operand_range.h.
+// measures; see core/operand_range.h.
 #pragma once
 
 #include <algorithm>
 #include <optional>
 
+#include "fastconv/core/operand_range.h"
 #include "fastconv/planner/plan.h"
 #include "fastconv/planner/registry.h"
-#include "fastconv/tile/operand_range.h"
 
 namespace fastconv {
 
