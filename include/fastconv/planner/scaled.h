@@ -12,9 +12,7 @@
 
 namespace fastconv {
 
-bool is_scaled(const KernelEntry& entry);
-// That a scaled kernel multiplies a value in.
-int operand_parts(const KernelEntry& entry);
+inline bool is_scaled(const KernelEntry& entry) { return entry.scaled_parts > 0; }
 // Sums of so few that two parts would be less exact than multiply-adds.
 bool has_few_products(const ConvProblem& problem);
 // Null if the problem's precision is that of so many fp16 parts.

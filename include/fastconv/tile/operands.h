@@ -23,6 +23,10 @@ FASTCONV_HOST_DEVICE constexpr bool has_parts(OperandForm operands) {
 FASTCONV_HOST_DEVICE constexpr bool is_scaled(OperandForm operands) {
   return operands == OperandForm::kScaled || operands == OperandForm::kPromotedScaled;
 }
+// fp16 parts of a scaled value, else 0.
+constexpr int scaled_parts(OperandForm operands) {
+  return operands == OperandForm::kScaled ? 1 : operands == OperandForm::kPromotedScaled ? 2 : 0;
+}
 FASTCONV_HOST_DEVICE constexpr bool promotes(OperandForm operands) {
   return operands == OperandForm::kPromotedParts || operands == OperandForm::kPromotedScaled;
 }

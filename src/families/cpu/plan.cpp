@@ -1,6 +1,8 @@
-#include "fastconv/families/cpu/plan.h"
-
+// Functions of the CPU: a matrix product of columns, or sums of a few channels.
 #include <algorithm>
+
+#include "fastconv/cpu/conv_cpu.h"
+#include "fastconv/planner/registry.h"
 
 namespace fastconv {
 namespace {
@@ -31,10 +33,6 @@ Plan plan_of(const KernelEntry& entry, const DeviceSpec& device, double work_us,
   return plan;
 }
 
-const char* gemm_why_not(const KernelEntry&, const ConvProblem&, const DeviceSpec& device) {
-  return device.is_cuda ? "computes on the CPU" : nullptr;
-}
-
 Plan gemm_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
   const auto [products, packed] = work(problem);
   // A product with few rows or columns takes as long as one with eight.
@@ -43,14 +41,6 @@ Plan gemm_plan(const KernelEntry& entry, const ConvProblem& problem, const Devic
   const double fill = std::max(1.0, 8 / std::max(1.0, least));
   return plan_of(entry, device, products * fill / kProductsPerUs + packed / kPackedPerUs,
                  kProductUs * static_cast<double>(problem.groups));
-}
-
-const char* depthwise_why_not(const KernelEntry&, const ConvProblem& problem, const DeviceSpec& device) {
-  if (device.is_cuda) return "computes on the CPU";
-  if (std::max(problem.c_per_group(), problem.k_per_group()) > kMaxNarrowChannels) {
-    return "for groups of at most 16 channels";
-  }
-  return nullptr;
 }
 
 Plan depthwise_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
@@ -64,17 +54,38 @@ Plan depthwise_plan(const KernelEntry& entry, const ConvProblem& problem, const 
 constexpr TileShape kGemmTile = {256, 512, 256};
 constexpr TileShape kDepthwiseTile = {1, 256, 64};
 
-constexpr KernelEntry kKernels[] = {
-    {"cpu_gemm_fprop", Pass::kFprop, false, kGemmTile, gemm_why_not, gemm_plan},
-    {"cpu_gemm_dgrad", Pass::kDgrad, false, kGemmTile, gemm_why_not, gemm_plan},
-    {"cpu_gemm_wgrad", Pass::kWgrad, false, kGemmTile, gemm_why_not, gemm_plan},
-    {"cpu_depthwise_fprop", Pass::kFprop, false, kDepthwiseTile, depthwise_why_not, depthwise_plan},
-    {"cpu_depthwise_dgrad", Pass::kDgrad, false, kDepthwiseTile, depthwise_why_not, depthwise_plan},
-    {"cpu_depthwise_wgrad", Pass::kWgrad, false, kDepthwiseTile, depthwise_why_not, depthwise_plan},
+class Cpu final : public Family {
+ public:
+  void add_kernels(std::vector<KernelEntry>& table) const override {
+    auto add = [&](const char* name, Pass pass, const TileShape& tile, CpuMethod method) {
+      KernelEntry entry{name, pass, this, kAllDtypes, kCpu, tile, method};
+      entry.any_size = true;
+      table.push_back(entry);
+    };
+    add("cpu_gemm_fprop", Pass::kFprop, kGemmTile, CpuMethod::kGemm);
+    add("cpu_gemm_dgrad", Pass::kDgrad, kGemmTile, CpuMethod::kGemm);
+    add("cpu_gemm_wgrad", Pass::kWgrad, kGemmTile, CpuMethod::kGemm);
+    add("cpu_depthwise_fprop", Pass::kFprop, kDepthwiseTile, CpuMethod::kDepthwise);
+    add("cpu_depthwise_dgrad", Pass::kDgrad, kDepthwiseTile, CpuMethod::kDepthwise);
+    add("cpu_depthwise_wgrad", Pass::kWgrad, kDepthwiseTile, CpuMethod::kDepthwise);
+  }
+
+  Offer plan(const KernelEntry& kernel, const ConvProblem& problem, const DeviceSpec& device) const override {
+    if (kernel.config.as<CpuMethod>() == CpuMethod::kGemm) return gemm_plan(kernel, problem, device);
+    if (std::max(problem.c_per_group(), problem.k_per_group()) > kMaxNarrowChannels) {
+      return "for groups of at most 16 channels";
+    }
+    return depthwise_plan(kernel, problem, device);
+  }
+
+  void describe(std::ostream&, const Plan&) const override {}
 };
 
 }  // namespace
 
-std::span<const KernelEntry> cpu_kernels() { return kKernels; }
+const Family& cpu_family() {
+  static const Cpu family;
+  return family;
+}
 
 }  // namespace fastconv

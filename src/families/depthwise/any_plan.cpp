@@ -96,7 +96,7 @@ struct Pieces {
 };
 Pieces pieces_of(const ConvProblem& problem, const DepthwiseAnyAxis& w) {
   constexpr int32_t kMostStrands = 16;
-  const OperandForm operands = operands_of(problem);
+  const Operands operands = operands_of(problem);
   const bool unit_stride = w.stride.divisor == 1, one_tile = most_taps(w) <= w.taps;
   const int64_t next_tile = one_tile ? 0 : w.taps;
   Pieces pieces{1, 1, piece_of(operands.target, problem.dtype, {w.tile * w.target_step()})};
@@ -287,9 +287,9 @@ int64_t choose_slices(const ConvProblem& problem, const DepthwiseAnyParams& para
 
 // The cheapest tiling that fits; none if plan.kernel is null.
 Plan cheapest(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
-  const DepthwiseAnyConfig& config = entry.depthwise_any;
+  const DepthwiseAnyConfig& config = entry.config.as<DepthwiseAnyConfig>();
   const Axes axes = axes_of(problem);
-  const OperandForm operands = operands_of(problem);
+  const Operands operands = operands_of(problem);
   const bool wgrad = problem.pass == Pass::kWgrad;
   const int64_t channels = target_channels(problem);
   const bool inner = channels_inner(operands.source.stride, channels);
@@ -320,7 +320,7 @@ Plan cheapest(const KernelEntry& entry, const ConvProblem& problem, const Device
     best.smem_bytes = static_cast<int32_t>(smem);
     best.split = slices;
     best.workspace_bytes = slices > 1 ? 4 * params.slice_sums * slices : 0;
-    best.depthwise_any = tiling;
+    best.tiling = tiling;
     best.cost_us = cost;
   };
   auto consider = [&](DepthwiseAnyTiling tiling) {
@@ -390,7 +390,7 @@ DepthwiseAnyParams depthwise_any_params(const DepthwiseAnyConfig& config, const 
                                         const DepthwiseAnyTiling& tiling, int64_t split) {
   const bool wgrad = problem.pass == Pass::kWgrad, dgrad = problem.pass == Pass::kDgrad;
   const Axes axes = axes_of(problem);
-  const OperandForm operands = operands_of(problem);
+  const Operands operands = operands_of(problem);
   const int64_t channels = target_channels(problem), filters = std::max<int64_t>(1, problem.k_per_group());
   DepthwiseAnyParams params{};
   params.wgrad = wgrad;
@@ -435,23 +435,25 @@ DepthwiseAnyParams depthwise_any_params(const DepthwiseAnyConfig& config, const 
   return params;
 }
 
-const char* depthwise_any_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
-  if (device.arch < 75) return "needs compute capability 7.5 or newer";
-  if (!(entry.dtypes & dtype_bit(problem.dtype))) return "is not compiled for this dtype";
+namespace {
+
+const char* why_not(const ConvProblem& problem) {
   if (problem.c_per_group() != 1) return "is for groups of one input channel";
   if (problem.pass == Pass::kDgrad && problem.dtype == DType::kFloat32 && problem.precision == Precision::kIeee &&
       problem.k_per_group() > kMostFilters) {
     return "rounds sums over so many filters less well than cuDNN";
   }
   if (!fits_int32(problem)) return "counts with 32 bits: extents stay below 2^29, strides, dilations and taps 2^16";
-  if (cheapest(entry, problem, device).kernel == nullptr) {
-    return "has no tile that fits shared memory, in as many blocks as a grid has";
-  }
   return nullptr;
 }
 
-Plan depthwise_any_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
-  return cheapest(entry, problem, device);
+}  // namespace
+
+Offer depthwise_any_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
+  if (const char* reason = why_not(problem)) return reason;
+  Plan plan = cheapest(entry, problem, device);
+  if (plan.kernel == nullptr) return "has no tile that fits shared memory, in as many blocks as a grid has";
+  return plan;
 }
 
 }  // namespace fastconv

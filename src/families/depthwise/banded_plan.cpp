@@ -217,13 +217,9 @@ Slicing choose_tiling(const DepthwiseBandedConfig& config, const ConvProblem& a,
   return {{choose_run(config, a, device)}};
 }
 
-}  // namespace
-
-const char* depthwise_banded_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
-  const DepthwiseBandedConfig& config = entry.depthwise_banded;
-  if (device.arch < 80) return "needs compute capability 8.0 or newer";
+const char* why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
+  const DepthwiseBandedConfig& config = entry.config.as<DepthwiseBandedConfig>();
   if (config.staged() && device.arch != 90) return "needs compute capability 9.0";
-  if (!(entry.dtypes & dtype_bit(problem.dtype))) return "is not compiled for this dtype";
   if (problem.c_per_group() != 1) return "is for groups of one input channel";
   if (problem.pass == Pass::kDgrad && problem.k_per_group() != 1) return "is for groups of one filter";
   if (problem.dilation != kUnitStep) return "takes no dilation";
@@ -292,14 +288,17 @@ const char* depthwise_banded_why_not(const KernelEntry& entry, const ConvProblem
   return nullptr;
 }
 
-Plan depthwise_banded_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
-  const DepthwiseBandedConfig& config = entry.depthwise_banded;
+}  // namespace
+
+Offer depthwise_banded_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
+  if (const char* reason = why_not(entry, problem, device)) return reason;
+  const DepthwiseBandedConfig& config = entry.config.as<DepthwiseBandedConfig>();
   const DepthwiseConfig rows = config.rows();
   Plan plan;
   plan.kernel = &entry;
   const auto [tiling, slices] = choose_tiling(config, problem, device);
-  plan.depthwise_banded = tiling;
-  const int32_t run_rows = plan.depthwise_banded.run_rows;
+  plan.tiling = tiling;
+  const int32_t run_rows = plan.tiling.as<DepthwiseBandedTiling>().run_rows;
   const int64_t warps = block_warps(config, problem);
   plan.block_threads = static_cast<int32_t>(32 * warps);
   plan.smem_bytes = static_cast<int32_t>(smem_bytes(config, problem, run_rows));
@@ -340,7 +339,7 @@ Plan depthwise_banded_plan(const KernelEntry& entry, const ConvProblem& problem,
 }
 
 DepthwiseBandedParams depthwise_banded_params(const Plan& plan, const ConvProblem& problem) {
-  const DepthwiseBandedConfig& config = plan.kernel->depthwise_banded;
+  const DepthwiseBandedConfig& config = plan.kernel->config.as<DepthwiseBandedConfig>();
   const DepthwiseConfig rows = config.rows();
   const Side from = source_side(problem), to = target_side(problem);
   const Window window = window_of(config, problem);
@@ -358,7 +357,7 @@ DepthwiseBandedParams depthwise_banded_params(const Plan& plan, const ConvProble
   columns.taps = params.taps_w;
   params.first_tap =
       config.transposed() ? columns.phase() + config.stride * (columns.before() + window.lead) : -window.lead;
-  params.run_rows = plan.depthwise_banded.run_rows;
+  params.run_rows = plan.tiling.as<DepthwiseBandedTiling>().run_rows;
   params.channels = static_cast<int32_t>(target_channels(problem));
   params.blocks = static_cast<int32_t>(problem.n * row_blocks(config, problem));
   params.by_blocks = FastDivmod(row_blocks(config, problem));

@@ -123,11 +123,9 @@ Choice fastest(const DepthwiseCrossConfig& config, const ConvProblem& a, const D
   return best;
 }
 
-}  // namespace
-
-const char* depthwise_cross_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
-  const DepthwiseCrossConfig& config = entry.depthwise_cross;
-  if (const char* why_not = wide_pixels_why_not(entry, config.taps, config.stride, problem, device)) return why_not;
+const char* why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
+  const DepthwiseCrossConfig& config = entry.config.as<DepthwiseCrossConfig>();
+  if (const char* why_not = wide_pixels_why_not(config.taps, config.stride, problem)) return why_not;
   if (double(problem.n) * double(problem.p()) * double(column_tiles(problem)) >= kMaxExtent) {
     return "counts boxes of all images with 32 bits: they stay below 2^29";
   }
@@ -136,16 +134,19 @@ const char* depthwise_cross_why_not(const KernelEntry& entry, const ConvProblem&
   return nullptr;
 }
 
-Plan depthwise_cross_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
-  const Choice choice = fastest(entry.depthwise_cross, problem, device);
+}  // namespace
+
+Offer depthwise_cross_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
+  if (const char* reason = why_not(entry, problem, device)) return reason;
+  const Choice choice = fastest(entry.config.as<DepthwiseCrossConfig>(), problem, device);
   Plan plan;
   plan.kernel = &entry;
-  plan.depthwise_cross = choice.tiling;
+  plan.tiling = choice.tiling;
   plan.split = slices_of(problem, choice.tiling);
   plan.workspace_bytes = plan.split > 1 ? plan.split * slice_bytes(problem) : 0;
   plan.grid = channel_blocks(problem) * plan.split;
   plan.block_threads = kCrossThreads;
-  plan.smem_bytes = static_cast<int32_t>(smem_bytes(entry.depthwise_cross, choice.tiling));
+  plan.smem_bytes = static_cast<int32_t>(smem_bytes(entry.config.as<DepthwiseCrossConfig>(), choice.tiling));
   plan.cost_us = kBoxedLaunchUs + choice.us;
   return plan;
 }
@@ -153,7 +154,7 @@ Plan depthwise_cross_plan(const KernelEntry& entry, const ConvProblem& problem, 
 DepthwiseCrossParams depthwise_cross_params(const Plan& plan, const ConvProblem& problem) {
   const Side from = source_side(problem), to = target_side(problem);
   DepthwiseCrossParams params{};
-  params.tiling = plan.depthwise_cross;
+  params.tiling = plan.tiling.as<DepthwiseCrossTiling>();
   params.source_strides = from.stride, params.target_strides = to.stride, params.filter_strides = problem.w_strides;
   params.source_h = static_cast<int32_t>(from.h), params.source_w = static_cast<int32_t>(from.w);
   params.target_h = static_cast<int32_t>(to.h), params.target_w = static_cast<int32_t>(to.w);
@@ -169,8 +170,8 @@ DepthwiseCrossParams depthwise_cross_params(const Plan& plan, const ConvProblem&
 }
 
 PixelMaps depthwise_cross_maps(const Plan& plan, const ConvProblem& problem) {
-  const DepthwiseCrossConfig& config = plan.kernel->depthwise_cross;
-  const DepthwiseCrossTiling& tiling = plan.depthwise_cross;
+  const DepthwiseCrossConfig& config = plan.kernel->config.as<DepthwiseCrossConfig>();
+  const DepthwiseCrossTiling& tiling = plan.tiling.as<DepthwiseCrossTiling>();
   auto map = [&](const Side& side, int32_t pitch, int32_t rows, int32_t step) {
     const int32_t columns = (pitch - 1) * step + 1;
     return pixels_map(side, problem.c, {kCrossChannels, static_cast<uint32_t>(columns), static_cast<uint32_t>(rows), 1},

@@ -226,17 +226,15 @@ const char* diagonal_groups_why_not(const DepthwiseDiagonalConfig& config, const
                          : "is for groups of one channel and one filter";
 }
 
-const char* diagonal_boxes_why_not(const DepthwiseDiagonalConfig& config, const ConvProblem& problem,
-                                   const DeviceSpec& device) {
+const char* diagonal_boxes_why_not(const DepthwiseDiagonalConfig& config, const ConvProblem& problem) {
   if (!config.boxed()) return nullptr;
-  if (device.arch != 90) return "needs compute capability 9.0";
   return boxes_why_not(problem);
 }
 
-const char* depthwise_diagonal_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
-  const DepthwiseDiagonalConfig& config = entry.depthwise_diagonal;
-  if (device.arch < 80) return "needs compute capability 8.0 or newer";
-  if (!(entry.dtypes & dtype_bit(problem.dtype))) return "is not compiled for this dtype";
+namespace {
+
+const char* why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
+  const DepthwiseDiagonalConfig& config = entry.config.as<DepthwiseDiagonalConfig>();
   if (problem.dtype == DType::kFloat32 && problem.precision != Precision::kTf32) return "rounds operands to TF32";
   if (const char* why_not = diagonal_groups_why_not(config, problem)) return why_not;
   if (problem.dilation != kUnitStep) return "takes no dilation";
@@ -252,7 +250,7 @@ const char* depthwise_diagonal_why_not(const KernelEntry& entry, const ConvProbl
       !channel_vectors(target_side(problem), problem, kChunk)) {
     return "reads 8 channels at a time: needs channels_last tensors, aligned";
   }
-  if (const char* why_not = diagonal_boxes_why_not(config, problem, device)) return why_not;
+  if (const char* why_not = diagonal_boxes_why_not(config, problem)) return why_not;
   if (config.boxed() && !filters_copyable(problem)) return "copies filters: they lie without gaps, aligned";
   if (smem_bytes(config, problem, {config.sources(), 1, 1}) > device.smem_optin_bytes)
     return "needs more shared memory";
@@ -262,12 +260,15 @@ const char* depthwise_diagonal_why_not(const KernelEntry& entry, const ConvProbl
   return nullptr;
 }
 
-Plan depthwise_diagonal_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
-  const DepthwiseDiagonalConfig& config = entry.depthwise_diagonal;
+}  // namespace
+
+Offer depthwise_diagonal_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
+  if (const char* reason = why_not(entry, problem, device)) return reason;
+  const DepthwiseDiagonalConfig& config = entry.config.as<DepthwiseDiagonalConfig>();
   const DepthwiseDiagonalTiling tiling = choose_tiling(config, problem, device);
   Plan plan;
   plan.kernel = &entry;
-  plan.depthwise_diagonal = tiling;
+  plan.tiling = tiling;
   const Blocks blocks = blocks_of(problem, tiling);
   plan.grid = config.boxed() ? blocks.of_chunks * blocks.of_columns * tiling.shares : static_cast<int64_t>(blocks.all);
   plan.block_threads = 32 * tiling.chunks * tiling.groups;
@@ -277,8 +278,8 @@ Plan depthwise_diagonal_plan(const KernelEntry& entry, const ConvProblem& proble
 }
 
 DepthwiseDiagonalParams depthwise_diagonal_params(const Plan& plan, const ConvProblem& problem) {
-  const DepthwiseDiagonalConfig& config = plan.kernel->depthwise_diagonal;
-  const DepthwiseDiagonalTiling& tiling = plan.depthwise_diagonal;
+  const DepthwiseDiagonalConfig& config = plan.kernel->config.as<DepthwiseDiagonalConfig>();
+  const DepthwiseDiagonalTiling& tiling = plan.tiling.as<DepthwiseDiagonalTiling>();
   const Side from = source_side(problem), to = target_side(problem);
   const Pair padding = padding_of(config, problem);
   const Window rows = window_of(config, padding.h), columns = window_of(config, padding.w);
@@ -311,8 +312,8 @@ DepthwiseDiagonalParams depthwise_diagonal_params(const Plan& plan, const ConvPr
 }
 
 PixelMaps depthwise_diagonal_maps(const Plan& plan, const ConvProblem& problem) {
-  const DepthwiseDiagonalConfig& config = plan.kernel->depthwise_diagonal;
-  const DepthwiseDiagonalTiling& tiling = plan.depthwise_diagonal;
+  const DepthwiseDiagonalConfig& config = plan.kernel->config.as<DepthwiseDiagonalConfig>();
+  const DepthwiseDiagonalTiling& tiling = plan.tiling.as<DepthwiseDiagonalTiling>();
   const DiagonalBoxes boxes = boxes_of(config, problem, tiling);
   const auto channels = static_cast<uint32_t>(tiling.chunks * kChunk), step = static_cast<uint32_t>(config.planes());
   const auto columns = static_cast<uint32_t>(box_columns(config, problem, tiling));

@@ -22,7 +22,7 @@ constexpr double kBytesPerCycle = kShareOfBandwidth * kBytesPerUsPerSm / kTensor
 // That one sum adds up, which bounds its rounding errors: tensor cores truncate.
 constexpr int64_t kMostProducts = 1024;
 
-DiagonalWgradConfig config_of(const KernelEntry& entry) { return {entry.depthwise_diagonal}; }
+DiagonalWgradConfig config_of(const KernelEntry& entry) { return {entry.config.as<DepthwiseDiagonalConfig>()}; }
 
 int64_t all_columns(const ConvProblem& a) { return a.n * a.q(); }
 
@@ -160,13 +160,8 @@ Work work_of(const DiagonalWgradConfig& config, const ConvProblem& a, const Devi
   return work;
 }
 
-}  // namespace
-
-const char* depthwise_diagonal_wgrad_why_not(const KernelEntry& entry, const ConvProblem& problem,
-                                             const DeviceSpec& device) {
+const char* why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
   const DiagonalWgradConfig config = config_of(entry);
-  if (device.arch < 80) return "needs compute capability 8.0 or newer";
-  if (!(entry.dtypes & dtype_bit(problem.dtype))) return "is not compiled for this dtype";
   if (const char* why_not = diagonal_groups_why_not(config, problem)) return why_not;
   if (problem.dilation != kUnitStep) return "takes no dilation";
   if (problem.stride != Pair{config.stride, config.stride}) return "is compiled for another stride";
@@ -184,7 +179,7 @@ const char* depthwise_diagonal_wgrad_why_not(const KernelEntry& entry, const Con
       kMaxExtent) {
     return "counts with 32 bits: fewer than 2^29 rows and columns";
   }
-  if (const char* why_not = diagonal_boxes_why_not(config, problem, device)) return why_not;
+  if (const char* why_not = diagonal_boxes_why_not(config, problem)) return why_not;
   const Work work = work_of(config, problem, device);
   if (config.boxed() && problem.n > 0 && work.cycles == 0) return "would sum up too many pixels at once";
   if (double(chunk_blocks(problem)) * double(work.slices) > INT32_MAX) return "would need more blocks than a grid has";
@@ -200,18 +195,23 @@ const char* depthwise_diagonal_wgrad_why_not(const KernelEntry& entry, const Con
   return nullptr;
 }
 
-Plan depthwise_diagonal_wgrad_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
+}  // namespace
+
+Offer depthwise_diagonal_wgrad_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
+  if (const char* reason = why_not(entry, problem, device)) return reason;
   const Work work = work_of(config_of(entry), problem, device);
   Plan plan;
   plan.kernel = &entry;
-  plan.depthwise_diagonal.columns = static_cast<int32_t>(work.columns);
-  plan.depthwise_diagonal.run_rows = static_cast<int32_t>(work.run_rows);
+  DepthwiseDiagonalTiling tiling{};
+  tiling.columns = static_cast<int32_t>(work.columns);
+  tiling.run_rows = static_cast<int32_t>(work.run_rows);
+  plan.tiling = tiling;
   plan.split = work.slices;
   plan.workspace_bytes = plan.split > 1 ? plan.split * slice_bytes(problem) : 0;
   plan.grid = chunk_blocks(problem) * plan.split;
   plan.block_threads = kDiagonalWgradThreads;
   plan.smem_bytes = work.smem_bytes;
-  const bool boxed = entry.depthwise_diagonal.boxed();
+  const bool boxed = entry.config.as<DepthwiseDiagonalConfig>().boxed();
   const int64_t chunks = ceil_div(problem.c, kChunk);
   double read_again = boxed ? double(round_up(chunks, kChunksReadTogether)) / double(chunks) : 1;
   if (boxed && chunks % kChunksReadTogether != 0) read_again *= kSharedReads;
@@ -234,12 +234,12 @@ DiagonalWgradParams depthwise_diagonal_wgrad_params(const Plan& plan, const Conv
   params.channels = static_cast<int32_t>(problem.c), params.images = static_cast<int32_t>(problem.n);
   params.group_log2 = std::countr_zero(static_cast<uint64_t>(problem.c_per_group()));
   if (config.boxed()) {
-    params.boxes = boxes_of(config, problem, plan.depthwise_diagonal.run_rows);
+    params.boxes = boxes_of(config, problem, plan.tiling.as<DepthwiseDiagonalTiling>().run_rows);
     params.boxes.slices = static_cast<int32_t>(plan.split);
     params.by_chunks = FastDivmod(std::max<int64_t>(1, chunk_blocks(problem)));
     return params;
   }
-  params.columns = plan.depthwise_diagonal.columns;
+  params.columns = plan.tiling.as<DepthwiseDiagonalTiling>().columns;
   params.all_columns = static_cast<int32_t>(problem.n * to.w);
   params.rows = static_cast<int32_t>(ceil_div(params.all_columns, params.columns) * to.h);
   params.slice_rows = static_cast<int32_t>(ceil_div(params.rows, plan.split));
@@ -254,7 +254,8 @@ DiagonalWgradParams depthwise_diagonal_wgrad_params(const Plan& plan, const Conv
 }
 
 PixelMaps depthwise_diagonal_wgrad_maps(const Plan& plan, const ConvProblem& problem) {
-  const DiagonalWgradBoxes boxes = boxes_of(config_of(*plan.kernel), problem, plan.depthwise_diagonal.run_rows);
+  const DiagonalWgradBoxes boxes =
+      boxes_of(config_of(*plan.kernel), problem, plan.tiling.as<DepthwiseDiagonalTiling>().run_rows);
   const uint32_t channels = kDiagonalWgradWarps * kChunk;
   const auto rows = static_cast<uint32_t>(boxes.rows), images = static_cast<uint32_t>(boxes.images);
   const auto columns = static_cast<uint32_t>(boxes.columns), targets = static_cast<uint32_t>(boxes.targets);

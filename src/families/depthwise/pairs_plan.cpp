@@ -103,10 +103,7 @@ Choice fastest(const DepthwisePairsConfig& config, const ConvProblem& a, const D
 
 }  // namespace
 
-const char* wide_pixels_why_not(const KernelEntry& entry, int32_t taps, int32_t stride, const ConvProblem& problem,
-                                const DeviceSpec& device) {
-  if (device.arch != 90) return "needs compute capability 9.0";
-  if (!(entry.dtypes & dtype_bit(problem.dtype))) return "is not compiled for this dtype";
+const char* wide_pixels_why_not(int32_t taps, int32_t stride, const ConvProblem& problem) {
   if (problem.c_per_group() != 1 || problem.k_per_group() != 1) return "is for groups of one channel and one filter";
   if (problem.dilation != kUnitStep) return "takes no dilation";
   if (problem.stride != Pair{stride, stride}) return "is compiled for another stride";
@@ -124,9 +121,11 @@ const char* wide_pixels_why_not(const KernelEntry& entry, int32_t taps, int32_t 
   return boxes_why_not(problem);
 }
 
-const char* depthwise_pairs_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
-  const DepthwisePairsConfig& config = entry.depthwise_pairs;
-  if (const char* why_not = wide_pixels_why_not(entry, config.taps, 1, problem, device)) return why_not;
+namespace {
+
+const char* why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
+  const DepthwisePairsConfig& config = entry.config.as<DepthwisePairsConfig>();
+  if (const char* why_not = wide_pixels_why_not(config.taps, 1, problem)) return why_not;
   if (!filters_copyable(problem)) return "copies filters: they lie without gaps, aligned";
   const Choice choice = fastest(config, problem, device);
   if (choice.us == 0) return "needs more shared memory";
@@ -134,21 +133,24 @@ const char* depthwise_pairs_why_not(const KernelEntry& entry, const ConvProblem&
   return nullptr;
 }
 
-Plan depthwise_pairs_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
-  const Choice choice = fastest(entry.depthwise_pairs, problem, device);
+}  // namespace
+
+Offer depthwise_pairs_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
+  if (const char* reason = why_not(entry, problem, device)) return reason;
+  const Choice choice = fastest(entry.config.as<DepthwisePairsConfig>(), problem, device);
   Plan plan;
   plan.kernel = &entry;
-  plan.depthwise_pairs = choice.tiling;
+  plan.tiling = choice.tiling;
   const Side to = target_side(problem);
   plan.grid = to.h > 0 && to.w > 0 ? blocks_of(problem, choice.tiling) : 0;
   plan.block_threads = kPairsThreads;
-  plan.smem_bytes = static_cast<int32_t>(smem_bytes(entry.depthwise_pairs, choice.tiling));
+  plan.smem_bytes = static_cast<int32_t>(smem_bytes(entry.config.as<DepthwisePairsConfig>(), choice.tiling));
   plan.cost_us = choice.us;
   return plan;
 }
 
 DepthwisePairsParams depthwise_pairs_params(const Plan& plan, const ConvProblem& problem) {
-  const DepthwisePairsTiling& tiling = plan.depthwise_pairs;
+  const DepthwisePairsTiling& tiling = plan.tiling.as<DepthwisePairsTiling>();
   const Side from = source_side(problem), to = target_side(problem);
   const Pair padding = sliding_padding(problem);
   DepthwisePairsParams params = shape_of(tiling);
@@ -168,10 +170,10 @@ DepthwisePairsParams depthwise_pairs_params(const Plan& plan, const ConvProblem&
 }
 
 PixelMaps depthwise_pairs_maps(const Plan& plan, const ConvProblem& problem) {
-  const DepthwisePairsTiling& tiling = plan.depthwise_pairs;
+  const DepthwisePairsTiling& tiling = plan.tiling.as<DepthwisePairsTiling>();
   auto extent = [](int64_t v) { return static_cast<uint32_t>(v); };
   const uint32_t channels = kPairsChannels, images = extent(tiling.images);
-  const uint32_t rows = extent(plan.kernel->depthwise_pairs.box_rows());
+  const uint32_t rows = extent(plan.kernel->config.as<DepthwisePairsConfig>().box_rows());
   return {pixels_map(source_side(problem), problem.c, {channels, extent(tiling.pitch()), rows, images}, 1,
                      kPairsPixelBytes),
           pixels_map(target_side(problem), problem.c, {channels, extent(tiling.columns()), 1, images}, 1,

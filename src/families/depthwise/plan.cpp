@@ -215,12 +215,8 @@ int64_t slice_tiles(int64_t strands, int64_t tiles, int64_t slices) {
   return std::max(strands, round_up(ceil_div(tiles, slices), strands));
 }
 
-}  // namespace
-
-const char* depthwise_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
-  const DepthwiseConfig& config = entry.depthwise;
-  if (device.arch < 75) return "needs compute capability 7.5 or newer";
-  if (!(entry.dtypes & dtype_bit(problem.dtype))) return "is not compiled for this dtype";
+const char* why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
+  const DepthwiseConfig& config = entry.config.as<DepthwiseConfig>();
   if (problem.c_per_group() != 1) return "is for groups of one input channel";
   if (problem.pass == Pass::kDgrad && problem.k_per_group() != 1) return "is for groups of one filter";
   if (problem.r != config.taps || problem.s != config.taps_w) return "is compiled for another filter size";
@@ -273,7 +269,6 @@ const char* depthwise_why_not(const KernelEntry& entry, const ConvProblem& probl
                  ? copies(side.w, strides.w, size) && channel_vectors(side, problem, unit)
                  : copies(channels, strides.c, size) && column_vectors(side, problem, channels, unit);
     };
-    if (device.arch != 90) return "needs compute capability 9.0";
     const bool wgrad = problem.pass == Pass::kWgrad;
     if (problem.n < 1 || problem.k_per_group() != 1 || problem.dilation != Pair{1, 1} || !readable(from) ||
         (wgrad && !readable(to))) {
@@ -294,8 +289,11 @@ const char* depthwise_why_not(const KernelEntry& entry, const ConvProblem& probl
   return nullptr;
 }
 
-Plan depthwise_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
-  const DepthwiseConfig& config = entry.depthwise;
+}  // namespace
+
+Offer depthwise_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
+  if (const char* reason = why_not(entry, problem, device)) return reason;
+  const DepthwiseConfig& config = entry.config.as<DepthwiseConfig>();
   const int64_t channels = target_channels(problem);
   const DepthwiseTiling tiling = choose_tiling(config, problem, channels, device);
   const DepthwiseAxis h = axis_h(config, problem, tiling.run_rows), w = axis_w(config, problem);
@@ -303,7 +301,7 @@ Plan depthwise_plan(const KernelEntry& entry, const ConvProblem& problem, const 
   const int64_t taps = int64_t{config.taps} * config.taps_w;
   Plan plan;
   plan.kernel = &entry;
-  plan.depthwise = tiling;
+  plan.tiling = tiling;
   plan.smem_bytes = config.staged() ? make_staging(config, tiling, problem.dtype).smem_bytes
                                     : depthwise_ring_bytes(config, static_cast<int32_t>(element_size(problem.dtype)));
   const int64_t chunks = ceil_div(channels, int64_t{tiling.channels} * config.channels());
@@ -377,17 +375,17 @@ Plan depthwise_plan(const KernelEntry& entry, const ConvProblem& problem, const 
 }
 
 DepthwiseParams depthwise_params(const Plan& plan, const ConvProblem& problem) {
-  const DepthwiseConfig& config = plan.kernel->depthwise;
+  const DepthwiseConfig& config = plan.kernel->config.as<DepthwiseConfig>();
   const bool dgrad = problem.pass == Pass::kDgrad;
   DepthwiseParams params{};
-  params.h = axis_h(config, problem, plan.depthwise.run_rows);
+  params.h = axis_h(config, problem, plan.tiling.as<DepthwiseTiling>().run_rows);
   params.w = axis_w(config, problem);
   params.channels = static_cast<int32_t>(target_channels(problem));
   params.by_filters = FastDivmod(dgrad ? 1 : std::max<int64_t>(1, problem.k_per_group()));
   params.source_strides = source_side(problem).stride;
   params.target_strides = target_side(problem).stride;
   params.filter_strides = problem.w_strides;
-  const DepthwiseTiling& tiling = params.tiling = plan.depthwise;
+  const DepthwiseTiling& tiling = params.tiling = plan.tiling.as<DepthwiseTiling>();
   if (config.staged()) {
     const Staging staging = make_staging(config, tiling, problem.dtype, plan.smem_bytes);
     params.stages = staging.source, params.target_stages = staging.target;
@@ -415,8 +413,8 @@ DepthwiseParams depthwise_params(const Plan& plan, const ConvProblem& problem) {
 }
 
 DepthwiseMaps depthwise_maps(const Plan& plan, const ConvProblem& problem) {
-  const DepthwiseConfig& config = plan.kernel->depthwise;
-  const Staging staging = make_staging(config, plan.depthwise, problem.dtype, plan.smem_bytes);
+  const DepthwiseConfig& config = plan.kernel->config.as<DepthwiseConfig>();
+  const Staging staging = make_staging(config, plan.tiling.as<DepthwiseTiling>(), problem.dtype, plan.smem_bytes);
   const int64_t channels = target_channels(problem), size = element_size(problem.dtype);
   auto map_of = [&](const Side& side, const DepthwiseStages& stages) {
     auto dimension = [](int64_t v) { return static_cast<uint64_t>(v); };
@@ -442,7 +440,7 @@ DepthwiseMaps depthwise_maps(const Plan& plan, const ConvProblem& problem) {
   };
   Side source = source_side(problem);
   if (problem.pass == Pass::kWgrad) {  // rows that no output sees are zeros: they meet zeros for dy
-    const DepthwiseAxis h = axis_h(config, problem, plan.depthwise.run_rows);
+    const DepthwiseAxis h = axis_h(config, problem, plan.tiling.as<DepthwiseTiling>().run_rows);
     source.h = std::min<int64_t>(source.h, h.source(0) + config.seen(h.target_extent));
   }
   return {map_of(source, staging.source), map_of(target_side(problem), staging.target)};

@@ -134,16 +134,17 @@ Plan plan_wgrad(const KernelEntry& entry, const ConvProblem& problem, const Devi
   plan.block_threads = kEmbedWgradThreads;
   plan.smem_bytes = kWgradSmemBytes;
   plan.split = walkers_of(turns, std::min(wanted, kMaxWorkspaceBytes / sums_bytes));
-  plan.embed = {1, static_cast<int32_t>(plan.split)};
+  const EmbedTiling tiling{1, static_cast<int32_t>(plan.split)};
+  plan.tiling = tiling;
   plan.grid = plan.split * sets_of(problem);
   plan.workspace_bytes = plan.split * sums_bytes;
-  plan.cost_us = wgrad_cost_us(entry.embed, problem, device, plan.embed);
+  plan.cost_us = wgrad_cost_us(entry.config.as<EmbedConfig>(), problem, device, tiling);
   return plan;
 }
 
 // None if plan.kernel is null.
 Plan cheapest(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
-  const EmbedConfig& config = entry.embed;
+  const EmbedConfig& config = entry.config.as<EmbedConfig>();
   const int64_t sets = sets_of(problem), resident = config.blocks_per_sm();
   const int64_t bytes = set_bytes(config, problem);
   const int64_t turns = turns_of(problem, config.threads());
@@ -158,7 +159,7 @@ Plan cheapest(const KernelEntry& entry, const ConvProblem& problem, const Device
     best.kernel = &entry;
     best.block_threads = config.threads();
     best.smem_bytes = static_cast<int32_t>(some * bytes);
-    best.embed = tiling;
+    best.tiling = tiling;
     best.grid = walkers * set_blocks;
     best.cost_us = cost;
   }
@@ -193,10 +194,11 @@ EmbedParams embed_params(const EmbedConfig& config, const ConvProblem& problem, 
   return params;
 }
 
-const char* embed_why_not(const KernelEntry& entry, const ConvProblem& p, const DeviceSpec& device) {
-  if (device.arch < 80) return "needs compute capability 8.0 or newer";
-  if (!(entry.dtypes & dtype_bit(p.dtype))) return "is not compiled for this dtype";
-  if (p.dtype == DType::kFloat32 && p.precision == Precision::kIeee && entry.embed.parts < kMaxSplitParts) {
+namespace {
+
+const char* why_not(const KernelEntry& entry, const ConvProblem& p, const DeviceSpec& device) {
+  if (p.dtype == DType::kFloat32 && p.precision == Precision::kIeee &&
+      entry.config.as<EmbedConfig>().parts < kMaxSplitParts) {
     return "has fewer parts of a value than all of its bits take";
   }
   if (p.groups != 1) return "takes one group alone";
@@ -213,14 +215,17 @@ const char* embed_why_not(const KernelEntry& entry, const ConvProblem& p, const 
   if (!images_fit_int32(p) || p.n * p.p() * p.q() > INT32_MAX / 2 || p.k * p.c * p.r * p.s >= kMaxExtent) {
     return "counts with 32 bits: extents, pixels, and elements of an image or of the filter";
   }
-  if (p.pass == Pass::kFprop && cheapest(entry, p, device).kernel == nullptr) {
-    return "keeps a set of filters in shared memory, which has no room for them";
-  }
   return nullptr;
 }
 
-Plan embed_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
-  return problem.pass == Pass::kWgrad ? plan_wgrad(entry, problem, device) : cheapest(entry, problem, device);
+}  // namespace
+
+Offer embed_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
+  if (const char* reason = why_not(entry, problem, device)) return reason;
+  if (problem.pass == Pass::kWgrad) return plan_wgrad(entry, problem, device);
+  Plan plan = cheapest(entry, problem, device);
+  if (plan.kernel == nullptr) return "keeps a set of filters in shared memory, which has no room for them";
+  return plan;
 }
 
 }  // namespace fastconv

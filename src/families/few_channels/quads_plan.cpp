@@ -176,7 +176,7 @@ const char* precision_why_not(QuadsOperands operands, const ConvProblem& problem
 // The cheapest tiling; none if plan.kernel is null.
 Plan cheapest(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
   const ConvMap map = make_conv_map(problem, false);
-  const QuadsConfig& config = entry.quads;
+  const QuadsConfig& config = entry.config.as<QuadsConfig>();
   const int32_t most_threads = quads_threads(config);
   const int64_t side = side_of(config), least_sets = config.squares ? kQuadsSquareSets : 1;
   const int64_t sets = sets_of(problem), steps = ceil_div(problem.r * problem.s, int64_t{kQuadsStepTaps});
@@ -224,7 +224,7 @@ Plan cheapest(const KernelEntry& entry, const ConvProblem& problem, const Device
           best.grid = tiles > 0 ? walkers * set_blocks : 0;
           best.block_threads = threads;
           best.smem_bytes = smem;
-          best.quads = tiling;
+          best.tiling = tiling;
           best.cost_us = cost;
         }
       }
@@ -253,8 +253,7 @@ void set_cells(QuadsParams& params, const ConvProblem& problem) {
   }
 }
 
-const char* squares_why_not(const ConvProblem& problem, const DeviceSpec& device) {
-  if (device.arch != 90) return "needs compute capability 9.0";
+const char* squares_why_not(const ConvProblem& problem) {
   if (problem.k <= kQuadsSet) return "is for more than 32 filters";
   if (problem.stride.w != kQuadsCellTaps || problem.dilation.w != 1) return "is for rows of stride 2 and dilation 1";
   if (problem.r * ceil_div(problem.s, int64_t{kQuadsCellTaps}) > 2 * kQuadsMostSteps) return "is for smaller filters";
@@ -320,30 +319,33 @@ QuadsParams quads_params(const QuadsConfig& config, const ConvProblem& problem, 
   return params;
 }
 
-const char* quads_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
-  if (device.arch < 80) return "needs compute capability 8.0 or newer";
-  if (!(entry.dtypes & dtype_bit(problem.dtype))) return "is not compiled for this dtype";
-  if (const char* reason = precision_why_not(entry.quads.operands, problem)) return reason;
-  if (entry.quads.squares) {
-    if (const char* reason = squares_why_not(problem, device)) return reason;
+namespace {
+
+const char* why_not(const KernelEntry& entry, const ConvProblem& problem) {
+  if (const char* reason = precision_why_not(entry.config.as<QuadsConfig>().operands, problem)) return reason;
+  if (entry.config.as<QuadsConfig>().squares) {
+    if (const char* reason = squares_why_not(problem)) return reason;
   }
   if (problem.groups != 1 || problem.c < 1 || problem.c > kQuadChannels || problem.k < 1) {
     return "is for images of 1 to 4 channels, in one group";
   }
-  if (entry.quads.steps > 0 && ceil_div(problem.r * problem.s, int64_t{kQuadsStepTaps}) != entry.quads.steps) {
+  if (entry.config.as<QuadsConfig>().steps > 0 &&
+      ceil_div(problem.r * problem.s, int64_t{kQuadsStepTaps}) != entry.config.as<QuadsConfig>().steps) {
     return "is for filters of another number of taps";
   }
   if (!images_fit_int32(problem) || problem.k * problem.c * problem.r * problem.s >= kMaxExtent) {
     return "counts with 32 bits: extents, and elements of an image or of the filter";
   }
-  if (cheapest(entry, problem, device).kernel == nullptr) {
-    return "has no tile whose pixels threads can bring, and whose filter fits shared memory";
-  }
   return nullptr;
 }
 
-Plan quads_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
-  return cheapest(entry, problem, device);
+}  // namespace
+
+Offer quads_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
+  if (const char* reason = why_not(entry, problem)) return reason;
+  Plan plan = cheapest(entry, problem, device);
+  if (plan.kernel == nullptr) return "has no tile whose pixels threads can bring, and whose filter fits shared memory";
+  return plan;
 }
 
 }  // namespace fastconv

@@ -61,7 +61,7 @@ double cost_us(const QuadsWgradConfig& config, const ConvProblem& problem, const
 
 // The cheapest tiling; none if plan.kernel is null.
 Plan cheapest(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
-  const QuadsWgradConfig& config = entry.quads_wgrad;
+  const QuadsWgradConfig& config = entry.config.as<QuadsWgradConfig>();
   const ConvMap map = make_conv_map(problem, false);
   const int64_t jobs = ceil_div(problem.k, int64_t{kQuadsWgradFilters}) *
                        ceil_div(units_of(config, problem), units_of_block(config, problem));
@@ -96,7 +96,7 @@ Plan cheapest(const KernelEntry& entry, const ConvProblem& problem, const Device
       best.smem_bytes = static_cast<int32_t>(smem_of(config, params));
       best.split = walkers;
       best.workspace_bytes = walkers * 4 * sums_of(problem);
-      best.quads = tiling;
+      best.tiling = tiling;
       best.cost_us = cost;
     }
   }
@@ -150,10 +150,10 @@ QuadsWgradParams quads_wgrad_params(const QuadsWgradConfig& config, const ConvPr
   return params;
 }
 
-const char* quads_wgrad_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
-  const QuadsWgradConfig& config = entry.quads_wgrad;
-  if (device.arch < 80) return "needs compute capability 8.0 or newer";
-  if (!(entry.dtypes & dtype_bit(problem.dtype))) return "is not compiled for this dtype";
+namespace {
+
+const char* why_not(const KernelEntry& entry, const ConvProblem& problem) {
+  const QuadsWgradConfig& config = entry.config.as<QuadsWgradConfig>();
   if (problem.groups != 1 || problem.c < 1 || problem.c > config.channels) {
     return "is for images of few channels, in one group";
   }
@@ -161,14 +161,16 @@ const char* quads_wgrad_why_not(const KernelEntry& entry, const ConvProblem& pro
   if (!images_fit_int32(problem) || sums_of(problem) >= kMaxExtent || !offsets_fit_int32(output_side(problem))) {
     return "counts with 32 bits: extents, elements of an image or of the filter, and of some rows or filters";
   }
-  if (cheapest(entry, problem, device).kernel == nullptr) {
-    return "has no tile whose pixels threads can bring, and which fits shared memory";
-  }
   return nullptr;
 }
 
-Plan quads_wgrad_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
-  return cheapest(entry, problem, device);
+}  // namespace
+
+Offer quads_wgrad_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
+  if (const char* reason = why_not(entry, problem)) return reason;
+  Plan plan = cheapest(entry, problem, device);
+  if (plan.kernel == nullptr) return "has no tile whose pixels threads can bring, and which fits shared memory";
+  return plan;
 }
 
 }  // namespace fastconv

@@ -49,7 +49,8 @@ int64_t rows_of(const ConvProblem& problem, const ReadyQuadsParams& params) {
 }
 int64_t smem_of(const KernelEntry& entry, const ConvProblem& problem, const ReadyQuadsParams& params) {
   const int64_t quads = rows_of(problem, params) * problem.w + kReadyCopied;  // what is copied begins and ends with two
-  return ready_rows_at(entry.ready_quads.steps) + round_up(quads, int64_t{kReadyCopied}) * kReadyQuadBytes;
+  return ready_rows_at(entry.config.as<ReadyQuadsConfig>().steps) +
+         round_up(quads, int64_t{kReadyCopied}) * kReadyQuadBytes;
 }
 
 // The cheapest blocks; none if plan.kernel is null.
@@ -75,7 +76,7 @@ Plan cheapest(const KernelEntry& entry, const ConvProblem& problem, const Device
     best.grid = tiling.walkers * sets;
     best.block_threads = kReadyThreads;
     best.smem_bytes = static_cast<int32_t>(smem);
-    best.quads = tiling;
+    best.tiling = tiling;
     best.cost_us = cost;
     if (tiling.walkers == 1) break;
   }
@@ -101,11 +102,11 @@ ReadyQuadsParams ready_quads_params(const ConvProblem& problem, const QuadsTilin
   return params;
 }
 
-const char* ready_quads_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
-  if (device.arch < 80) return "needs compute capability 8.0 or newer";
-  if (!(entry.dtypes & dtype_bit(problem.dtype))) return "is not compiled for this dtype";
+namespace {
+
+const char* why_not(const KernelEntry& entry, const ConvProblem& problem) {
   if (problem.groups != 1 || problem.c != kQuadChannels) return "is for images of 4 channels, in one group";
-  if (ceil_div(problem.r * problem.s, int64_t{kQuadsStepTaps}) != entry.ready_quads.steps) {
+  if (ceil_div(problem.r * problem.s, int64_t{kQuadsStepTaps}) != entry.config.as<ReadyQuadsConfig>().steps) {
     return "is for filters of another number of taps";
   }
   const Side from = input_side(problem), to = output_side(problem);
@@ -124,12 +125,16 @@ const char* ready_quads_why_not(const KernelEntry& entry, const ConvProblem& pro
       problem.k * problem.c * problem.r * problem.s >= kMaxExtent) {
     return "counts with 32 bits: pixels, blocks, elements of the filter";
   }
-  if (cheapest(entry, problem, device).kernel == nullptr) return "needs more shared memory for a block's rows";
   return nullptr;
 }
 
-Plan ready_quads_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
-  return cheapest(entry, problem, device);
+}  // namespace
+
+Offer ready_quads_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
+  if (const char* reason = why_not(entry, problem)) return reason;
+  Plan plan = cheapest(entry, problem, device);
+  if (plan.kernel == nullptr) return "needs more shared memory for a block's rows";
+  return plan;
 }
 
 }  // namespace fastconv

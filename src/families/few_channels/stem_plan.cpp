@@ -227,7 +227,7 @@ int64_t tiles_of(const ConvProblem& problem, const ConvMap& map, const StemTilin
 
 // The cheapest tiling that fits; none if plan.kernel is null.
 Plan cheapest(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
-  const StemConfig& config = entry.stem;
+  const StemConfig& config = entry.config.as<StemConfig>();
   const ConvMap map = make_conv_map(problem, false);
   const int64_t sets = sets_of(config, problem), most_sets = device.smem_optin_bytes / filter_bytes(config, problem);
   Plan best;
@@ -248,19 +248,20 @@ Plan cheapest(const KernelEntry& entry, const ConvProblem& problem, const Device
       best.grid = tiling.walkers * set_blocks;
       best.block_threads = kStemThreads;
       best.smem_bytes = static_cast<int32_t>(smem);
-      best.stem = tiling;
+      best.tiling = tiling;
       best.cost_us = cost;
     }
   });
   if (best.kernel != nullptr) {
-    best.cost_us = cost_us(config, problem, device, stem_params(config, problem, best.stem), unseen_of(config));
+    best.cost_us =
+        cost_us(config, problem, device, stem_params(config, problem, best.tiling.as<StemTiling>()), unseen_of(config));
     if (problem.c == 1) best.cost_us *= kOneChannel;
   }
   return best;
 }
 
 Plan cheapest_wgrad(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
-  const StemConfig& config = entry.stem;
+  const StemConfig& config = entry.config.as<StemConfig>();
   const ConvMap map = make_conv_map(problem, false);
   Plan best;
   for_tilings(problem, map, device, [&](StemTiling tiling) {
@@ -280,26 +281,24 @@ Plan cheapest_wgrad(const KernelEntry& entry, const ConvProblem& problem, const 
     best.smem_bytes = static_cast<int32_t>(smem);
     best.split = tiling.walkers;
     best.workspace_bytes = workspace;
-    best.stem = tiling;
+    best.tiling = tiling;
     best.cost_us = cost;
   });
   if (best.kernel != nullptr) {
-    StemWgradParams params = stem_wgrad_params(config, problem, best.stem);
-    params.walkers = best.stem.walkers;
+    StemWgradParams params = stem_wgrad_params(config, problem, best.tiling.as<StemTiling>());
+    params.walkers = best.tiling.as<StemTiling>().walkers;
     best.cost_us = cost_us(config, problem, device, params, best.workspace_bytes, kUnseenWgrad);
   }
   return best;
 }
 
-const char* why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
-  if (device.arch < 80) return "needs compute capability 8.0 or newer";
-  if (!(entry.dtypes & dtype_bit(problem.dtype))) return "is not compiled for this dtype";
+const char* why_not(const KernelEntry& entry, const ConvProblem& problem) {
   if (problem.groups != 1 || problem.c > kMostChannels) {
     return "is for images of 1 to 4 channels, in one group";
   }
-  if (entry.stem.is_scaled()) {
-    if (const char* reason = tile_scaled_why_not(entry.stem.parts, problem)) return reason;
-  } else if (problem.precision == Precision::kIeee && entry.stem.parts < kMaxSplitParts) {
+  if (entry.config.as<StemConfig>().is_scaled()) {
+    if (const char* reason = tile_scaled_why_not(entry.config.as<StemConfig>().parts, problem)) return reason;
+  } else if (problem.precision == Precision::kIeee && entry.config.as<StemConfig>().parts < kMaxSplitParts) {
     return "has fewer parts of a value than all of its bits take";
   }
   if (problem.precision == Precision::kIeee && products_of_a_sum(problem) < kLeastTensorProducts) {
@@ -367,20 +366,18 @@ StemWgradParams stem_wgrad_params(const StemConfig& config, const ConvProblem& p
   return params;
 }
 
-const char* stem_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
-  if (const char* reason = why_not(entry, problem, device)) return reason;
-  return cheapest(entry, problem, device).kernel == nullptr ? kNoTile : nullptr;
-}
-Plan stem_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
-  return cheapest(entry, problem, device);
+Offer stem_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
+  if (const char* reason = why_not(entry, problem)) return reason;
+  Plan plan = cheapest(entry, problem, device);
+  if (plan.kernel == nullptr) return kNoTile;
+  return plan;
 }
 
-const char* stem_wgrad_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
-  if (const char* reason = why_not(entry, problem, device)) return reason;
-  return cheapest_wgrad(entry, problem, device).kernel == nullptr ? kNoTile : nullptr;
-}
-Plan stem_wgrad_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
-  return cheapest_wgrad(entry, problem, device);
+Offer stem_wgrad_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
+  if (const char* reason = why_not(entry, problem)) return reason;
+  Plan plan = cheapest_wgrad(entry, problem, device);
+  if (plan.kernel == nullptr) return kNoTile;
+  return plan;
 }
 
 }  // namespace fastconv

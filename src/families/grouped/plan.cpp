@@ -82,13 +82,13 @@ double block_clocks(const GroupedConfig& config, const GroupedParams& params) {
 
 double cost_us(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device,
                const GroupedParams& params) {
-  const int64_t resident = resident_blocks(smem_of(params), device, entry.grouped.blocks_per_sm());
+  const int64_t resident = resident_blocks(smem_of(params), device, entry.config.as<GroupedConfig>().blocks_per_sm());
   const double written = tile_bytes(problem, static_cast<double>(params.tile_p) * params.tile_q, params.tile_g,
                                     params.filters, params.store == GroupedStore::kChannels);
   const auto blocks = static_cast<double>(blocks_of(problem, params));
   // Rows of 16 bits that a forward pass strides over, as measured on an H200.
   const bool strides = problem.pass == Pass::kFprop && problem.stride.w > 1 && element_size(problem.dtype) == 2;
-  const double clocks = (strides ? 1.2 : 1) * block_clocks(entry.grouped, params);
+  const double clocks = (strides ? 1.2 : 1) * block_clocks(entry.config.as<GroupedConfig>(), params);
   return kLaunchUs + blocks_us(problem, device,
                                {blocks, static_cast<double>(resident), 1, clocks,
                                 blocks * (tile_bytes(problem, params.rows, params.tile_g) + written)});
@@ -96,7 +96,7 @@ double cost_us(const KernelEntry& entry, const ConvProblem& problem, const Devic
 
 // The cheapest tiling that fits; none if plan.kernel is null.
 Plan cheapest(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
-  const GroupedConfig& config = entry.grouped;
+  const GroupedConfig& config = entry.config.as<GroupedConfig>();
   const ConvMap map = make_conv_map(problem, false);
   const int64_t chunks = ceil_div(map.channels, config.chunk());
   const int64_t most_run = target_side(problem).stride.c == 1 ? config.run_channels() / map.filters : 1;
@@ -115,7 +115,7 @@ Plan cheapest(const KernelEntry& entry, const ConvProblem& problem, const Device
     best.grid = blocks;
     best.block_threads = kGroupedThreads;
     best.smem_bytes = static_cast<int32_t>(smem);
-    best.grouped = tiling;
+    best.tiling = tiling;
     best.cost_us = cost;
   });
   return best;
@@ -150,16 +150,12 @@ GroupedParams grouped_params(const GroupedConfig& config, const ConvProblem& pro
   return params;
 }
 
-const char* grouped_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
-  if (const char* reason = why_not(entry, problem, device)) return reason;
-  if (cheapest(entry, problem, device).kernel == nullptr) {
+Offer grouped_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
+  if (const char* reason = grouped_why_not(entry, problem)) return reason;
+  Plan plan = cheapest(entry, problem, device);
+  if (plan.kernel == nullptr)
     return "has no tile whose pixels and taps fit shared memory, in as many blocks as a grid has";
-  }
-  return nullptr;
-}
-
-Plan grouped_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
-  return cheapest(entry, problem, device);
+  return plan;
 }
 
 }  // namespace fastconv

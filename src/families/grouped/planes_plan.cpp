@@ -105,11 +105,7 @@ Work cheapest(const GroupedPlanesConfig& config, const ConvProblem& a, const Dev
   return best;
 }
 
-}  // namespace
-
-const char* grouped_planes_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
-  if (device.arch != 90) return "needs compute capability 9.0";
-  if (!(entry.dtypes & dtype_bit(problem.dtype))) return "is not compiled for this dtype";
+const char* why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
   if (problem.dtype == DType::kFloat32 && problem.precision != Precision::kTf32) return "rounds operands to TF32";
   const int64_t width = problem.c_per_group();
   if (width != problem.k_per_group() || (width != 2 && width != 4 && width != 8 && width != 16) ||
@@ -119,7 +115,7 @@ const char* grouped_planes_why_not(const KernelEntry& entry, const ConvProblem& 
   if (problem.r != kPlanesTaps || problem.s != kPlanesTaps || problem.dilation != kUnitStep) {
     return "is for 3x3 filters without dilation";
   }
-  const int32_t stride = entry.grouped_planes.stride;
+  const int32_t stride = entry.config.as<GroupedPlanesConfig>().stride;
   if (problem.stride != Pair{stride, stride}) return "is compiled for another stride";
   if (problem.padding.w != 1) return "is for one column of padding";
   for (const int64_t extent : {problem.n, problem.c, problem.h + 2 * problem.padding.h, problem.w}) {
@@ -132,7 +128,7 @@ const char* grouped_planes_why_not(const KernelEntry& entry, const ConvProblem& 
     return "copies rows at once: needs planes without gaps, all or each a multiple of 16 bytes";
   }
   if (warps_of(problem, 1) > kPlanesMostWarps) return "has room for fewer columns";
-  const Work work = cheapest(entry.grouped_planes, problem, device);
+  const Work work = cheapest(entry.config.as<GroupedPlanesConfig>(), problem, device);
   if (work.us == 0) return "has no room for the rows that one of the output's gradient sees, or for the sums";
   if (double(problem.c / planes_of(problem)) * double(work.slices) > INT32_MAX || work.tiles > INT32_MAX) {
     return "would need more blocks than a grid has";
@@ -140,11 +136,14 @@ const char* grouped_planes_why_not(const KernelEntry& entry, const ConvProblem& 
   return nullptr;
 }
 
-Plan grouped_planes_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
-  const Work work = cheapest(entry.grouped_planes, problem, device);
+}  // namespace
+
+Offer grouped_planes_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
+  if (const char* reason = why_not(entry, problem, device)) return reason;
+  const Work work = cheapest(entry.config.as<GroupedPlanesConfig>(), problem, device);
   Plan plan;
   plan.kernel = &entry;
-  plan.grouped_planes = work.tiling;
+  plan.tiling = work.tiling;
   plan.split = work.slices;
   plan.workspace_bytes = plan.split > 1 ? plan.split * slice_bytes(problem) : 0;
   plan.grid = problem.c / planes_of(problem) * plan.split;
@@ -156,7 +155,7 @@ Plan grouped_planes_plan(const KernelEntry& entry, const ConvProblem& problem, c
 }
 
 GroupedPlanesParams grouped_planes_params(const Plan& plan, const ConvProblem& problem) {
-  const GroupedPlanesTiling& tiling = plan.grouped_planes;
+  const GroupedPlanesTiling& tiling = plan.tiling.as<GroupedPlanesTiling>();
   const int64_t bytes = element_size(problem.dtype);
   GroupedPlanesParams params{};
   params.x = tensor_of(input_side(problem), bytes, seen_rows(problem, tiling.run_rows));

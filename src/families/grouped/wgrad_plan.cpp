@@ -122,7 +122,7 @@ double unseen(const GroupedConfig& config, const ConvProblem& problem) {
 
 // The cheapest tiling, and parts; none if plan.kernel is null.
 Plan cheapest(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
-  const GroupedConfig& config = entry.grouped;
+  const GroupedConfig& config = entry.config.as<GroupedConfig>();
   const ConvMap map = make_conv_map(problem, false);
   const int64_t units = std::min(units_of(config, problem), most_units(config));
   const int64_t chunks = ceil_div(problem.c_per_group(), config.chunk());
@@ -153,7 +153,7 @@ Plan cheapest(const KernelEntry& entry, const ConvProblem& problem, const Device
       best.smem_bytes = static_cast<int32_t>(smem);
       best.split = params.parts;
       best.workspace_bytes = workspace;
-      best.grouped = tiling;
+      best.tiling = tiling;
       best.cost_us = cost;
     }
   });
@@ -170,16 +170,12 @@ GroupedWgradParams grouped_wgrad_params(const GroupedConfig& config, const ConvP
   return params;
 }
 
-const char* grouped_wgrad_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
-  if (const char* reason = why_not(entry, problem, device)) return reason;
-  if (cheapest(entry, problem, device).kernel == nullptr) {
+Offer grouped_wgrad_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
+  if (const char* reason = grouped_why_not(entry, problem)) return reason;
+  Plan plan = cheapest(entry, problem, device);
+  if (plan.kernel == nullptr)
     return "has no tile whose pixels fit shared memory, with few enough sums for the workspace";
-  }
-  return nullptr;
-}
-
-Plan grouped_wgrad_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
-  return cheapest(entry, problem, device);
+  return plan;
 }
 
 }  // namespace fastconv

@@ -68,10 +68,8 @@ void set_walk(const ConvProblem& problem, const GroupedConfig& config, const Gro
   walk.last_row = (tiling.tile_p - 1) * walk.row_bytes + (tiling.tile_q - 1) * walk.column_bytes;
 }
 
-const char* why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
-  if (device.arch < 80) return "needs compute capability 8.0 or newer";
-  if (!(entry.dtypes & dtype_bit(problem.dtype))) return "is not compiled for this dtype";
-  if (entry.grouped.operands == GroupedOperands::kTf32 && problem.precision != Precision::kTf32) {
+const char* grouped_why_not(const KernelEntry& entry, const ConvProblem& problem) {
+  if (entry.config.as<GroupedConfig>().operands == GroupedOperands::kTf32 && problem.precision != Precision::kTf32) {
     return "rounds operands to TF32";
   }
   const int64_t channels = problem.c_per_group(), filters = problem.k_per_group();

@@ -366,9 +366,9 @@ Preparation preparation_of(const Work& work, const ConvProblem& problem, const H
     return found;
   }
   if (!input && !work.reordering.out) {  // a block must not arrive for the output while it waits for the filter
-    const int64_t halos = plan.halo.halo_stages * tiles.halo_stage_bytes;
+    const int64_t halos = plan.tiling.as<HaloTiling>().halo_stages * tiles.halo_stage_bytes;
     found.buffer = round_up(halos, kHaloAlignment);
-    found.bytes = halos + plan.halo.filter_stages * tiles.step_bytes - found.buffer;
+    found.bytes = halos + plan.tiling.as<HaloTiling>().filter_stages * tiles.step_bytes - found.buffer;
     found.warps = half ? kPackers : std::min<int64_t>(kPackers, found.bytes / kReorderBytes);
     if (half) found.pack = pack_params(work, problem, config, tiles, found.warps, found.bytes);
     if (half ? found.pack.at_once > 0 : found.warps > 0) return found;
@@ -398,7 +398,7 @@ constexpr int64_t kMaxUnpromoted = 4096;
 constexpr int64_t kMaxUnpromotedSideBySide = 3072;  // parts, whose small products are added to that sum too
 
 const char* operands_why_not(const KernelEntry& entry, const ConvProblem& problem) {
-  const HaloConfig& config = entry.halo;
+  const HaloConfig& config = entry.config.as<HaloConfig>();
   const int64_t products =
       (problem.pass == Pass::kFprop ? problem.c_per_group() : problem.k_per_group()) * problem.r * problem.s;
   const int64_t most = makes_parts(config.staging) ? kMaxUnpromotedSideBySide : kMaxUnpromoted;
@@ -424,7 +424,7 @@ const char* operands_why_not(const KernelEntry& entry, const ConvProblem& proble
 
 const char* tiles_why_not(const KernelEntry& entry, const ConvProblem& problem, Reordering reordering,
                           const DeviceSpec& device) {
-  const HaloConfig& config = entry.halo;
+  const HaloConfig& config = entry.config.as<HaloConfig>();
   Work work;
   if (!make_work(problem, config, reordering, work)) return "has room for 16 phases and 64 halos of a tile";
   if (work.taps == 0) return "needs a tap that reaches an output";
@@ -453,7 +453,7 @@ const char* split_why_not(const KernelEntry& entry, const ConvProblem& problem, 
   sides(problem, in, out);
   const Pair step = in_step_of(problem);
   if (step.h > 8 || step.w > 8) return "takes strides up to 8";
-  const HaloStaging staging = entry.halo.staging;
+  const HaloStaging staging = entry.config.as<HaloConfig>().staging;
   if (staging == HaloStaging::kFloats && !(step == kUnitStep && floats_copyable(in, problem.groups))) {
     return "needs contiguous images, 16 bytes apart, stride 1";
   }
@@ -465,12 +465,8 @@ const char* split_why_not(const KernelEntry& entry, const ConvProblem& problem, 
   return tiles_why_not(entry, problem, {}, device);
 }
 
-}  // namespace
-
-const char* halo_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
-  const HaloConfig& config = entry.halo;
-  if (device.arch != 90) return "needs compute capability 9.0";
-  if (!(entry.dtypes & dtype_bit(problem.dtype))) return "is not compiled for this dtype";
+const char* why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
+  const HaloConfig& config = entry.config.as<HaloConfig>();
   if (const char* why = operands_why_not(entry, problem)) return why;
   if (std::min(problem.c_per_group(), problem.k_per_group()) < 1 ||
       std::max(problem.c_per_group(), problem.k_per_group()) < 16) {
@@ -525,31 +521,35 @@ const char* halo_why_not(const KernelEntry& entry, const ConvProblem& problem, c
   return tiles_why_not(entry, problem, reordering, device);
 }
 
-Plan halo_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
+}  // namespace
+
+Offer halo_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
+  if (const char* reason = why_not(entry, problem, device)) return reason;
+  const HaloConfig& config = entry.config.as<HaloConfig>();
   Work work{};
   Best best;
   for (const bool out : {false, true}) {
-    const Reordering reordering{reorders_input(entry.halo, problem), out};
-    if (out && !can_reorder_output(entry.halo, problem)) continue;
+    const Reordering reordering{reorders_input(config, problem), out};
+    if (out && !can_reorder_output(config, problem)) continue;
     Work one;
-    make_work(problem, entry.halo, reordering, one);
-    const Best found = best_tiling(one, entry.halo, problem, device, /*any=*/false);
+    make_work(problem, config, reordering, one);
+    const Best found = best_tiling(one, config, problem, device, /*any=*/false);
     if (found.cost_us < best.cost_us || !out) best = found, work = one;
   }
   const Tiles& tiles = best.tiles;
   Plan plan;
   plan.kernel = &entry;
-  const int64_t runs = entry.halo.lines ? ceil_div(work.in.n * work.rows, best.tiling.run_rows) : 0;
-  plan.grid =
-      std::min<int64_t>(entry.halo.lines ? ceil_div(runs, 2) : tiles.count * best.tiling.shares, device.sm_count);
-  plan.block_threads = halo_threads(entry.halo.staging);
-  plan.smem_bytes = static_cast<int32_t>(halo_fixed_bytes(entry.halo, work.element_bytes) +
+  const int64_t runs = config.lines ? ceil_div(work.in.n * work.rows, best.tiling.run_rows) : 0;
+  plan.grid = std::min<int64_t>(config.lines ? ceil_div(runs, 2) : tiles.count * best.tiling.shares, device.sm_count);
+  plan.block_threads = halo_threads(config.staging);
+  plan.smem_bytes = static_cast<int32_t>(halo_fixed_bytes(config, work.element_bytes) +
                                          best.tiling.halo_stages * tiles.halo_stage_bytes +
                                          best.tiling.filter_stages * tiles.step_bytes + tiles.raw_bytes());
   plan.workspace_bytes = best.workspace.bytes();
-  plan.halo = best.tiling;
-  plan.halo.reorder_in = work.reordering.in, plan.halo.reorder_out = work.reordering.out;
-  const Preparation preparation = preparation_of(work, problem, entry.halo, tiles, plan);
+  HaloTiling tiling = best.tiling;
+  tiling.reorder_in = work.reordering.in, tiling.reorder_out = work.reordering.out;
+  plan.tiling = tiling;
+  const Preparation preparation = preparation_of(work, problem, config, tiles, plan);
   const int64_t out_bytes = work.reordering.out ? kConsumerWarps * kReorderBytes : 0;
   plan.smem_bytes =
       std::max(plan.smem_bytes,
@@ -560,8 +560,8 @@ Plan halo_plan(const KernelEntry& entry, const ConvProblem& problem, const Devic
 }
 
 HaloLaunch halo_launch(const Plan& plan, const ConvProblem& problem) {
-  const HaloConfig& config = plan.kernel->halo;
-  const HaloTiling& tiling = plan.halo;
+  const HaloConfig& config = plan.kernel->config.as<HaloConfig>();
+  const HaloTiling& tiling = plan.tiling.as<HaloTiling>();
   Work work;
   make_work(problem, config, {tiling.reorder_in, tiling.reorder_out}, work);
   const Reaches reaches = halo::reaches(work, tiling.split);

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "fastconv/core/integers.h"
+#include "fastconv/families/implicit_gemm/cost.h"
 #include "fastconv/families/implicit_gemm/tile_config.h"
 #include "fastconv/planner/cost_model.h"
 #include "fastconv/tile/chain_length.h"
@@ -102,6 +103,7 @@ int64_t direct_slice_bytes(const ConvProblem& problem, const GemmExtents& gemm) 
 }
 
 const char* direct_gemm_why_not(const KernelEntry& entry, const ConvProblem& problem) {
+  const VectorReads reads = entry.config.as<GemmConfig>().reads;
   if (!fits_int32(problem)) return "counts with 32 bits: extents, pixels of an image and taps stay below 2^29";
   const GemmExtents gemm = direct_extents(problem);
   if (direct_tiles(entry, gemm) > INT32_MAX / 2) return "would need more blocks than a grid has";
@@ -110,7 +112,7 @@ const char* direct_gemm_why_not(const KernelEntry& entry, const ConvProblem& pro
     return "would need too much workspace";
   }
   const int64_t elements = 16 / element_size(problem.dtype);
-  if (entry.reads == VectorReads::kFilterVector) {
+  if (reads == VectorReads::kFilterVector) {
     const View w = filter(problem);
     const bool dense =
         (w.w == 1 || w.strides.w == 1) && (w.h == 1 || w.strides.h == w.w) && (w.c == 1 || w.strides.c == w.h * w.w);
@@ -119,7 +121,7 @@ const char* direct_gemm_why_not(const KernelEntry& entry, const ConvProblem& pro
       return "reads 16 bytes of the filter at a time: it must be contiguous, aligned, C/groups*R*S in whole reads";
     }
   }
-  if (entry.reads == VectorReads::kChannelVector) {
+  if (reads == VectorReads::kChannelVector) {
     const int64_t c = problem.c_per_group(), k = problem.k_per_group();
     const bool fits =
         problem.pass == Pass::kFprop
@@ -132,7 +134,7 @@ const char* direct_gemm_why_not(const KernelEntry& entry, const ConvProblem& pro
       return "reads 16 bytes of channels at a time: needs channels_last operands, aligned, in whole reads";
     }
   }
-  if (entry.reads == VectorReads::kPixelVector) {
+  if (reads == VectorReads::kPixelVector) {
     // With one tap and no padding a run of pixels is one of x and of dy.
     const bool one_tap = problem.r * problem.s == 1 && problem.stride.h == 1 && problem.stride.w == 1 &&
                          problem.padding.h == 0 && problem.padding.w == 0;
@@ -143,14 +145,6 @@ const char* direct_gemm_why_not(const KernelEntry& entry, const ConvProblem& pro
   return nullptr;
 }
 
-const char* direct_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
-  if (device.arch < 75) return "needs compute capability 7.5 or newer";
-  if (!(entry.dtypes & dtype_bit(problem.dtype))) return "is not compiled for this dtype";
-  if (const char* why = direct_gemm_why_not(entry, problem)) return why;
-  const int64_t depth = direct_extents(problem).depth;
-  return direct_smem_bytes(entry, problem, depth) > device.smem_optin_bytes ? "needs more shared memory" : nullptr;
-}
-
 int64_t direct_split(const ConvProblem& problem, int64_t wanted, int64_t tile_depth) {
   const GemmExtents gemm = direct_extents(problem);
   int64_t split = std::min({wanted, kMaxWorkspaceBytes / direct_slice_bytes(problem, gemm), kMaxSplit});
@@ -159,11 +153,14 @@ int64_t direct_split(const ConvProblem& problem, int64_t wanted, int64_t tile_de
   return std::max<int64_t>(1, ceil_div(gemm.depth, direct_slice_depth(problem, split, tile_depth)));
 }
 
-Plan direct_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
+Offer plan_direct(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
+  if (const char* why = direct_gemm_why_not(entry, problem)) return why;
   const GemmExtents gemm = direct_extents(problem);
+  if (direct_smem_bytes(entry, problem, gemm.depth) > device.smem_optin_bytes) return "needs more shared memory";
+  const GemmConfig& config = entry.config.as<GemmConfig>();
   const int64_t tiles = direct_tiles(entry, gemm);
   const int64_t partial_bytes = direct_slice_bytes(problem, gemm);
-  const int64_t threads = tile_threads(entry.tile.m, entry.tile.n, entry.thread_m, entry.thread_n);
+  const int64_t threads = tile_threads(entry.tile.m, entry.tile.n, config.thread_m, config.thread_n);
   const int64_t wanted = kThreadsPerSm / threads * device.sm_count / std::max<int64_t>(1, tiles);
   const int64_t split = direct_split(problem, std::min(wanted, gemm.depth / kMinSliceDepth), kTileDepth);
   const int64_t slice_depth = direct_slice_depth(problem, split, kTileDepth);

@@ -1,8 +1,10 @@
 #include "fastconv/families/implicit_gemm/im2col_plan.h"
 
 #include <algorithm>
+#include <ostream>
 
 #include "fastconv/core/integers.h"
+#include "fastconv/families/implicit_gemm/cost.h"
 #include "fastconv/families/implicit_gemm/direct_plan.h"
 #include "fastconv/families/implicit_gemm/tile_config.h"
 #include "fastconv/planner/cost_model.h"
@@ -69,25 +71,20 @@ Im2colBlocks im2col_blocks(const KernelEntry& entry, const ConvProblem& problem)
   return blocks;
 }
 
-const char* im2col_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
-  if (device.arch < 75) return "needs compute capability 7.5 or newer";
-  if (grid_of(entry, problem, im2col_blocks(entry, problem)) > INT32_MAX) {
-    return "would need more blocks than a grid has, for so many filters";
-  }
-  return nullptr;
-}
-
-Plan im2col_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
+Offer plan_im2col(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
+  const GemmConfig& config = entry.config.as<GemmConfig>();
   const Columns columns = make_columns(problem);
   const Im2colBlocks blocks = im2col_blocks(entry, problem);
+  const int64_t grid = grid_of(entry, problem, blocks);
+  if (grid > INT32_MAX) return "would need more blocks than a grid has, for so many filters";
   const int64_t depth = problem.pass == Pass::kWgrad ? blocks.pixels : blocks.taps;
   Plan plan;
   plan.kernel = &entry;
-  plan.block_threads = tile_threads(entry.tile.m, entry.tile.n, entry.thread_m, entry.thread_n);
-  plan.grid = grid_of(entry, problem, blocks);
+  plan.block_threads = tile_threads(entry.tile.m, entry.tile.n, config.thread_m, config.thread_n);
+  plan.grid = grid;
   plan.split = blocks.slices;
   plan.smem_bytes = direct_smem_bytes(entry, problem, depth);
-  plan.chunk = blocks.pixels;
+  plan.tiling = Im2colTiling{blocks.pixels};
   plan.workspace_bytes = blocks.workspace_bytes;
   // Columns are written, then read once for each tile of filters.
   const double column_traffic =
@@ -98,5 +95,7 @@ Plan im2col_plan(const KernelEntry& entry, const ConvProblem& problem, const Dev
   plan.cost_us = blocks.launches * block_us;
   return plan;
 }
+
+void describe_im2col(std::ostream& out, const Plan& plan) { out << " chunk " << plan.tiling.as<Im2colTiling>().pixels; }
 
 }  // namespace fastconv

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "fastconv/core/integers.h"
+#include "fastconv/families/implicit_gemm/config.h"
 #include "fastconv/families/implicit_gemm/direct_plan.h"
 #include "fastconv/families/implicit_gemm/mma_config.h"
 #include "fastconv/planner/cost_model.h"
@@ -38,7 +39,7 @@ Plan plan_of_split(const KernelEntry& entry, const ConvProblem& problem, const D
   const double product_bytes = wgrad ? 1600 : 1100, tile_clocks = wgrad ? 6000 : 14000;
   constexpr double kL2Bytes = 22, kCopyClocks = 20, kElementClocks = 85, kStrayClocks = 250, kMemoryBytes = 28e3;
   const auto sms = static_cast<double>(device.sm_count);
-  const bool scalar = entry.reads == VectorReads::kScalar;
+  const bool scalar = entry.config.as<GemmConfig>().reads == VectorReads::kScalar;
   const double copies = static_cast<double>(config.stage_bytes()) / (scalar ? 4 : kMmaChunkBytes) / kMmaThreads;
   const double clocks = !scalar ? kCopyClocks : direct_channels_inner(problem) ? kStrayClocks : kElementClocks;
   const double products = static_cast<double>(config.m) * config.n * config.element * static_cast<double>(depth);
@@ -54,16 +55,13 @@ Plan plan_of_split(const KernelEntry& entry, const ConvProblem& problem, const D
   return plan;
 }
 
-}  // namespace
-
-const char* mma_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
-  if (device.arch < 80) return "needs compute capability 8.0 or newer";
-  if (!(entry.dtypes & dtype_bit(problem.dtype))) return "is not compiled for this dtype";
+const char* why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
   if (problem.dtype == DType::kFloat32 && problem.precision != Precision::kTf32) return "rounds to TF32";
   if (const char* why = direct_gemm_why_not(entry, problem)) return why;
   const Strides& gathered = problem.pass == Pass::kDgrad ? problem.y_strides : problem.x_strides;
   const int64_t elements = kMmaChunkBytes / element_size(problem.dtype);
-  if (entry.reads == VectorReads::kChannelVector && (gathered.h % elements != 0 || gathered.w % elements != 0)) {
+  if (entry.config.as<GemmConfig>().reads == VectorReads::kChannelVector &&
+      (gathered.h % elements != 0 || gathered.w % elements != 0)) {
     return "copies 16 bytes at a time: also of rows and columns beyond an image of one, which are to be aligned";
   }
   const MmaConfig config = config_of(entry, problem);
@@ -75,7 +73,10 @@ const char* mma_why_not(const KernelEntry& entry, const ConvProblem& problem, co
   return config.stages(device.smem_optin_bytes) < config.least_stages() ? "needs more shared memory" : nullptr;
 }
 
-Plan mma_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
+}  // namespace
+
+Offer plan_mma(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
+  if (const char* reason = why_not(entry, problem, device)) return reason;
   const GemmExtents gemm = direct_extents(problem);
   const int64_t tiles = std::max<int64_t>(1, direct_tiles(entry, gemm));
   const int64_t least = least_split(config_of(entry, problem), gemm);

@@ -43,7 +43,7 @@ void launch_move(PatchMove move, const Plan& plan, const Patches& patches, DType
 }
 
 void launch_patches(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, Stream& stream) {
-  const PatchesConfig& config = plan.kernel->patches;
+  const PatchesConfig& config = plan.kernel->config.as<PatchesConfig>();
   ConvBuffers inner = buffers;
   inner.x = buffers.workspace;
   inner.workspace = static_cast<char*>(buffers.workspace) + patches_bytes(config, problem);

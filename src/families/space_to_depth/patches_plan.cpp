@@ -70,26 +70,33 @@ int64_t patches_bytes(const PatchesConfig& config, const ConvProblem& problem) {
   return round_up(problem.n * patches_strides(config, problem).n * element_size(problem.dtype), kPatchWorkspaceAlign);
 }
 
-const char* patches_why_not(const KernelEntry& entry, const ConvProblem& p, const DeviceSpec& device) {
+namespace {
+
+const char* why_not(const PatchesConfig& config, const ConvProblem& p) {
   if (!is_patches(p)) return "needs a filter as large as its stride, of several taps, without padding or dilation";
   if (p.groups != 1) return "takes one group alone";
   if (!one_stride(indices_of(p))) return "needs filters without gaps between their taps";
-  if (!patches_fit_int32(grid_of(entry.patches, p))) {
+  if (!patches_fit_int32(grid_of(config, p))) {
     return "counts patches, their elements and what warps move with 32 bits";
   }
-  if (!inner_plan(entry.patches, p, device)) return "finds no kernel for the product";
   return nullptr;
 }
 
-Plan patches_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
-  const Patches patches = make_patches(entry.patches, problem);
+}  // namespace
+
+Offer patches_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
+  const PatchesConfig& config = entry.config.as<PatchesConfig>();
+  if (const char* reason = why_not(config, problem)) return reason;
+  const std::optional<InnerPlan> product = inner_plan(config, problem, device);
+  if (!product) return "finds no kernel for the product";
+  const Patches patches = make_patches(config, problem);
   Plan plan;
   plan.kernel = &entry;
-  plan.inner = {*inner_plan(entry.patches, problem, device)};
+  plan.inner = {*product};
   const Plan& inner = plan.inner.front().plan;
   plan.block_threads = kPatchThreads;
   plan.grid = ceil_div(patches.units, kPatchThreads / 32);
-  plan.workspace_bytes = patches_bytes(entry.patches, problem) + inner.workspace_bytes;
+  plan.workspace_bytes = patches_bytes(config, problem) + inner.workspace_bytes;
   plan.cost_us = move_us(patches, element_size(problem.dtype), device) + inner.cost_us;
   return plan;
 }

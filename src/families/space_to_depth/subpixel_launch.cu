@@ -21,7 +21,7 @@ void write_filter(const Plan& plan, const SubpixelFilter& filter, const ConvBuff
 }  // namespace
 
 void launch_subpixel(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, Stream& stream) {
-  const SubpixelLaunch subpixel = make_subpixel(plan.kernel->subpixel, problem);
+  const SubpixelLaunch subpixel = make_subpixel(plan.kernel->config.as<SubpixelConfig>(), problem);
   auto* const workspace = static_cast<char*>(buffers.workspace);
   const bool dgrad = problem.pass == Pass::kDgrad;
   ConvBuffers inner;

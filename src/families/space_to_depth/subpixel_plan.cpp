@@ -190,39 +190,41 @@ std::optional<InnerPlan> inner_plan(const SubpixelLaunch& launch, const ConvProb
   return InnerPlan{launch.inner, plan};
 }
 
-}  // namespace
-
-const char* subpixel_why_not(const KernelEntry& entry, const ConvProblem& p, const DeviceSpec& device) {
+const char* why_not(const SubpixelConfig& config, const ConvProblem& p) {
   if (target_channels(p) > kMaxChannels) return "takes results of up to 8 channels";
   if (p.groups != 1) return "takes one group alone";
-  if (device.arch < 75) return "needs compute capability 7.5 or newer";
-  if (!fits_int32(entry.subpixel, p)) return "counts with 32 bits";
+  if (!fits_int32(config, p)) return "counts with 32 bits";
   if (p.dtype == DType::kFloat32 && p.precision == Precision::kIeee && has_few_products(p)) {
     return "hides from the product how few products make up a sum";
   }
-  const Dimension rows = rows_of(entry.subpixel, p), columns = columns_of(entry.subpixel, p);
+  const Dimension rows = rows_of(config, p), columns = columns_of(config, p);
   const bool shares = rows.shares() || columns.shares();
-  if (!shares && (p.pass == Pass::kFprop || entry.subpixel.factor > 1)) return "needs outputs that see the same pixels";
+  if (!shares && (p.pass == Pass::kFprop || config.factor > 1)) return "needs outputs that see the same pixels";
   const int64_t h = rows.block(), w = columns.block();
   if (std::max(h, w) > kMaxOutputs || h * w * target_channels(p) > kMaxOutputs) return "has blocks of too many outputs";
   if (h * w * target_channels(p) <= kMaxChannels) return "has blocks of too few outputs";
-  const std::optional<Geometry> geometry = geometry_of(entry.subpixel, p);
+  const std::optional<Geometry> geometry = geometry_of(config, p);
   if (!geometry) return "finds no padding that is the same on both sides";
   if (geometry->rows.taps * geometry->columns.taps > kMaxTaps) return "would need a filter of too many taps";
   const ConvProblem inner = inner_problem(*geometry, p);
   if (!patches_fit_int32(grid_of(*geometry, p, inner)) || filter_elements(inner) >= kMaxExtent) {
     return "counts blocks, outputs and the filter's elements with 32 bits";
   }
-  if (!inner_plan(make_subpixel(entry.subpixel, p), p, device)) return "would need too much workspace";
   return nullptr;
 }
 
-Plan subpixel_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
+}  // namespace
+
+Offer subpixel_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
+  const SubpixelConfig& config = entry.config.as<SubpixelConfig>();
+  if (const char* reason = why_not(config, problem)) return reason;
   constexpr double kWriteInstructions = 100, kLanes = 128;  // an element of the filter
-  const SubpixelLaunch launch = make_subpixel(entry.subpixel, problem);
+  const SubpixelLaunch launch = make_subpixel(config, problem);
+  const std::optional<InnerPlan> product = inner_plan(launch, problem, device);
+  if (!product) return "would need too much workspace";
   Plan plan;
   plan.kernel = &entry;
-  plan.inner = {*inner_plan(launch, problem, device)};
+  plan.inner = {*product};
   const Plan& inner = plan.inner.front().plan;
   plan.block_threads = kPatchThreads;
   plan.grid = ceil_div(launch.blocks.units, kPatchThreads / 32);
@@ -232,7 +234,7 @@ Plan subpixel_plan(const KernelEntry& entry, const ConvProblem& problem, const D
   // Measured: input gradients by multiply-adds with errors of up to 1.25 times cuDNN's in strict float32, where 1.2 is
   // the contract. They run where they are asked for, but nothing chooses them.
   const bool strict = problem.dtype == DType::kFloat32 && problem.precision == Precision::kIeee;
-  if (strict && problem.pass == Pass::kDgrad && inner.kernel->family == KernelFamily::kDirect) {
+  if (strict && problem.pass == Pass::kDgrad && inner.kernel->multiply_adds) {
     plan.cost_us = std::numeric_limits<double>::infinity();
   }
   return plan;

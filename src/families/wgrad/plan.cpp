@@ -5,6 +5,7 @@
 #include <cmath>
 #include <initializer_list>
 #include <limits>
+#include <utility>
 
 #include "fastconv/core/integers.h"
 #include "fastconv/families/wgrad/cost.h"
@@ -179,7 +180,7 @@ constexpr const char* kNoRoom = "finds no tile that fits shared memory and the w
 
 // Without blocks if nothing fits.
 Plan plan_as(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device, bool fold, bool streams) {
-  const WgradConfig& config = entry.wgrad;
+  const WgradConfig& config = entry.config.as<WgradConfig>();
   const Work work = make_work(problem, config, fold);
   const Copied copied = copied_operands(work, config.staging);
   const double dram_clocks = read_bytes(work, problem) / kDramBytes;
@@ -254,7 +255,7 @@ Plan plan_as(const KernelEntry& entry, const ConvProblem& problem, const DeviceS
                                       (partials > 1 ? partials * jobs * config.job_bytes() : 0);
       const int64_t smem_bytes = smem_of(config, tiling, tile, store, prepares);
       if (workspace_bytes > most || smem_bytes > device.smem_optin_bytes) continue;
-      plan.wgrad = tiling;
+      plan.tiling = tiling;
       plan.split = sharing.splits;
       plan.grid = grid, plan.first_grid = first_grid;
       plan.smem_bytes = i32(smem_bytes);
@@ -272,23 +273,21 @@ bool stages_channels(const WgradConfig& config, int64_t c) {
 }
 
 // Whatever becomes of x.
-const char* problem_why_not(const KernelEntry& entry, const ConvProblem& a, const DeviceSpec& device) {
-  if (device.arch != 90) return "needs compute capability 9.0";
-  if ((entry.dtypes & dtype_bit(a.dtype)) == 0) return "is not compiled for this dtype";
+const char* problem_why_not(const KernelEntry& entry, const ConvProblem& a) {
   for (const int64_t extent : {a.n, a.c, a.k, a.h + 2 * a.padding.h, a.w + 2 * a.padding.w}) {
     if (extent >= kMaxExtent) return "counts with 32 bits: extents stay below 2^29";
   }
   // Of the smallest tile and the smallest job.
   const double tiles = static_cast<double>(a.n) * static_cast<double>(ceil_div(a.p(), 4) * ceil_div(a.q(), 8));
-  const double jobs =
-      static_cast<double>(a.r * a.s * a.groups) *
-      static_cast<double>(ceil_div(a.c_per_group(), entry.wgrad.channels) * ceil_div(a.k_per_group(), kFilters));
+  const double jobs = static_cast<double>(a.r * a.s * a.groups) *
+                      static_cast<double>(ceil_div(a.c_per_group(), entry.config.as<WgradConfig>().channels) *
+                                          ceil_div(a.k_per_group(), kFilters));
   if (tiles > INT32_MAX || jobs > INT32_MAX / 2) return "would need more blocks than a grid has";
   return nullptr;
 }
 
-const char* why_not_as_it_is(const KernelEntry& entry, const ConvProblem& a, const DeviceSpec& device) {
-  const WgradConfig& config = entry.wgrad;
+const char* why_not_as_it_is(const KernelEntry& entry, const ConvProblem& a) {
+  const WgradConfig& config = entry.config.as<WgradConfig>();
   const int64_t c = a.c_per_group();
   if (!stages_channels(config, c)) return "stages another number of channels at a time";
   if (a.stride.h > kMaxStride || a.stride.w > kMaxStride) return "takes strides up to 8";
@@ -303,7 +302,7 @@ const char* why_not_as_it_is(const KernelEntry& entry, const ConvProblem& a, con
     if (!splittable(input_side(a), a.groups) || !(floats || splittable(output_side(a), a.groups))) {
       return "counts with 32 bits what it writes to the workspace";
     }
-    return plan_as(entry, a, device, false, false).grid > 0 ? nullptr : kNoRoom;
+    return nullptr;
   }
   const Work work = make_work(a, config, false);
   if (x_has_pixel_rows(config.staging)) {
@@ -315,23 +314,21 @@ const char* why_not_as_it_is(const KernelEntry& entry, const ConvProblem& a, con
       return "copies channels of x and rows of dy's pixels: needs x in channels_last or planes without gaps, dy in "
              "NCHW, images of whole units of 16 bytes, no 1x1 filter";
     }
-    return plan_as(entry, a, device, false, false).grid > 0 ? nullptr : kNoRoom;
+    return nullptr;
   }
   const bool copied = copyable(work.x, a.groups) && copyable(work.y, a.groups);
   if (config.staging == WgradStaging::kTma && !copied) {
     return "copies boxes of channels: needs channels_last operands, aligned to 16 bytes as all their strides are, or "
            "planes without gaps";
   }
-  if (work.reorder_x || work.reorder_y) {
-    return plan_as(entry, a, device, false, false).grid > 0 ? nullptr : kNoRoom;
-  }
+  if (work.reorder_x || work.reorder_y) return nullptr;
   if (config.staging == WgradStaging::kWarps && copied) return "is for operands that the copy engine cannot read";
   return nullptr;
 }
 
 // Whether the kernel can have x with its strides folded into channels.
-bool folds(const KernelEntry& entry, const ConvProblem& a, const DeviceSpec& device) {
-  const WgradConfig& config = entry.wgrad;
+bool folds(const KernelEntry& entry, const ConvProblem& a) {
+  const WgradConfig& config = entry.config.as<WgradConfig>();
   const bool copies_channels = config.staging == WgradStaging::kTma || config.staging == WgradStaging::kTmaRows;
   if (a.dtype == DType::kFloat32 || !copies_channels || fold_why_not(a) != nullptr ||
       !stages_channels(config, a.c * a.stride.h * a.stride.w)) {
@@ -343,34 +340,30 @@ bool folds(const KernelEntry& entry, const ConvProblem& a, const DeviceSpec& dev
   return stages_y &&
          static_cast<double>(a.n) * static_cast<double>(a.h + a.stride.h) * static_cast<double>(a.w + a.stride.w) <
              kMaxExtent &&
-         ceil_div(a.r, a.stride.h) * ceil_div(a.s, a.stride.w) <= kMaxTaps &&
-         plan_as(entry, a, device, true, false).grid > 0;
+         ceil_div(a.r, a.stride.h) * ceil_div(a.s, a.stride.w) <= kMaxTaps;
 }
 
 }  // namespace
 
-const char* wgrad_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
-  const char* why = problem_why_not(entry, problem, device);
-  if (why != nullptr || folds(entry, problem, device)) return why;
-  return why_not_as_it_is(entry, problem, device);
-}
-
-Plan wgrad_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
+Offer wgrad_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
+  if (const char* reason = problem_why_not(entry, problem)) return reason;
   Plan best;
   auto consider = [&](bool fold, bool streams) {
-    const Plan plan = plan_as(entry, problem, device, fold, streams);
-    if (best.grid == 0 || (plan.grid > 0 && plan.cost_us < best.cost_us)) best = plan;
+    Plan plan = plan_as(entry, problem, device, fold, streams);
+    if (plan.grid > 0 && (best.grid == 0 || plan.cost_us < best.cost_us)) best = std::move(plan);
   };
-  if (why_not_as_it_is(entry, problem, device) == nullptr) {
+  const char* const as_it_is = why_not_as_it_is(entry, problem);
+  if (as_it_is == nullptr) {
     for (const bool streams : {false, true}) consider(/*fold=*/false, streams);
   }
-  if (folds(entry, problem, device)) consider(/*fold=*/true, /*streams=*/false);
-  return measured(best, problem, device);
+  if (folds(entry, problem)) consider(/*fold=*/true, /*streams=*/false);
+  if (best.grid == 0) return as_it_is != nullptr ? as_it_is : kNoRoom;
+  return measured(std::move(best), problem, device);
 }
 
 WgradLaunch wgrad_launch(const Plan& plan, const ConvProblem& problem) {
-  const WgradConfig& config = plan.kernel->wgrad;
-  const WgradTiling& tiling = plan.wgrad;
+  const WgradConfig& config = plan.kernel->config.as<WgradConfig>();
+  const WgradTiling& tiling = plan.tiling.as<WgradTiling>();
   const bool x_pixel_rows = x_has_pixel_rows(config.staging), y_pixel_rows = y_has_pixel_rows(config.staging);
   const Work work = make_work(problem, config, tiling.fold);
   Units units;

@@ -3,9 +3,9 @@
 
 #include "fastconv/families/depthwise/any.cuh"
 #include "fastconv/families/depthwise/any_plan.h"
+#include "fastconv/families/depthwise/launchers.h"
 #include "fastconv/launch/dtype_of.cuh"
 #include "fastconv/launch/launch.cuh"
-#include "fastconv/launch/launchers.h"
 #include "fastconv/launch/reduce_slices.cuh"
 
 namespace fastconv {
@@ -13,7 +13,8 @@ namespace fastconv {
 template <typename T, int kRows, int kColumns>
 void launch_depthwise_any(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, Stream& stream) {
   if (plan.grid == 0) return;
-  DepthwiseAnyParams params = depthwise_any_params(plan.kernel->depthwise_any, problem, plan.depthwise_any, plan.split);
+  DepthwiseAnyParams params = depthwise_any_params(plan.kernel->config.as<DepthwiseAnyConfig>(), problem,
+                                                   plan.tiling.as<DepthwiseAnyTiling>(), plan.split);
   switch (problem.pass) {
     case Pass::kFprop:
       params.source = buffers.x, params.taps = buffers.w, params.target = buffers.y, params.bias = buffers.bias;

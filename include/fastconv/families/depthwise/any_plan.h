@@ -7,8 +7,7 @@
 
 namespace fastconv {
 
-const char* depthwise_any_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
-Plan depthwise_any_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
+Offer depthwise_any_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
 
 // All but the addresses.
 DepthwiseAnyParams depthwise_any_params(const DepthwiseAnyConfig& config, const ConvProblem& problem,

@@ -4,9 +4,9 @@
 #include "fastconv/families/depthwise/banded.cuh"
 #include "fastconv/families/depthwise/banded_plan.h"
 #include "fastconv/families/depthwise/buffers.h"
+#include "fastconv/families/depthwise/launchers.h"
 #include "fastconv/launch/dtype_of.cuh"
 #include "fastconv/launch/launch.cuh"
-#include "fastconv/launch/launchers.h"
 #include "fastconv/launch/reduce_slices.cuh"
 
 namespace fastconv {

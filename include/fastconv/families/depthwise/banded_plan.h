@@ -7,8 +7,7 @@
 
 namespace fastconv {
 
-const char* depthwise_banded_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
-Plan depthwise_banded_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
+Offer depthwise_banded_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
 
 // All but the addresses.
 DepthwiseBandedParams depthwise_banded_params(const Plan& plan, const ConvProblem& problem);

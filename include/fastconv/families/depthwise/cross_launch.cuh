@@ -5,7 +5,7 @@
 #include "fastconv/families/depthwise/buffers.h"
 #include "fastconv/families/depthwise/cross.cuh"
 #include "fastconv/families/depthwise/cross_plan.h"
-#include "fastconv/launch/launchers.h"
+#include "fastconv/families/depthwise/launchers.h"
 #include "fastconv/launch/reduce_slices.cuh"
 
 namespace fastconv {

@@ -8,8 +8,7 @@
 
 namespace fastconv {
 
-const char* depthwise_cross_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
-Plan depthwise_cross_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
+Offer depthwise_cross_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
 
 // All but the addresses.
 DepthwiseCrossParams depthwise_cross_params(const Plan& plan, const ConvProblem& problem);

@@ -7,9 +7,9 @@
 #include "fastconv/families/depthwise/diagonal_plan.h"
 #include "fastconv/families/depthwise/diagonal_sm90.cuh"
 #include "fastconv/families/depthwise/diagonal_wgrad_sm90.cuh"
+#include "fastconv/families/depthwise/launchers.h"
 #include "fastconv/launch/dtype_of.cuh"
 #include "fastconv/launch/launch.cuh"
-#include "fastconv/launch/launchers.h"
 #include "fastconv/launch/reduce_slices.cuh"
 
 namespace fastconv {

@@ -10,8 +10,7 @@
 
 namespace fastconv {
 
-const char* depthwise_diagonal_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
-Plan depthwise_diagonal_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
+Offer depthwise_diagonal_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
 
 // All but the addresses.
 DepthwiseDiagonalParams depthwise_diagonal_params(const Plan& plan, const ConvProblem& problem);
@@ -21,16 +20,13 @@ PixelMaps depthwise_diagonal_maps(const Plan& plan, const ConvProblem& problem);
 // Of both: whether the kernel takes groups of so many channels.
 const char* diagonal_groups_why_not(const DepthwiseDiagonalConfig& config, const ConvProblem& problem);
 // Whether the copy engine, if the kernel needs it, can move the tensors.
-const char* diagonal_boxes_why_not(const DepthwiseDiagonalConfig& config, const ConvProblem& problem,
-                                   const DeviceSpec& device);
+const char* diagonal_boxes_why_not(const DepthwiseDiagonalConfig& config, const ConvProblem& problem);
 
 // What both cost models know: chunks that device memory is read by, 64 bytes.
 inline constexpr int64_t kChunksReadTogether = 4;
 
 // The weight gradient.
-const char* depthwise_diagonal_wgrad_why_not(const KernelEntry& entry, const ConvProblem& problem,
-                                             const DeviceSpec& device);
-Plan depthwise_diagonal_wgrad_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
+Offer depthwise_diagonal_wgrad_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
 DiagonalWgradParams depthwise_diagonal_wgrad_params(const Plan& plan, const ConvProblem& problem);
 PixelMaps depthwise_diagonal_wgrad_maps(const Plan& plan, const ConvProblem& problem);
 

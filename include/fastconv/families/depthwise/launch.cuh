@@ -3,11 +3,11 @@
 
 #include "fastconv/families/depthwise/buffers.h"
 #include "fastconv/families/depthwise/kernel.cuh"
+#include "fastconv/families/depthwise/launchers.h"
 #include "fastconv/families/depthwise/plan.h"
 #include "fastconv/families/depthwise/wgrad.cuh"
 #include "fastconv/launch/dtype_of.cuh"
 #include "fastconv/launch/launch.cuh"
-#include "fastconv/launch/launchers.h"
 #include "fastconv/launch/reduce_slices.cuh"
 #include "fastconv/launch/tensor_map.h"
 

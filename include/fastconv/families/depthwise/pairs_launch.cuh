@@ -3,9 +3,9 @@
 
 #include "fastconv/families/depthwise/boxed_launch.cuh"
 #include "fastconv/families/depthwise/buffers.h"
+#include "fastconv/families/depthwise/launchers.h"
 #include "fastconv/families/depthwise/pairs.cuh"
 #include "fastconv/families/depthwise/pairs_plan.h"
-#include "fastconv/launch/launchers.h"
 
 namespace fastconv {
 

@@ -10,11 +10,9 @@ namespace fastconv {
 
 // What kernels of wide filters ask for to which the copy engine brings boxes of pixels, channels side by side. They are
 // compiled for `taps` rows and columns, or one fewer of either or both.
-const char* wide_pixels_why_not(const KernelEntry& entry, int32_t taps, int32_t stride, const ConvProblem& problem,
-                                const DeviceSpec& device);
+const char* wide_pixels_why_not(int32_t taps, int32_t stride, const ConvProblem& problem);
 
-const char* depthwise_pairs_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
-Plan depthwise_pairs_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
+Offer depthwise_pairs_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
 
 // All but the addresses.
 DepthwisePairsParams depthwise_pairs_params(const Plan& plan, const ConvProblem& problem);

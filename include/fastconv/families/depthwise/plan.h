@@ -8,8 +8,7 @@
 
 namespace fastconv {
 
-const char* depthwise_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
-Plan depthwise_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
+Offer depthwise_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
 
 // All but the addresses.
 DepthwiseParams depthwise_params(const Plan& plan, const ConvProblem& problem);

@@ -4,9 +4,9 @@
 #include "fastconv/families/few_channels/embed.cuh"
 #include "fastconv/families/few_channels/embed_plan.h"
 #include "fastconv/families/few_channels/embed_wgrad.cuh"
+#include "fastconv/families/few_channels/launchers.h"
 #include "fastconv/launch/dtype_of.cuh"
 #include "fastconv/launch/launch.cuh"
-#include "fastconv/launch/launchers.h"
 #include "fastconv/launch/reduce_slices.cuh"
 
 namespace fastconv {
@@ -14,7 +14,8 @@ namespace fastconv {
 template <typename T, int kParts, bool kChannelsInner>
 void launch_embed(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, Stream& stream) {
   const LaunchShape shape{plan.grid, plan.block_threads, plan.smem_bytes};
-  const EmbedParams params = embed_params(plan.kernel->embed, problem, plan.embed);
+  const EmbedParams params =
+      embed_params(plan.kernel->config.as<EmbedConfig>(), problem, plan.tiling.as<EmbedTiling>());
   if constexpr (kParts > 1) {
     if (problem.pass == Pass::kWgrad) {
       const EmbedWgradBuffers tensors{static_cast<const float*>(buffers.x), static_cast<const float*>(buffers.y),

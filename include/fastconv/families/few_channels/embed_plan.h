@@ -7,8 +7,7 @@
 
 namespace fastconv {
 
-const char* embed_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
-Plan embed_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
+Offer embed_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
 
 EmbedParams embed_params(const EmbedConfig& config, const ConvProblem& problem, const EmbedTiling& tiling);
 

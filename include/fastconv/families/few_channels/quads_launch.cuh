@@ -1,11 +1,11 @@
 // Host side of the kernels that stage images of few channels as quads: from a plan to a launch.
 #pragma once
 
+#include "fastconv/families/few_channels/launchers.h"
 #include "fastconv/families/few_channels/quads.cuh"
 #include "fastconv/families/few_channels/quads_plan.h"
 #include "fastconv/launch/dtype_of.cuh"
 #include "fastconv/launch/launch.cuh"
-#include "fastconv/launch/launchers.h"
 
 namespace fastconv {
 
@@ -16,7 +16,7 @@ void launch_quads(const Plan& plan, const ConvProblem& problem, const ConvBuffer
                                 static_cast<const T*>(buffers.bias), static_cast<T*>(buffers.y)};
   launch(plan.kernel->name, quads_fprop<T, kChannelsInner, kSteps, kOperands, kSquares>,
          LaunchShape{plan.grid, plan.block_threads, plan.smem_bytes}, stream, tensors,
-         quads_params(plan.kernel->quads, problem, plan.quads));
+         quads_params(plan.kernel->config.as<QuadsConfig>(), problem, plan.tiling.as<QuadsTiling>()));
 }
 
 template <typename T, bool kChannelsInner, int kSteps, QuadsOperands kOperands, bool kSquares, unsigned kDtypes>

@@ -7,8 +7,7 @@
 
 namespace fastconv {
 
-const char* quads_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
-Plan quads_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
+Offer quads_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
 
 QuadsParams quads_params(const QuadsConfig& config, const ConvProblem& problem, const QuadsTiling& tiling);
 

@@ -1,10 +1,10 @@
 // Host side of the weight gradient of images of few channels, 16 bits: from a plan to launches.
 #pragma once
 
+#include "fastconv/families/few_channels/launchers.h"
 #include "fastconv/families/few_channels/quads_wgrad.cuh"
 #include "fastconv/families/few_channels/quads_wgrad_plan.h"
 #include "fastconv/launch/launch.cuh"
-#include "fastconv/launch/launchers.h"
 #include "fastconv/launch/reduce_slices.cuh"
 
 namespace fastconv {
@@ -15,7 +15,8 @@ void launch_quads_wgrad(const Plan& plan, const ConvProblem& problem, const Conv
                                      static_cast<float*>(buffers.workspace)};
   launch(plan.kernel->name, quads_wgrad<T, kChannelsInner, kChannels>,
          LaunchShape{plan.grid, plan.block_threads, plan.smem_bytes}, stream,
-         quads_wgrad_params(plan.kernel->quads_wgrad, problem, plan.quads), tensors);
+         quads_wgrad_params(plan.kernel->config.as<QuadsWgradConfig>(), problem, plan.tiling.as<QuadsTiling>()),
+         tensors);
   launch_reduce_slices<T>(plan, problem, buffers, stream);
 }
 

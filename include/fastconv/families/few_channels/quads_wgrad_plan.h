@@ -7,8 +7,7 @@
 
 namespace fastconv {
 
-const char* quads_wgrad_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
-Plan quads_wgrad_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
+Offer quads_wgrad_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
 
 QuadsWgradParams quads_wgrad_params(const QuadsWgradConfig& config, const ConvProblem& problem,
                                     const QuadsTiling& tiling);

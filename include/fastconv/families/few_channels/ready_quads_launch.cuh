@@ -1,10 +1,10 @@
 // Host side of the kernels for images that consist of quads: from a plan to a launch.
 #pragma once
 
+#include "fastconv/families/few_channels/launchers.h"
 #include "fastconv/families/few_channels/ready_quads.cuh"
 #include "fastconv/families/few_channels/ready_quads_plan.h"
 #include "fastconv/launch/launch.cuh"
-#include "fastconv/launch/launchers.h"
 
 namespace fastconv {
 
@@ -14,7 +14,7 @@ void launch_ready_quads(const Plan& plan, const ConvProblem& problem, const Conv
   const QuadsBuffers<T> tensors{static_cast<const T*>(buffers.x), static_cast<const T*>(buffers.w),
                                 static_cast<const T*>(buffers.bias), static_cast<T*>(buffers.y)};
   launch(plan.kernel->name, ready_quads<T, kSteps>, LaunchShape{plan.grid, plan.block_threads, plan.smem_bytes}, stream,
-         tensors, ready_quads_params(problem, plan.quads));
+         tensors, ready_quads_params(problem, plan.tiling.as<QuadsTiling>()));
 }
 
 template <typename T>

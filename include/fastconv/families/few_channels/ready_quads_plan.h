@@ -7,8 +7,7 @@
 
 namespace fastconv {
 
-const char* ready_quads_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
-Plan ready_quads_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
+Offer ready_quads_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
 
 // Of a tiling only the pixels of a block matter, tile_q.
 ReadyQuadsParams ready_quads_params(const ConvProblem& problem, const QuadsTiling& tiling);

@@ -1,17 +1,18 @@
 // Host side of the kernels for images of few channels: from a plan to a launch.
 #pragma once
 
+#include "fastconv/families/few_channels/launchers.h"
 #include "fastconv/families/few_channels/stem.cuh"
 #include "fastconv/families/few_channels/stem_plan.h"
 #include "fastconv/families/few_channels/stem_wgrad.cuh"
 #include "fastconv/launch/launch.cuh"
-#include "fastconv/launch/launchers.h"
 
 namespace fastconv {
 
 template <int kParts, int kFilters, Operand kOperand>
 void launch_stem_wgrad(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, Stream& stream) {
-  const StemWgradParams params = stem_wgrad_params(plan.kernel->stem, problem, plan.stem);
+  const StemWgradParams params =
+      stem_wgrad_params(plan.kernel->config.as<StemConfig>(), problem, plan.tiling.as<StemTiling>());
   const StemWgradBuffers tensors{static_cast<const float*>(buffers.x), static_cast<const float*>(buffers.y),
                                  static_cast<float*>(buffers.w), static_cast<float4*>(buffers.workspace)};
   launch(plan.kernel->name, stem_wgrad<kParts, kFilters, kOperand>,
@@ -32,7 +33,7 @@ void launch_stem(const Plan& plan, const ConvProblem& problem, const ConvBuffers
                             static_cast<const float*>(buffers.bias), static_cast<float*>(buffers.y)};
   launch(plan.kernel->name, stem_fprop<kParts, kFilters, kOperand>,
          LaunchShape{plan.grid, plan.block_threads, plan.smem_bytes}, stream,
-         stem_params(plan.kernel->stem, problem, plan.stem), tensors);
+         stem_params(plan.kernel->config.as<StemConfig>(), problem, plan.tiling.as<StemTiling>()), tensors);
 }
 
 }  // namespace fastconv

@@ -9,14 +9,12 @@
 
 namespace fastconv {
 
-const char* stem_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
-Plan stem_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
+Offer stem_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
 
 StemParams stem_params(const StemConfig& config, const ConvProblem& problem, const StemTiling& tiling);
 
 // Weight gradient: the sums of several walkers are added by a second kernel.
-const char* stem_wgrad_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
-Plan stem_wgrad_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
+Offer stem_wgrad_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
 
 StemWgradParams stem_wgrad_params(const StemConfig& config, const ConvProblem& problem, const StemTiling& tiling);
 

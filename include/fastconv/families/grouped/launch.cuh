@@ -2,17 +2,18 @@
 #pragma once
 
 #include "fastconv/families/grouped/kernel.cuh"
+#include "fastconv/families/grouped/launchers.h"
 #include "fastconv/families/grouped/plan.h"
 #include "fastconv/families/grouped/wgrad.cuh"
 #include "fastconv/launch/dtype_of.cuh"
 #include "fastconv/launch/launch.cuh"
-#include "fastconv/launch/launchers.h"
 
 namespace fastconv {
 
 template <typename T, GroupedOperands kOperands, int kFilters>
 void launch_grouped_wgrad(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, Stream& stream) {
-  const GroupedWgradParams params = grouped_wgrad_params(plan.kernel->grouped, problem, plan.grouped, plan.split);
+  const GroupedWgradParams params = grouped_wgrad_params(plan.kernel->config.as<GroupedConfig>(), problem,
+                                                         plan.tiling.as<GroupedTiling>(), plan.split);
   auto* w = static_cast<T*>(buffers.w);
   auto* partial = static_cast<float4*>(buffers.workspace);
   const GroupedWgradBuffers<T> tensors{static_cast<const T*>(buffers.x), static_cast<const T*>(buffers.y), w, partial};
@@ -22,7 +23,7 @@ void launch_grouped_wgrad(const Plan& plan, const ConvProblem& problem, const Co
   const int strands = reduce_strands(params.parts);
   const int64_t quads = int64_t{params.by_jobs.divisor} * params.job_quads;
   launch(plan.kernel->name, reduce_grouped_wgrad<T>, LaunchShape{reduce_blocks(quads, strands), kReduceThreads}, stream,
-         params, plan.kernel->grouped, w, static_cast<const float4*>(partial), strands);
+         params, plan.kernel->config.as<GroupedConfig>(), w, static_cast<const float4*>(partial), strands);
 }
 
 template <typename T, GroupedOperands kOperands, int kFilters>
@@ -35,7 +36,7 @@ void launch_grouped(const Plan& plan, const ConvProblem& problem, const ConvBuff
       dgrad ? nullptr : static_cast<const T*>(buffers.bias), static_cast<T*>(dgrad ? buffers.x : buffers.y)};
   launch(plan.kernel->name, grouped_conv<T, kOperands, kFilters>,
          LaunchShape{plan.grid, plan.block_threads, plan.smem_bytes}, stream,
-         grouped_params(plan.kernel->grouped, problem, plan.grouped), tensors);
+         grouped_params(plan.kernel->config.as<GroupedConfig>(), problem, plan.tiling.as<GroupedTiling>()), tensors);
 }
 
 template <typename T, GroupedOperands kOperands, int kFilters, unsigned kDtypes>

@@ -10,14 +10,12 @@
 
 namespace fastconv {
 
-const char* grouped_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
-Plan grouped_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
+Offer grouped_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
 
 GroupedParams grouped_params(const GroupedConfig& config, const ConvProblem& problem, const GroupedTiling& tiling);
 
 // Weight gradient. `parts`: of the pixels, added by a second kernel if there are several.
-const char* grouped_wgrad_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
-Plan grouped_wgrad_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
+Offer grouped_wgrad_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
 
 GroupedWgradParams grouped_wgrad_params(const GroupedConfig& config, const ConvProblem& problem,
                                         const GroupedTiling& tiling, int64_t parts);

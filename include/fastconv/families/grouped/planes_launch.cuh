@@ -1,11 +1,11 @@
 // Host side of the weight gradient of narrow groups by planes: from a plan to a launch.
 #pragma once
 
+#include "fastconv/families/grouped/launchers.h"
 #include "fastconv/families/grouped/planes.cuh"
 #include "fastconv/families/grouped/planes_plan.h"
 #include "fastconv/launch/dtype_of.cuh"
 #include "fastconv/launch/launch.cuh"
-#include "fastconv/launch/launchers.h"
 #include "fastconv/launch/reduce_slices.cuh"
 
 namespace fastconv {

@@ -7,8 +7,7 @@
 
 namespace fastconv {
 
-const char* grouped_planes_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
-Plan grouped_planes_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
+Offer grouped_planes_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
 
 // All but the addresses.
 GroupedPlanesParams grouped_planes_params(const Plan& plan, const ConvProblem& problem);

@@ -21,7 +21,7 @@ GroupedRows make_rows(const ConvProblem& problem, const GroupedConfig& config, c
 void set_walk(const ConvProblem& problem, const GroupedConfig& config, const GroupedTiling& tiling, GroupedWalk& walk);
 
 // Why the kernel cannot run the problem, whatever the tiling; null if it can.
-const char* why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
+const char* grouped_why_not(const KernelEntry& entry, const ConvProblem& problem);
 
 // f(tiling), `run` apart: those that come into question.
 template <typename F>

@@ -2,9 +2,9 @@
 #pragma once
 
 #include "fastconv/families/halo/kernel.cuh"
+#include "fastconv/families/halo/launchers.h"
 #include "fastconv/families/halo/plan.h"
 #include "fastconv/launch/launch.cuh"
-#include "fastconv/launch/launchers.h"
 #include "fastconv/launch/tensor_map.h"
 
 namespace fastconv {
@@ -34,11 +34,11 @@ void launch_halo(const Plan& plan, const ConvProblem& problem, const ConvBuffers
     params.filter_split.values = static_cast<const float*>(filter);
     filter = params.filter_split.rows = workspace;
   }
-  if (plan.halo.reorder_in) {
+  if (plan.tiling.as<HaloTiling>().reorder_in) {
     params.in_order.planes = const_cast<void*>(params.in);
     params.in = params.in_order.rows = workspace + halo.in_offset;
   }
-  if (plan.halo.reorder_out) {
+  if (plan.tiling.as<HaloTiling>().reorder_out) {
     params.out_order.planes = params.out;
     params.out = params.out_order.rows = workspace + halo.out_offset;
   }
@@ -56,7 +56,7 @@ void launch_halo(const Plan& plan, const ConvProblem& problem, const ConvBuffers
   params.share_sums = reinterpret_cast<float*>(workspace + halo.sums_offset);
   LaunchShape shape{plan.grid, HaloThreads<kStaging, kLines>::kThreads, plan.smem_bytes};
   shape.cluster = params.shares.divisor;
-  shape.cooperative = params.prepare != Prepare::kNothing || plan.halo.reorder_out;
+  shape.cooperative = params.prepare != Prepare::kNothing || plan.tiling.as<HaloTiling>().reorder_out;
   const auto kernel =
       conv_fprop_sm90<T, Out, kBlockK, kMBlocks, kChannels, kStaging, kFilter, kColumns, kLines, kOperands>;
   if constexpr (kStaging == HaloStaging::kTransposed || kStaging == HaloStaging::kShifted) {

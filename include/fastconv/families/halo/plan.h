@@ -9,8 +9,7 @@
 
 namespace fastconv {
 
-const char* halo_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
-Plan halo_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
+Offer halo_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
 
 struct HaloLaunch {
   HaloParams params;  // without addresses

@@ -2,11 +2,12 @@
 #pragma once
 
 #include "fastconv/core/integers.h"
+#include "fastconv/families/implicit_gemm/config.h"
 #include "fastconv/families/implicit_gemm/direct.cuh"
 #include "fastconv/families/implicit_gemm/direct_plan.h"
+#include "fastconv/families/implicit_gemm/launchers.h"
 #include "fastconv/launch/dtype_of.cuh"
 #include "fastconv/launch/launch.cuh"
-#include "fastconv/launch/launchers.h"
 #include "fastconv/tile/chain_length.h"
 
 namespace fastconv {

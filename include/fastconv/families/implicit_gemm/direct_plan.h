@@ -34,7 +34,6 @@ int32_t direct_smem_bytes(const KernelEntry& entry, const ConvProblem& problem, 
 // What kernels of direct.cuh refuse whatever they multiply with.
 const char* direct_gemm_why_not(const KernelEntry& entry, const ConvProblem& problem);
 
-const char* direct_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
-Plan direct_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
+Offer plan_direct(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
 
 }  // namespace fastconv

@@ -8,6 +8,10 @@
 
 namespace fastconv {
 
+struct Im2colTiling {
+  int64_t pixels;  // whose columns are materialised at a time
+};
+
 // The columns matrix is made in blocks of groups x taps x pixels. Sums are kept beside the columns where the reduction
 // takes several blocks and the output is too short to add up in, or where slices of a block add up apart.
 struct Im2colBlocks {
@@ -20,7 +24,7 @@ struct Im2colBlocks {
 };
 Im2colBlocks im2col_blocks(const KernelEntry& entry, const ConvProblem& problem);
 
-const char* im2col_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
-Plan im2col_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
+Offer plan_im2col(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
+void describe_im2col(std::ostream& out, const Plan& plan);
 
 }  // namespace fastconv

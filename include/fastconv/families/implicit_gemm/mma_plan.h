@@ -6,7 +6,6 @@
 
 namespace fastconv {
 
-const char* mma_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
-Plan mma_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
+Offer plan_mma(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
 
 }  // namespace fastconv

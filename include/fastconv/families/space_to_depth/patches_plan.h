@@ -10,8 +10,7 @@
 
 namespace fastconv {
 
-const char* patches_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
-Plan patches_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
+Offer patches_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
 
 // How patches are moved, from x to the workspace or, of an input gradient, from there to x.
 Patches make_patches(const PatchesConfig& config, const ConvProblem& problem);

@@ -11,8 +11,7 @@
 
 namespace fastconv {
 
-const char* subpixel_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
-Plan subpixel_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
+Offer subpixel_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
 
 struct SubpixelLaunch {
   ConvProblem inner;

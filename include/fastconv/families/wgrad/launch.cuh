@@ -2,11 +2,11 @@
 #pragma once
 
 #include "fastconv/families/wgrad/kernel.cuh"
+#include "fastconv/families/wgrad/launchers.h"
 #include "fastconv/families/wgrad/plan.h"
 #include "fastconv/families/wgrad/reduce.cuh"
 #include "fastconv/launch/dtype_of.cuh"
 #include "fastconv/launch/launch.cuh"
-#include "fastconv/launch/launchers.h"
 #include "fastconv/launch/tensor_map.h"
 
 namespace fastconv {

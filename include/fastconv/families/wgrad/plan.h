@@ -8,8 +8,7 @@
 
 namespace fastconv {
 
-const char* wgrad_why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
-Plan wgrad_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
+Offer wgrad_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
 
 struct WgradLaunch {
   WgradParams params;  // without addresses
