@@ -99,7 +99,14 @@ LINK_FLAGS = [
 # Absolute, because ninja runs in the build directory.
 INCLUDE_DIRS = [str(ROOT / "include")]
 # Neither library exports symbols, so each carries these.
-SHARED_SOURCES = ["src/core/*.cpp", "src/planner/*.cpp", "src/ops/conv2d_ops.cpp", "src/ops/complex.cpp"]
+SHARED_SOURCES = [
+    "src/core/*.cpp",
+    "src/planner/*.cpp",
+    "src/tile/*.cpp",
+    "src/families/**/*.cpp",
+    "src/ops/conv2d_ops.cpp",
+    "src/ops/complex.cpp",
+]
 
 
 def cpu_extension() -> Extension:
@@ -145,6 +152,7 @@ def cuda_extension(home: Path, version: str, stub_dir: Path) -> Extension:
             *SHARED_SOURCES,
             "src/launch/*.cpp",
             "src/launch/*.cu",
+            "src/families/**/*.cu",
             "src/instances/*.cu",
             "src/ops/conv2d_cuda.cpp",
         ),

@@ -1,6 +1,7 @@
 """Builds of fastconv side by side: each case in turns, every build in a process of its own.
 
     python -m bench.builds old.whl new.whl --problem 'rn50_*' --dtype fp16
+    python -m bench.builds old.whl new.whl --results
 
 Two runs of the benchmark differ by the machine, its clocks and where tensors lie in memory, by several per cent. Here
 the processes keep what a case needs on the same GPU, and one of them works at a time, a few samples each; then the
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
+import hashlib
 import json
 import math
 import os
@@ -30,8 +32,9 @@ from tqdm import tqdm
 
 from bench import environment, opponents, report, timing
 from bench.__main__ import add_case_options, cases
+from bench.errors import random_tensors
 from bench.modes import Mode
-from bench.runner import MEMORY_FORMATS, input_sets
+from bench.runner import MEMORY_FORMATS, input_sets, poison
 from bench.suites import load_suite, select
 
 ROUNDS, SAMPLES = 5, 4  # turns of each build, and what it measures in one
@@ -72,14 +75,22 @@ def work(device: torch.device) -> None:
     timed: timing.Timed | None = None
     for line in sys.stdin:
         request = json.loads(line)
-        if request["do"] == "prepare":
+        if request["do"] != "sample":
             (problem,) = select(load_suite(request["suite"]).problems, [request["problem"]])
             mode, layout, pass_ = Mode(*request["mode"]), request["layout"], request["pass"]
             timed = None  # frees the memory of the case before
+        if request["do"] == "digest":
+            generator = torch.Generator(device).manual_seed(request["seed"])
+            data = random_tensors(problem, mode.torch_dtype, generator).to(MEMORY_FORMATS[layout])
+            poison(problem, pass_, data)
+            result = opponents.fastconv_run(problem, pass_, mode, layout)(data)
+            kernel = opponents.explain(problem, pass_, mode, layout, device).partition(" ")[0]
+            answer: Any = [kernel, hashlib.sha256(result.flatten().view(torch.uint8).cpu().numpy()).hexdigest()]
+        elif request["do"] == "prepare":
             sets = [data.to(MEMORY_FORMATS[layout]) for data in input_sets(problem, mode.torch_dtype, device)]
             run = opponents.fastconv_run(problem, pass_, mode, layout)
             timed = timing.prepare([functools.partial(run, data) for data in sets], device)
-            answer: Any = opponents.explain(problem, pass_, mode, layout, device).partition(" ")[0]
+            answer = opponents.explain(problem, pass_, mode, layout, device).partition(" ")[0]
         else:
             assert timed is not None
             ends = [timed.start() for _ in range(request["samples"])]
@@ -112,6 +123,30 @@ def measure(builds: Sequence[Build], repeats: int, **case: Any) -> dict[str, Any
     return {**case, "kernels": kernels, "us": [1e3 * statistics.median(found) for found in samples]}
 
 
+def compare(builds: Sequence[Build], seed: int, **case: Any) -> dict[str, Any]:
+    answers = [build.ask(do="digest", seed=seed, **case) for build in builds]
+    kernels, digests = zip(*answers, strict=True)
+    return {**case, "seed": seed, "kernels": kernels, "digests": digests, "same": len(set(digests)) == 1}
+
+
+def compared(rows: Sequence[dict[str, Any]]) -> str:
+    lines = [
+        [
+            row["problem"],
+            Mode(*row["mode"]).label,
+            row["layout"],
+            row["pass"],
+            " -> ".join(dict.fromkeys(row["kernels"])),
+        ]
+        for row in rows
+        if not row["same"]
+    ]
+    same = f"{len(rows) - len(lines)} of {len(rows)} results are the same, bit for bit"
+    return same + (
+        "; others:\n\n" + report.table(["problem", "mode", "layout", "pass", "kernel"], lines, left=5) if lines else ""
+    )
+
+
 def markdown(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> str:
     lines = []
     for row in rows:
@@ -134,6 +169,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add = parser.add_argument
     add("builds", type=Path, nargs="*", help="wheels, or folders that hold the package; the first is compared with")
     add("--repeats", type=int, default=2, help="how often tensors are allocated anew")
+    add("--results", action="store_true", help="compare results in place of times")
     add("--out", type=Path, default=Path(__file__).parent / "results")
     add("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
@@ -155,8 +191,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         asked, rows = list(cases(options)), list[dict[str, Any]]()
         try:
             for problem, layout, mode, pass_ in tqdm(asked, disable=None):
-                case = {"suite": options.suite, "problem": problem.name, "layout": layout, "pass": pass_}
-                rows.append(measure(builds, options.repeats, mode=[mode.dtype, mode.precision], **case))
+                case: dict[str, Any] = {
+                    "suite": options.suite,
+                    "problem": problem.name,
+                    "layout": layout,
+                    "pass": pass_,
+                }
+                case["mode"] = [mode.dtype, mode.precision]
+                if options.results:
+                    rows.append(compare(builds, seed=len(rows), **case))
+                else:
+                    rows.append(measure(builds, options.repeats, **case))
         finally:
             signal.signal(signal.SIGTERM, before)
             if rows:
@@ -172,12 +217,13 @@ def write(
     sites: Sequence[Path],
     device: torch.device,
 ) -> None:
-    title = f"Builds in turns, {environment.device_name(device)}: " + ", ".join(
-        f"{name} {path}" for name, path in zip(names, options.builds, strict=True)
+    title = (
+        f"{'Results of builds' if options.results else 'Builds in turns'}, {environment.device_name(device)}: "
+        + ", ".join(f"{name} {path}" for name, path in zip(names, options.builds, strict=True))
     )
     if len(rows) < asked:
         title += f"; ended after {len(rows)} of {asked} cases"
-    table = markdown(rows, names)
+    table = compared(rows) if options.results else markdown(rows, names)
     hashes = {name: environment.libraries(site / "fastconv") for name, site in zip(names, sites, strict=True)}
     written = environment.write_table(options.out, "builds", device, title, table, builds=hashes, rows=rows)
     print(f"{table}\n\nwrote {written}.json, {written}.md")

@@ -97,7 +97,7 @@ def _measure_contenders(
     for name in ("fastconv", *plan.opponents):
         run = opponents.CONTENDERS[name](problem, pass_, mode, layout)
         try:
-            _poison(problem, pass_, sets[0])
+            poison(problem, pass_, sets[0])
             errors[name] = expected.error(run(sets[0]))
             contenders[name] = timing.prepare([functools.partial(run, data) for data in sets], plan.device)
         except torch.AcceleratorError:
@@ -118,7 +118,7 @@ def _explanation(problem: Problem, pass_: str, mode: Mode, layout: str, device: 
         return f"- {failure}"
 
 
-def _poison(problem: Problem, pass_: str, data: Tensors) -> None:
+def poison(problem: Problem, pass_: str, data: Tensors) -> None:
     """Leaves NaN in the memory that the allocator will most likely hand out for the result."""
     size = {"fprop": problem.output, "dgrad": problem.input, "wgrad": problem.weight}[pass_]
     torch.full(size, float("nan"), dtype=data.x.dtype, device=data.x.device)

@@ -492,6 +492,21 @@ def test_builds_are_timed_in_turns(tmp_path: Path) -> None:
     assert "geometric mean" in written.with_suffix(".md").read_text()
 
 
+def test_results_of_builds_are_compared_bit_for_bit(tmp_path: Path) -> None:
+    site = Path(fastconv.__file__).parents[1]
+    case = ["--suite", "host", "--problem", "tiny_1x1", "--device", "cpu"]
+    assert builds.main([str(site), str(site), *case, "--results", "--out", str(tmp_path)]) == 0
+    (written,) = tmp_path.glob("builds-*.json")
+    rows = json.loads(written.read_text())["rows"]
+    digests = [row["digests"] for row in rows]
+    assert len(rows) >= 6 and all(row["same"] and len(set(row["digests"])) == 1 for row in rows)
+    assert len({digest for digest, _ in digests}) == len(rows), "each case has tensors of its own"
+    assert "same, bit for bit" in written.with_suffix(".md").read_text()
+    other = {**rows[0], "kernels": ["cpu_gemm_fprop", "cpu_depthwise_fprop"], "same": False}
+    assert builds.compared([other, *rows]).startswith(f"{len(rows)} of {len(rows) + 1} results")
+    assert "cpu_gemm_fprop -> cpu_depthwise_fprop" in builds.compared([other, *rows])
+
+
 def test_a_build_that_fails_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "fastconv").mkdir()
     (tmp_path / "fastconv/__init__.py").write_text("raise ImportError('no such build')")

@@ -1,6 +1,6 @@
 """float32 multiplied as fp16: the device decides by the tensors' range which of two kernels computes.
 
-See tile/operand_range.h. Numbers that one scale fits are for the kernel that was asked for; for others its partner's
+See core/operand_range.h. Numbers that one scale fits are for the kernel that was asked for; for others its partner's
 result has to come out, bit for bit.
 """
 

@@ -1,5 +1,5 @@
 // Depthwise convolution of fp16 planes that are copied whole to shared memory, many at a time, by the copy engine, and
-// multiplied from there by banded matrices (tile/depthwise_banded.h): how fast is it where rows are short? Square
+// multiplied from there by banded matrices (families/depthwise/banded.h): how fast is it where rows are short? Square
 // filters, stride 1, rows of an even number of columns.
 //   nvcc -std=c++17 -O3 -arch=sm_90a bench/micro/depthwise_planes.cu -o depthwise_planes && ./depthwise_planes
 #include <cuda_fp16.h>

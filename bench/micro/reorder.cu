@@ -8,7 +8,7 @@
 #include <cstdio>
 
 #include "fastconv/launch/tensor_map.h"
-#include "fastconv/planner/reorder.h"
+#include "fastconv/tile/plan_reorder.h"
 #include "fastconv/tile/reorder.cuh"
 
 using fastconv::Reorder;

@@ -1,7 +1,6 @@
 #include "fastconv/cpu/conv_cpu.h"
 
 #include <algorithm>
-#include <string_view>
 
 #include "fastconv/cpu/kernels.h"
 #include "fastconv/cpu/scalar.h"
@@ -39,7 +38,7 @@ double sum_row(const T* row, int64_t size, int64_t step) {
 }  // namespace
 
 void run_cpu(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, const CpuRuntime& runtime) {
-  const bool depthwise = std::string_view(plan.kernel->name).starts_with("cpu_depthwise");
+  const bool depthwise = plan.kernel->config.as<CpuMethod>() == CpuMethod::kDepthwise;
   with_scalar(problem.dtype, [&]<class T>(T) {
     if (depthwise) return depthwise_cpu<T>(problem, buffers, runtime);
     if constexpr (std::is_same_v<T, float> || std::is_same_v<T, Half>) {  // those that rounded products would change

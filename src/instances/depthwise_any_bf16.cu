@@ -1,3 +1,3 @@
-#include "fastconv/kernels/depthwise_any_launch.cuh"
+#include "fastconv/families/depthwise/any_launch.cuh"
 
 template fastconv::Launcher fastconv::depthwise_any_launcher<__nv_bfloat16>(int);

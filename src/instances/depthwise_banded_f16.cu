@@ -1,3 +1,3 @@
-#include "fastconv/kernels/depthwise_banded_launch.cuh"
+#include "fastconv/families/depthwise/banded_launch.cuh"
 
 template fastconv::Launcher fastconv::depthwise_banded_launcher<__half>(int);

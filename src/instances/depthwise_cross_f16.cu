@@ -1,3 +1,3 @@
-#include "fastconv/kernels/depthwise_cross_launch.cuh"
+#include "fastconv/families/depthwise/cross_launch.cuh"
 
 template fastconv::Launcher fastconv::depthwise_cross_launcher<__half>(int);

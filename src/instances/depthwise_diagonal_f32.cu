@@ -1,3 +1,3 @@
-#include "fastconv/kernels/depthwise_diagonal_launch.cuh"
+#include "fastconv/families/depthwise/diagonal_launch.cuh"
 
 template fastconv::Launcher fastconv::depthwise_diagonal_launcher<float>(int);

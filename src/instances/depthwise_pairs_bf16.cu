@@ -1,3 +1,3 @@
-#include "fastconv/kernels/depthwise_pairs_launch.cuh"
+#include "fastconv/families/depthwise/pairs_launch.cuh"
 
 template fastconv::Launcher fastconv::depthwise_pairs_launcher<__nv_bfloat16>(int);

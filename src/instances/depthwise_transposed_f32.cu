@@ -1,3 +1,3 @@
-#include "fastconv/kernels/depthwise_launch.cuh"
+#include "fastconv/families/depthwise/launch.cuh"
 
 template fastconv::Launcher fastconv::depthwise_launcher<fastconv::DepthwiseKind::kTransposed, float>(int);

@@ -1,3 +1,3 @@
-#include "fastconv/kernels/direct_launch.cuh"
+#include "fastconv/families/implicit_gemm/direct_launch.cuh"
 
 template fastconv::Launcher fastconv::direct_launcher<fastconv::Pass::kDgrad, double>(int);

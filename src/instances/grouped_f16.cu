@@ -1,3 +1,3 @@
-#include "fastconv/kernels/grouped_launch.cuh"
+#include "fastconv/families/grouped/launch.cuh"
 
 template fastconv::Launcher fastconv::grouped_launcher<__half>(int);

@@ -1,3 +1,3 @@
-#include "fastconv/kernels/grouped_planes_launch.cuh"
+#include "fastconv/families/grouped/planes_launch.cuh"
 
 template fastconv::Launcher fastconv::grouped_planes_launcher<__nv_bfloat16>(int);

@@ -1,4 +1,4 @@
-#include "fastconv/kernels/halo_launch.cuh"
+#include "fastconv/families/halo/launch.cuh"
 
 template fastconv::Launcher fastconv::halo_launcher<fastconv::HaloStaging::kFloats, fastconv::FilterTile::kKMajor,
-                                                    fastconv::HaloOperands::kTf32, float>(int);
+                                                    fastconv::OperandForm::kTf32, float>(int);

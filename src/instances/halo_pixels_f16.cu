@@ -1,4 +1,4 @@
-#include "fastconv/kernels/halo_launch.cuh"
+#include "fastconv/families/halo/launch.cuh"
 
 template fastconv::Launcher fastconv::halo_launcher<fastconv::HaloStaging::kPixels, fastconv::FilterTile::kKMajor,
-                                                    fastconv::HaloOperands::kHalf, __half>(int);
+                                                    fastconv::OperandForm::kHalf, __half>(int);

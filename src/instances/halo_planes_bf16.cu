@@ -1,4 +1,4 @@
-#include "fastconv/kernels/halo_launch.cuh"
+#include "fastconv/families/halo/launch.cuh"
 
 template fastconv::Launcher fastconv::halo_launcher<fastconv::HaloStaging::kPlanes, fastconv::FilterTile::kKMajor,
-                                                    fastconv::HaloOperands::kHalf, __nv_bfloat16>(int);
+                                                    fastconv::OperandForm::kHalf, __nv_bfloat16>(int);

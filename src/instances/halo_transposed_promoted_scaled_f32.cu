@@ -1,4 +1,4 @@
-#include "fastconv/kernels/halo_launch.cuh"
+#include "fastconv/families/halo/launch.cuh"
 
 template fastconv::Launcher fastconv::halo_launcher<fastconv::HaloStaging::kTransposed, fastconv::FilterTile::kKMajor,
-                                                    fastconv::HaloOperands::kPromotedScaled, float>(int);
+                                                    fastconv::OperandForm::kPromotedScaled, float>(int);

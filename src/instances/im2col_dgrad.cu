@@ -1,4 +1,4 @@
-#include "fastconv/kernels/im2col_launch.cuh"
+#include "fastconv/families/implicit_gemm/im2col_launch.cuh"
 
 template fastconv::Launcher fastconv::im2col_launcher<fastconv::Pass::kDgrad, float>(int);
 template fastconv::Launcher fastconv::im2col_launcher<fastconv::Pass::kDgrad, double>(int);

@@ -1,3 +1,3 @@
-#include "fastconv/kernels/mma_launch.cuh"
+#include "fastconv/families/implicit_gemm/mma_launch.cuh"
 
 template fastconv::Launcher fastconv::mma_launcher<float>(int);

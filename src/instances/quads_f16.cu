@@ -1,3 +1,3 @@
-#include "fastconv/kernels/quads_launch.cuh"
+#include "fastconv/families/few_channels/quads_launch.cuh"
 
 template fastconv::Launcher fastconv::quads_launcher<__half>(int);

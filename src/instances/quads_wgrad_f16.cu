@@ -1,3 +1,3 @@
-#include "fastconv/kernels/quads_wgrad_launch.cuh"
+#include "fastconv/families/few_channels/quads_wgrad_launch.cuh"
 
 template fastconv::Launcher fastconv::quads_wgrad_launcher<__half>(int);

@@ -1,3 +1,3 @@
-#include "fastconv/kernels/ready_quads_launch.cuh"
+#include "fastconv/families/few_channels/ready_quads_launch.cuh"
 
 template fastconv::Launcher fastconv::ready_quads_launcher<__half>(int);

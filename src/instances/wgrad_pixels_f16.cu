@@ -1,4 +1,4 @@
-#include "fastconv/kernels/wgrad_launch.cuh"
+#include "fastconv/families/wgrad/launch.cuh"
 
 template fastconv::Launcher
-fastconv::wgrad_launcher<fastconv::WgradStaging::kTmaPixels, fastconv::HaloOperands::kHalf, __half>(int);
+fastconv::wgrad_launcher<fastconv::WgradStaging::kTmaPixels, fastconv::OperandForm::kHalf, __half>(int);

@@ -1,4 +1,4 @@
-#include "fastconv/kernels/wgrad_launch.cuh"
+#include "fastconv/families/wgrad/launch.cuh"
 
 template fastconv::Launcher
-fastconv::wgrad_launcher<fastconv::WgradStaging::kTma, fastconv::HaloOperands::kPromotedParts, float>(int);
+fastconv::wgrad_launcher<fastconv::WgradStaging::kTma, fastconv::OperandForm::kPromotedParts, float>(int);

@@ -1,8 +1,8 @@
 #include "fastconv/core/integers.h"
-#include "fastconv/kernels/bias_grad.cuh"
 #include "fastconv/launch/launch.cuh"
 #include "fastconv/launch/launch.h"
 #include "fastconv/planner/bias_grad.h"
+#include "fastconv/tile/bias_grad.cuh"
 
 namespace fastconv {
 namespace {

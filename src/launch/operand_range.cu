@@ -1,5 +1,5 @@
 // Whether one scale fits the numbers of each of two tensors: measured before the kernel that needs to know.
-#include "fastconv/kernels/operand_range.cuh"
+#include "fastconv/tile/operand_range.cuh"
 
 #include "fastconv/core/integers.h"
 #include "fastconv/launch/launch.cuh"
@@ -20,7 +20,7 @@ const OperandRange* measure_operands(const Plan& plan, const ConvProblem& proble
       {first.values / 4, second.values / 4},
       {blocks, blocks + kMaxRangeBlocks},
       range,
-      widest_range(operand_parts(*plan.kernel))};
+      widest_range(plan.kernel->scaled_parts)};
   const int64_t most = std::max<int64_t>(1, ceil_div(std::max(params.quads[0], params.quads[1]), kRangeThreads));
   LaunchShape shape{std::min(most, range_blocks(cuda_device_spec(current_cuda_device()))), kRangeThreads};
   shape.cooperative = true;

@@ -44,7 +44,8 @@ Ints output_size_op(Ints input_size, Ints weight_size, Ints stride, Ints padding
 std::string kernels() {
   std::string lines;
   for (const KernelEntry& kernel : kernel_table()) {
-    lines += std::string(kernel.name) + "\t" + to_string(kernel.pass) + "\t" + (kernel.is_cuda ? "cuda" : "cpu") + "\n";
+    lines +=
+        std::string(kernel.name) + "\t" + to_string(kernel.pass) + "\t" + (kernel.is_cuda() ? "cuda" : "cpu") + "\n";
   }
   return lines;
 }

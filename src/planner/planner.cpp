@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "fastconv/planner/patches_family.h"
 #include "fastconv/planner/registry.h"
 #include "fastconv/planner/scaled.h"
 
@@ -15,7 +14,7 @@ namespace fastconv {
 namespace {
 
 bool considers(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
-  return entry.pass == problem.pass && entry.is_cuda == device.is_cuda;
+  return entry.pass == problem.pass && entry.is_cuda() == device.is_cuda;
 }
 
 // The next name of a comma-separated list, which is shortened by it.
@@ -52,13 +51,6 @@ bool is_beyond_memory(const ConvProblem& problem) {
   return std::max({x_elements(problem), w_elements(problem), y_elements(problem)}) > kMost;
 }
 
-// A kernel's refusal, or that it was not named where others were.
-const char* refusal(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device,
-                    std::string_view force, bool forced) {
-  if (forced && !names_kernel(force, entry.name)) return "is not among the kernels asked for";
-  return offer(entry, problem, device).why_not;
-}
-
 bool is_forced(const ConvProblem& problem, const DeviceSpec& device, std::string_view force) {
   while (!force.empty()) {
     const KernelEntry* entry = find_kernel(take_name(force));
@@ -77,126 +69,36 @@ std::string unknown_name(std::string_view force) {
   return {};
 }
 
-std::ostream& operator<<(std::ostream& out, const HaloTiling& tiling) {
-  constexpr const char* kSplits[] = {"together", "by row", "one by one"};
-  if (tiling.linear) {
-    out << "linear";
-  } else {
-    out << tiling.tile_p << "x" << tiling.tile_q << " pixels";
-  }
-  if (tiling.run_rows > 0) {
-    out << " in runs of " << static_cast<int>(tiling.run_rows) << " rows";
-  } else if (tiling.turns) {
-    out << " in turns";
-  } else if (tiling.shares > 1) {
-    out << " shared by " << static_cast<int>(tiling.shares) << " blocks";
-  }
-  return out << ", taps " << kSplits[static_cast<int>(tiling.split)] << ", stages " << tiling.halo_stages << "+"
-             << tiling.filter_stages << (tiling.filter_resident ? " resident" : "")
-             << (tiling.reorder_in ? ", reorders input" : "") << (tiling.reorder_out ? ", reorders output" : "");
-}
-
-std::ostream& operator<<(std::ostream& out, const WgradTiling& tiling) {
-  constexpr const char* kBoxes[] = {"a box", "a box a row", "a box each"};
-  out << (tiling.linear ? "linear " : "");
-  if (tiling.tile_n > 1) out << tiling.tile_n << " images of ";
-  return out << tiling.tile_p << "x" << tiling.tile_q << " pixels, taps in "
-             << kBoxes[static_cast<int>(tiling.box_taps)] << ", filters " << 64 * tiling.m_blocks << ", cluster "
-             << static_cast<int>(tiling.cluster) << (tiling.fold ? ", folds input" : "")
-             << (tiling.streams ? ", streams input" : "");
-}
-
-std::ostream& operator<<(std::ostream& out, const DepthwiseAnyTiling& tiling) {
-  return out << "threads " << tiling.lanes_h << "x" << tiling.lanes_w << " of " << tiling.channels << "x"
-             << tiling.images << " planes, parts " << tiling.parts << ", taps " << tiling.taps_h << "x" << tiling.taps_w
-             << ", buffers " << tiling.buffers;
-}
-
-std::ostream& operator<<(std::ostream& out, const GroupedTiling& tiling) {
-  return out << tiling.tile_p << "x" << tiling.tile_q << " pixels of " << tiling.tile_g << " groups";
-}
-
-std::ostream& operator<<(std::ostream& out, const QuadsTiling& tiling) {
-  return out << tiling.tile_p << "x" << tiling.tile_q << " pixels of " << tiling.sets << " sets, walkers "
-             << tiling.walkers;
-}
-
-std::ostream& operator<<(std::ostream& out, const EmbedTiling& tiling) {
-  return out << "sets " << tiling.sets << ", walkers " << tiling.walkers;
-}
-
-std::ostream& operator<<(std::ostream& out, const StemTiling& tiling) {
-  return out << tiling.tile_p << "x" << tiling.tile_q << " pixels of " << tiling.sets << " sets, stages "
-             << tiling.stages << ", walkers " << tiling.walkers;
-}
-
 }  // namespace
 
 std::ostream& operator<<(std::ostream& out, const Plan& plan) {
   if (plan.kernel == nullptr) return out << "no kernel";
   out << plan.kernel->name;
-  if (plan.kernel->is_cuda) {
+  if (plan.kernel->is_cuda()) {
     const TileShape& tile = plan.kernel->tile;
     out << " tile " << tile.m << "x" << tile.n << "x" << tile.k << " grid " << plan.grid << " block "
         << plan.block_threads;
   }
-  if (plan.kernel->family == KernelFamily::kDepthwise) {
-    out << " runs of " << plan.depthwise.run_rows << " rows, threads " << plan.depthwise.runs << "x"
-        << plan.depthwise.columns << "x" << plan.depthwise.channels;
-  }
-  if (plan.kernel->family == KernelFamily::kHalo) out << " " << plan.halo;
-  if (plan.kernel->family == KernelFamily::kWgrad) out << " " << plan.wgrad;
-  if (plan.kernel->family == KernelFamily::kDepthwiseAny) out << " " << plan.depthwise_any;
-  if (plan.kernel->family == KernelFamily::kDepthwiseBanded) {
-    out << " runs of " << plan.depthwise_banded.run_rows << " rows";
-  }
-  if (plan.kernel->family == KernelFamily::kDepthwiseDiagonal) {
-    const DepthwiseDiagonalTiling& tiling = plan.depthwise_diagonal;
-    if (plan.kernel->pass == Pass::kWgrad) {
-      out << " tiles of " << tiling.columns << " columns";
-    } else {
-      out << " runs of " << tiling.run_rows << " rows, warps " << tiling.groups << "x" << tiling.chunks;
-    }
-  }
-  if (plan.kernel->family == KernelFamily::kDepthwisePairs) {
-    const DepthwisePairsTiling& tiling = plan.depthwise_pairs;
-    out << " " << tiling.runs << " runs of " << tiling.targets << " columns, " << tiling.images << " images, units of "
-        << tiling.unit_rows << " rows, stages " << tiling.stages << ", shares " << tiling.shares;
-  }
-  if (plan.kernel->family == KernelFamily::kDepthwiseCross) {
-    const DepthwiseCrossTiling& tiling = plan.depthwise_cross;
-    out << " " << tiling.rows << " rows of " << tiling.source_rows << ", " << tiling.columns << " columns, "
-        << tiling.images << " images, stages " << tiling.stages << " and " << tiling.source_stages << ", slices of "
-        << tiling.slice_boxes << " boxes";
-  }
-  if (plan.kernel->family == KernelFamily::kGrouped) out << " " << plan.grouped;
-  if (plan.kernel->family == KernelFamily::kGroupedPlanes) {
-    out << " tiles of " << plan.grouped_planes.images << " images, " << plan.grouped_planes.run_rows << " rows";
-  }
-  if (plan.kernel->family == KernelFamily::kStem) out << " " << plan.stem;
-  if (plan.kernel->family == KernelFamily::kQuads || plan.kernel->family == KernelFamily::kReadyQuads ||
-      plan.kernel->family == KernelFamily::kQuadsWgrad) {
-    out << " " << plan.quads;
-  }
-  if (plan.kernel->family == KernelFamily::kEmbed) out << " " << plan.embed;
+  plan.kernel->family->describe(out, plan);
   if (plan.split > 1) out << " split " << plan.split;
-  if (plan.chunk > 0) out << " chunk " << plan.chunk;
   for (const InnerPlan& inner : plan.inner) out << ", product [" << inner.problem << ": " << inner.plan << "]";
   for (const Plan& others : plan.others) out << ", other numbers [" << others << "]";
   return out << " workspace_bytes " << plan.workspace_bytes << " cost_us " << plan.cost_us;
 }
 
 Offer offer(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
-  // im2col and the CPU's kernels take everything, so that the others may count extents from 1 on and have their
-  // products fit 64 bits.
-  const bool takes_all = entry.family == KernelFamily::kIm2col || entry.family == KernelFamily::kCpu;
-  if (!takes_all && has_no_products(problem)) return {"is for sums of one product or more", {}};
-  if (!takes_all && is_beyond_memory(problem)) return {"takes tensors of up to 2^40 elements", {}};
-  if (const char* reason = entry.why_not(entry, problem, device)) return {reason, {}};
-  Plan plan = entry.plan(entry, problem, device);
-  if (plan.workspace_bytes > workspace_room(problem, device, is_scaled(entry)))
-    return {"would need too much workspace", {}};
-  return {nullptr, std::move(plan)};
+  if (entry.is_cuda() != device.is_cuda || (device.is_cuda && !entry.archs.includes(device.arch))) {
+    return entry.archs.why_not;
+  }
+  if (!(entry.dtypes & dtype_bit(problem.dtype))) return "is not compiled for this dtype";
+  // So that most may count extents from 1 on and have their products fit 64 bits.
+  if (!entry.any_size && has_no_products(problem)) return "is for sums of one product or more";
+  if (!entry.any_size && is_beyond_memory(problem)) return "takes tensors of up to 2^40 elements";
+  Offer offered = entry.family->plan(entry, problem, device);
+  if (offered.why_not == nullptr && offered.plan.workspace_bytes > workspace_room(problem, device, is_scaled(entry))) {
+    return "would need too much workspace";
+  }
+  return offered;
 }
 
 namespace {
@@ -268,10 +170,12 @@ std::string explain(const ConvProblem& asked, const DeviceSpec& device, std::str
   std::vector<std::pair<const char*, const char*>> refused;
   for (const KernelEntry& entry : kernel_table()) {
     if (&entry == choice.plan.kernel || !considers(entry, problem, device)) continue;
-    if (const char* reason = refusal(entry, problem, device, force, forced)) {
-      refused.emplace_back(entry.name, reason);
+    const Offer offered = forced && !names_kernel(force, entry.name) ? Offer("is not among the kernels asked for")
+                                                                     : offer(entry, problem, device);
+    if (offered.why_not != nullptr) {
+      refused.emplace_back(entry.name, offered.why_not);
     } else {
-      others.emplace(entry.plan(entry, problem, device).cost_us, entry.name);
+      others.emplace(offered.plan.cost_us, entry.name);
     }
   }
   for (const auto& [cost_us, name] : others) out << "  " << name << ": cost_us " << cost_us << "\n";

@@ -36,14 +36,6 @@ constexpr int64_t kLeastProducts = 24;
 
 bool has_few_products(const ConvProblem& problem) { return products_of_a_sum(problem) < kLeastProducts; }
 
-bool is_scaled(const KernelEntry& entry) {
-  switch (entry.family) {
-    case KernelFamily::kHalo: return is_scaled(entry.halo.operands);
-    case KernelFamily::kWgrad: return is_scaled(entry.wgrad.operands);
-    default: return false;
-  }
-}
-
 ReadTensors read_tensors(const ConvProblem& p) {
   const ReadTensor x = read_tensor({p.n, p.c, p.h, p.w}, p.x_strides, p.x_align);
   const ReadTensor w = read_tensor({p.k, p.c_per_group(), p.r, p.s}, p.w_strides, p.w_align);
@@ -54,10 +46,6 @@ ReadTensors read_tensors(const ConvProblem& p) {
     case Pass::kWgrad: return {x, y};
   }
   return {x, w};
-}
-
-int operand_parts(const KernelEntry& entry) {
-  return 1 + promotes(entry.family == KernelFamily::kHalo ? entry.halo.operands : entry.wgrad.operands);
 }
 
 const char* scaled_parts_why_not(int parts, const ConvProblem& problem) {
@@ -78,7 +66,7 @@ const char* tile_scaled_why_not(int parts, const ConvProblem& problem) {
 }
 
 const char* scaled_why_not(const KernelEntry& entry, const ConvProblem& problem) {
-  if (const char* reason = scaled_parts_why_not(operand_parts(entry), problem)) return reason;
+  if (const char* reason = scaled_parts_why_not(entry.scaled_parts, problem)) return reason;
   const auto [first, second] = read_tensors(problem);
   return first.dense && second.dense ? nullptr : "measures tensors without gaps, of whole aligned units of 16 bytes";
 }
@@ -95,8 +83,7 @@ Plan measured(Plan plan, const ConvProblem& problem, const DeviceSpec& device) {
 std::optional<Plan> plan_for_others(const ConvProblem& problem, const DeviceSpec& device) {
   std::optional<Plan> best;
   for (const KernelEntry& entry : kernel_table()) {
-    const bool gated = entry.family == KernelFamily::kHalo || entry.family == KernelFamily::kWgrad;
-    if (entry.pass != problem.pass || !gated || is_scaled(entry)) continue;
+    if (entry.pass != problem.pass || !entry.gated || is_scaled(entry)) continue;
     Offer offered = offer(entry, problem, device);
     if (offered.why_not != nullptr || offered.plan.workspace_bytes > workspace_room(problem, device, true)) continue;
     if (!best || offered.plan.cost_us < best->cost_us) best = std::move(offered.plan);

@@ -61,7 +61,7 @@ const OperandRange* measure_operands(const Plan& plan, const ConvProblem& proble
   const TensorRange input = range_of(problem.pass == Pass::kDgrad ? buffers.y : buffers.x, first.values);
   const TensorRange other = range_of(problem.pass == Pass::kWgrad ? buffers.y : buffers.w, second.values);
   auto* range = static_cast<OperandRange*>(buffers.workspace);
-  *range = operand_range(input, other, widest_range(operand_parts(*plan.kernel)));
+  *range = operand_range(input, other, widest_range(plan.kernel->scaled_parts));
   return range;
 }
 

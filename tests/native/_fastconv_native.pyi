@@ -69,7 +69,6 @@ class Plan:
     block_threads: int
     smem_bytes: int
     split: int
-    chunk: int
     workspace_bytes: int
     cost_us: float
     inner: tuple[ConvProblem, Plan] | None

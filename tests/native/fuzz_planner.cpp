@@ -20,29 +20,30 @@
 #include "fastconv/core/integers.h"
 #include "fastconv/core/problem.h"
 #include "fastconv/core/validate.h"
+#include "fastconv/families/depthwise/any_plan.h"
+#include "fastconv/families/depthwise/banded_plan.h"
+#include "fastconv/families/depthwise/cross_plan.h"
+#include "fastconv/families/depthwise/diagonal_plan.h"
+#include "fastconv/families/depthwise/pairs_plan.h"
+#include "fastconv/families/depthwise/plan.h"
+#include "fastconv/families/few_channels/embed_plan.h"
+#include "fastconv/families/few_channels/quads_plan.h"
+#include "fastconv/families/few_channels/quads_wgrad_plan.h"
+#include "fastconv/families/few_channels/ready_quads_plan.h"
+#include "fastconv/families/few_channels/stem_plan.h"
+#include "fastconv/families/grouped/plan.h"
+#include "fastconv/families/grouped/planes_plan.h"
+#include "fastconv/families/halo/plan.h"
+#include "fastconv/families/implicit_gemm/config.h"
+#include "fastconv/families/implicit_gemm/direct_plan.h"
+#include "fastconv/families/implicit_gemm/im2col_plan.h"
+#include "fastconv/families/space_to_depth/patches_plan.h"
+#include "fastconv/families/space_to_depth/subpixel_plan.h"
+#include "fastconv/families/wgrad/plan.h"
 #include "fastconv/planner/bias_grad.h"
-#include "fastconv/planner/depthwise_any_family.h"
-#include "fastconv/planner/depthwise_banded_family.h"
-#include "fastconv/planner/depthwise_cross_family.h"
-#include "fastconv/planner/depthwise_diagonal_family.h"
-#include "fastconv/planner/depthwise_family.h"
-#include "fastconv/planner/depthwise_pairs_family.h"
-#include "fastconv/planner/direct_family.h"
-#include "fastconv/planner/embed_family.h"
-#include "fastconv/planner/grouped_family.h"
-#include "fastconv/planner/grouped_planes_family.h"
-#include "fastconv/planner/halo_family.h"
-#include "fastconv/planner/im2col_family.h"
-#include "fastconv/planner/patches_family.h"
 #include "fastconv/planner/planner.h"
-#include "fastconv/planner/quads_family.h"
-#include "fastconv/planner/quads_wgrad_family.h"
-#include "fastconv/planner/ready_quads_family.h"
 #include "fastconv/planner/registry.h"
 #include "fastconv/planner/scaled.h"
-#include "fastconv/planner/stem_family.h"
-#include "fastconv/planner/subpixel_family.h"
-#include "fastconv/planner/wgrad_family.h"
 #include "fastconv/tile/conv_coords.cuh"
 
 namespace fastconv {
@@ -255,59 +256,65 @@ std::optional<Question> draw(Random& random) {
 void make_launch(const Plan& plan, const ConvProblem& problem) {
   const KernelEntry& kernel = *plan.kernel;
   const bool wgrad = problem.pass == Pass::kWgrad;
-  switch (kernel.family) {
-    case KernelFamily::kDirect:
-    case KernelFamily::kMma: {
+  const auto& config = kernel.config;
+  const auto& tiling = plan.tiling;
+  if (config.holds<GemmConfig>()) {
+    if (config.as<GemmConfig>().method == GemmMethod::kIm2col) {
+      im2col_blocks(kernel, problem);
+    } else {
       const ConvMap map = make_conv_map(problem, direct_channels_inner(problem));
       for (const int32_t phase : {0, 1, 2})
         map.phase(std::min(phase, map.h.phases - 1), std::min(phase, map.w.phases - 1));
-      break;
     }
-    case KernelFamily::kIm2col: im2col_blocks(kernel, problem); break;
-    case KernelFamily::kDepthwise:
-      depthwise_params(plan, problem);
-      if (kernel.depthwise.staged()) depthwise_maps(plan, problem);
-      break;
-    case KernelFamily::kDepthwiseAny:
-      depthwise_any_params(kernel.depthwise_any, problem, plan.depthwise_any, plan.split);
-      break;
-    case KernelFamily::kDepthwiseBanded: depthwise_banded_params(plan, problem); break;
-    case KernelFamily::kDepthwiseDiagonal:
-      wgrad ? (void)depthwise_diagonal_wgrad_params(plan, problem) : (void)depthwise_diagonal_params(plan, problem);
-      if (kernel.depthwise_diagonal.boxed()) {
-        wgrad ? depthwise_diagonal_wgrad_maps(plan, problem) : depthwise_diagonal_maps(plan, problem);
-      }
-      break;
-    case KernelFamily::kDepthwisePairs:
-      depthwise_pairs_params(plan, problem), depthwise_pairs_maps(plan, problem);
-      break;
-    case KernelFamily::kDepthwiseCross:
-      depthwise_cross_params(plan, problem), depthwise_cross_maps(plan, problem);
-      break;
-    case KernelFamily::kGrouped:
-      wgrad ? (void)grouped_wgrad_params(kernel.grouped, problem, plan.grouped, plan.split)
-            : (void)grouped_params(kernel.grouped, problem, plan.grouped);
-      break;
-    case KernelFamily::kGroupedPlanes: grouped_planes_params(plan, problem); break;
-    case KernelFamily::kStem:
-      wgrad ? (void)stem_wgrad_params(kernel.stem, problem, plan.stem)
-            : (void)stem_params(kernel.stem, problem, plan.stem);
-      break;
-    case KernelFamily::kQuads: quads_params(kernel.quads, problem, plan.quads); break;
-    case KernelFamily::kReadyQuads: ready_quads_params(problem, plan.quads); break;
-    case KernelFamily::kQuadsWgrad: quads_wgrad_params(kernel.quads_wgrad, problem, plan.quads); break;
-    case KernelFamily::kEmbed: embed_params(kernel.embed, problem, plan.embed); break;
-    case KernelFamily::kHalo: halo_launch(plan, problem); break;
-    case KernelFamily::kWgrad: wgrad_launch(plan, problem); break;
-    case KernelFamily::kPatches: make_patches(kernel.patches, problem); break;
-    case KernelFamily::kSubpixel: make_subpixel(kernel.subpixel, problem); break;
-    case KernelFamily::kCpu: break;
+  } else if (config.holds<DepthwiseConfig>()) {
+    depthwise_params(plan, problem);
+    if (config.as<DepthwiseConfig>().staged()) depthwise_maps(plan, problem);
+  } else if (config.holds<DepthwiseAnyConfig>()) {
+    depthwise_any_params(config.as<DepthwiseAnyConfig>(), problem, tiling.as<DepthwiseAnyTiling>(), plan.split);
+  } else if (config.holds<DepthwiseBandedConfig>()) {
+    depthwise_banded_params(plan, problem);
+  } else if (config.holds<DepthwiseDiagonalConfig>()) {
+    wgrad ? (void)depthwise_diagonal_wgrad_params(plan, problem) : (void)depthwise_diagonal_params(plan, problem);
+    if (config.as<DepthwiseDiagonalConfig>().boxed()) {
+      wgrad ? depthwise_diagonal_wgrad_maps(plan, problem) : depthwise_diagonal_maps(plan, problem);
+    }
+  } else if (config.holds<DepthwisePairsConfig>()) {
+    depthwise_pairs_params(plan, problem), depthwise_pairs_maps(plan, problem);
+  } else if (config.holds<DepthwiseCrossConfig>()) {
+    depthwise_cross_params(plan, problem), depthwise_cross_maps(plan, problem);
+  } else if (config.holds<GroupedConfig>()) {
+    const auto& grouped = config.as<GroupedConfig>();
+    wgrad ? (void)grouped_wgrad_params(grouped, problem, tiling.as<GroupedTiling>(), plan.split)
+          : (void)grouped_params(grouped, problem, tiling.as<GroupedTiling>());
+  } else if (config.holds<GroupedPlanesConfig>()) {
+    grouped_planes_params(plan, problem);
+  } else if (config.holds<StemConfig>()) {
+    wgrad ? (void)stem_wgrad_params(config.as<StemConfig>(), problem, tiling.as<StemTiling>())
+          : (void)stem_params(config.as<StemConfig>(), problem, tiling.as<StemTiling>());
+  } else if (config.holds<QuadsConfig>()) {
+    quads_params(config.as<QuadsConfig>(), problem, tiling.as<QuadsTiling>());
+  } else if (config.holds<ReadyQuadsConfig>()) {
+    ready_quads_params(problem, tiling.as<QuadsTiling>());
+  } else if (config.holds<QuadsWgradConfig>()) {
+    quads_wgrad_params(config.as<QuadsWgradConfig>(), problem, tiling.as<QuadsTiling>());
+  } else if (config.holds<EmbedConfig>()) {
+    embed_params(config.as<EmbedConfig>(), problem, tiling.as<EmbedTiling>());
+  } else if (config.holds<HaloConfig>()) {
+    halo_launch(plan, problem);
+  } else if (config.holds<WgradConfig>()) {
+    wgrad_launch(plan, problem);
+  } else if (config.holds<PatchesConfig>()) {
+    make_patches(config.as<PatchesConfig>(), problem);
+  } else if (config.holds<SubpixelConfig>()) {
+    make_subpixel(config.as<SubpixelConfig>(), problem);
+  } else {
+    expect(!kernel.is_cuda(), "every family of kernels is checked");
   }
   if (is_scaled(kernel)) read_tensors(problem);
 }
 
 void check_plan(const Plan& plan, const ConvProblem& problem, const DeviceSpec& device) {
-  expect(plan.kernel != nullptr && plan.kernel->pass == problem.pass && plan.kernel->is_cuda == device.is_cuda,
+  expect(plan.kernel != nullptr && plan.kernel->pass == problem.pass && plan.kernel->is_cuda() == device.is_cuda,
          "a plan has a kernel of its pass and device");
   expect(device.is_cuda ? plan.cost_us > 0 : plan.cost_us >= 0, "a cost is positive");
   expect(plan.workspace_bytes >= 0 && plan.workspace_bytes <= max_workspace_bytes(problem), "workspace has a bound");
@@ -316,7 +323,7 @@ void check_plan(const Plan& plan, const ConvProblem& problem, const DeviceSpec& 
     expect(plan.block_threads >= 32 && plan.block_threads <= 1024, "a block has 32 to 1,024 threads");
     expect(plan.smem_bytes >= 0 && plan.smem_bytes <= device.smem_optin_bytes, "shared memory is the device's");
   }
-  expect(plan.split >= 1 && plan.chunk >= 0, "parts are counted from 1");
+  expect(plan.split >= 1, "parts are counted from 1");
   make_launch(plan, problem);
   for (const InnerPlan& inner : plan.inner) {
     check_plan(inner.plan, inner.problem, device);
@@ -355,7 +362,7 @@ void check(const Question& question, bool explains, Times& times, std::map<std::
     ++plans[choice.plan.kernel->name];
   }
   for (const KernelEntry& entry : kernel_table()) {
-    if (entry.pass != problem.pass || entry.is_cuda != device.is_cuda) continue;
+    if (entry.pass != problem.pass || entry.is_cuda() != device.is_cuda) continue;
     const Offer offered = offer(entry, problem, device);
     if (offered.why_not != nullptr) continue;
     expect(choice.plan.kernel != nullptr, "what can be planned is");

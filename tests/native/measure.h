@@ -4,7 +4,7 @@
 #include <bit>
 #include <span>
 
-#include "fastconv/tile/operand_range.h"
+#include "fastconv/core/operand_range.h"
 
 namespace fastconv {
 

@@ -20,34 +20,34 @@
 #include "fastconv/core/fast_divmod.h"
 #include "fastconv/core/problem.h"
 #include "fastconv/core/validate.h"
-#include "fastconv/planner/depthwise_any_family.h"
-#include "fastconv/planner/depthwise_banded_family.h"
-#include "fastconv/planner/depthwise_cross_family.h"
-#include "fastconv/planner/depthwise_diagonal_family.h"
-#include "fastconv/planner/depthwise_family.h"
-#include "fastconv/planner/depthwise_pairs_family.h"
+#include "fastconv/families/depthwise/any_plan.h"
+#include "fastconv/families/depthwise/banded_plan.h"
+#include "fastconv/families/depthwise/cross_plan.h"
+#include "fastconv/families/depthwise/diagonal_plan.h"
+#include "fastconv/families/depthwise/pairs_plan.h"
+#include "fastconv/families/depthwise/plan.h"
+#include "fastconv/families/few_channels/embed_plan.h"
+#include "fastconv/families/few_channels/quads_plan.h"
+#include "fastconv/families/few_channels/ready_quads_plan.h"
+#include "fastconv/families/few_channels/stem_plan.h"
+#include "fastconv/families/grouped/plan.h"
+#include "fastconv/families/grouped/walk.cuh"
+#include "fastconv/families/halo/folded_filter.h"
+#include "fastconv/families/halo/pixel_rows.h"
+#include "fastconv/families/halo/plan.h"
+#include "fastconv/families/halo/walk.cuh"
+#include "fastconv/families/halo/work.h"
+#include "fastconv/families/implicit_gemm/mma_config.h"
+#include "fastconv/families/space_to_depth/patches_plan.h"
+#include "fastconv/families/space_to_depth/subpixel_plan.h"
+#include "fastconv/families/wgrad/plan.h"
+#include "fastconv/families/wgrad/walk.cuh"
 #include "fastconv/planner/device_spec.h"
-#include "fastconv/planner/embed_family.h"
-#include "fastconv/planner/grouped_family.h"
-#include "fastconv/planner/halo_family.h"
-#include "fastconv/planner/halo_work.h"
-#include "fastconv/planner/patches_family.h"
 #include "fastconv/planner/planner.h"
-#include "fastconv/planner/quads_family.h"
-#include "fastconv/planner/ready_quads_family.h"
 #include "fastconv/planner/registry.h"
-#include "fastconv/planner/reorder.h"
-#include "fastconv/planner/split.h"
-#include "fastconv/planner/stem_family.h"
-#include "fastconv/planner/subpixel_family.h"
-#include "fastconv/planner/wgrad_family.h"
 #include "fastconv/tile/conv_coords.cuh"
-#include "fastconv/tile/folded_filter.h"
-#include "fastconv/tile/grouped_walk.cuh"
-#include "fastconv/tile/halo_walk.cuh"
-#include "fastconv/tile/mma_config.h"
-#include "fastconv/tile/pixel_rows.h"
-#include "fastconv/tile/wgrad_walk.cuh"
+#include "fastconv/tile/plan_reorder.h"
+#include "fastconv/tile/plan_split.h"
 #include "measure.h"
 #include "products.h"
 
@@ -197,7 +197,6 @@ void bind_planner(py::module_& m) {
       .def_property_readonly("block_threads", [](const Choice& c) { return c.plan.block_threads; })
       .def_property_readonly("smem_bytes", [](const Choice& c) { return c.plan.smem_bytes; })
       .def_property_readonly("split", [](const Choice& c) { return c.plan.split; })
-      .def_property_readonly("chunk", [](const Choice& c) { return c.plan.chunk; })
       .def_property_readonly("workspace_bytes", [](const Choice& c) { return c.plan.workspace_bytes; })
       .def_property_readonly("cost_us", [](const Choice& c) { return c.plan.cost_us; })
       .def_property_readonly("others",
@@ -217,7 +216,7 @@ void bind_planner(py::module_& m) {
   py::class_<KernelEntry>(m, "Kernel")
       .def_readonly("name", &KernelEntry::name)
       .def_property_readonly("pass_", [](const KernelEntry& kernel) { return to_string(kernel.pass); })
-      .def_readonly("is_cuda", &KernelEntry::is_cuda)
+      .def_property_readonly("is_cuda", &KernelEntry::is_cuda)
       .def_property_readonly(
           "tile", [](const KernelEntry& kernel) { return std::tuple{kernel.tile.m, kernel.tile.n, kernel.tile.k}; })
       .def(
@@ -248,10 +247,17 @@ void bind_planner(py::module_& m) {
   });
 }
 
+// Throws why there is none.
+Plan plan_of(const KernelEntry& kernel, const ConvProblem& problem, const DeviceSpec& device) {
+  Offer offered = offer(kernel, problem, device);
+  if (offered.why_not != nullptr) throw py::value_error(offered.why_not);
+  return std::move(offered.plan);
+}
+
 // What the depthwise kernels multiply for the first channel of the target, as their loops do.
 Products depthwise_products(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device) {
-  const Plan plan = kernel.plan(kernel, problem, device);
-  const DepthwiseConfig &config = kernel.depthwise, across = config.across();
+  const Plan plan = plan_of(kernel, problem, device);
+  const DepthwiseConfig &config = kernel.config.as<DepthwiseConfig>(), across = config.across();
   const DepthwiseParams params = depthwise_params(plan, problem);
   const bool turned = problem.pass == Pass::kDgrad && !config.transposed();
   Products products;
@@ -332,8 +338,8 @@ Products depthwise_products(const ConvProblem& problem, const KernelEntry& kerne
 
 // As the lanes of the banded depthwise kernels hold windows, taps and targets.
 Products depthwise_banded_products(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device) {
-  const Plan plan = kernel.plan(kernel, problem, device);
-  const DepthwiseBandedConfig& config = kernel.depthwise_banded;
+  const Plan plan = plan_of(kernel, problem, device);
+  const DepthwiseBandedConfig& config = kernel.config.as<DepthwiseBandedConfig>();
   const DepthwiseConfig rows = config.rows();
   const DepthwiseBandedParams params = depthwise_banded_params(plan, problem);
   const bool turned = problem.pass == Pass::kDgrad && !config.transposed();
@@ -394,8 +400,8 @@ Products depthwise_banded_products(const ConvProblem& problem, const KernelEntry
 // As the warps of the depthwise weight gradient stage pixels of a step, load them and multiply.
 Products depthwise_diagonal_wgrad_products(const ConvProblem& problem, const KernelEntry& kernel,
                                            const DeviceSpec& device) {
-  const Plan plan = kernel.plan(kernel, problem, device);
-  const DiagonalWgradConfig config{kernel.depthwise_diagonal};
+  const Plan plan = plan_of(kernel, problem, device);
+  const DiagonalWgradConfig config{kernel.config.as<DepthwiseDiagonalConfig>()};
   const DepthwiseConfig rows = config.rows();
   const DiagonalWgradParams params = depthwise_diagonal_wgrad_params(plan, problem);
   Products products;
@@ -462,8 +468,8 @@ Products depthwise_diagonal_wgrad_products(const ConvProblem& problem, const Ker
 
 // As the lanes of the depthwise kernels with products of pairs of channels read pixels of a box and multiply them.
 Products depthwise_pairs_products(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device) {
-  const Plan plan = kernel.plan(kernel, problem, device);
-  const DepthwisePairsConfig& config = kernel.depthwise_pairs;
+  const Plan plan = plan_of(kernel, problem, device);
+  const DepthwisePairsConfig& config = kernel.config.as<DepthwisePairsConfig>();
   const DepthwisePairsParams params = depthwise_pairs_params(plan, problem);
   const DepthwisePairsTiling& tiling = params.tiling;
   const bool turned = problem.pass == Pass::kDgrad;
@@ -513,8 +519,8 @@ Products depthwise_pairs_products(const ConvProblem& problem, const KernelEntry&
 
 // As the lanes of the depthwise weight gradient by products of rows go through boxes of x and of dy.
 Products depthwise_cross_products(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device) {
-  const Plan plan = kernel.plan(kernel, problem, device);
-  const DepthwiseCrossConfig& config = kernel.depthwise_cross;
+  const Plan plan = plan_of(kernel, problem, device);
+  const DepthwiseCrossConfig& config = kernel.config.as<DepthwiseCrossConfig>();
   const DepthwiseCrossParams params = depthwise_cross_params(plan, problem);
   const DepthwiseCrossTiling& tiling = params.tiling;
   const Strides &from = params.source_strides, &to = params.target_strides, &tap = params.filter_strides;
@@ -594,15 +600,15 @@ Products depthwise_cross_products(const ConvProblem& problem, const KernelEntry&
 // box by box.
 Products depthwise_diagonal_products(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device) {
   if (problem.pass == Pass::kWgrad) return depthwise_diagonal_wgrad_products(problem, kernel, device);
-  const Plan plan = kernel.plan(kernel, problem, device);
-  const DepthwiseDiagonalConfig& config = kernel.depthwise_diagonal;
+  const Plan plan = plan_of(kernel, problem, device);
+  const DepthwiseDiagonalConfig& config = kernel.config.as<DepthwiseDiagonalConfig>();
   const DepthwiseConfig rows = config.rows();
   const DepthwiseDiagonalParams params = depthwise_diagonal_params(plan, problem);
   const bool turned = problem.pass == Pass::kDgrad && !config.transposed();
   const int32_t last_h = params.taps_h - 1, last_w = params.taps_w - 1;
   Products products;
   auto add_row = [&](const DiagonalBlock& block, int32_t h, int32_t to_h, int32_t r) {
-    for (int32_t pair = 0; pair < kPairs * plan.depthwise_diagonal.groups; ++pair) {
+    for (int32_t pair = 0; pair < kPairs * plan.tiling.as<DepthwiseDiagonalTiling>().groups; ++pair) {
       for (int32_t i = 0; i < kPairColumns * config.read_positions() * config.reads(); ++i) {
         const int32_t target = i % kPairColumns, position = i / kPairColumns;
         const int32_t staged = pair * config.advance() + position, s = diagonal_tap(config, params, position, target);
@@ -621,7 +627,7 @@ Products depthwise_diagonal_products(const ConvProblem& problem, const KernelEnt
       }
     }
   };
-  const DepthwiseDiagonalTiling& tiling = plan.depthwise_diagonal;
+  const DepthwiseDiagonalTiling& tiling = plan.tiling.as<DepthwiseDiagonalTiling>();
   for (int32_t unit_index = 0; config.boxed() && unit_index < params.units; ++unit_index) {
     const DiagonalUnit unit(config, params, unit_index);
     for (int32_t i = 0; i < unit.boxes * config.box_rows * rows.slots(); ++i) {
@@ -754,11 +760,10 @@ std::vector<std::pair<int32_t, int32_t>> grouped_pixels(int32_t width, int32_t s
 // of group 0 if `group` is, else as far from them as its tensors are.
 Products grouped_products(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device,
                           int32_t group, std::optional<std::array<int32_t, 4>> tiles) {
-  if (const char* reason = offer(kernel, problem, device).why_not) throw py::value_error(reason);
-  const Plan plan = kernel.plan(kernel, problem, device);
-  GroupedTiling tiling = plan.grouped;
+  const Plan plan = plan_of(kernel, problem, device);
+  GroupedTiling tiling = plan.tiling.as<GroupedTiling>();
   if (tiles) tiling = {(*tiles)[0], (*tiles)[1], (*tiles)[2], (*tiles)[3]};
-  const GroupedParams params = grouped_params(kernel.grouped, problem, tiling);
+  const GroupedParams params = grouped_params(kernel.config.as<GroupedConfig>(), problem, tiling);
   const GroupedRows& rows = params.rows;
   const int32_t blocks =
       static_cast<int32_t>(problem.n) * params.h.phases * params.w.phases *
@@ -775,7 +780,7 @@ Products grouped_products(const ConvProblem& problem, const KernelEntry& kernel,
     if (of_tile < 0 || of_tile >= tile.groups) continue;
     const std::vector<int64_t> staged = grouped_rows(params, rows, tile, tile.halo_h, tile.halo_w);
     const int64_t first = tile.first_target(params) - tile.first_group * params.filters * params.target.c;
-    if (tile.reduction(params) * kernel.grouped.filters * kGroupedRowBytes > params.set_bytes) {
+    if (tile.reduction(params) * kernel.config.as<GroupedConfig>().filters * kGroupedRowBytes > params.set_bytes) {
       throw py::index_error("more taps than have room");
     }
     for (int32_t pixel = 0; pixel < params.tile_p * params.tile_q; ++pixel) {
@@ -807,10 +812,9 @@ Products grouped_products(const ConvProblem& problem, const KernelEntry& kernel,
 // As grouped_products(), of the weight gradient; given are pixels, groups and parts.
 Products grouped_wgrad_products(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device,
                                 int32_t group, std::optional<std::array<int32_t, 4>> tiles) {
-  if (const char* reason = offer(kernel, problem, device).why_not) throw py::value_error(reason);
-  const GroupedConfig& config = kernel.grouped;
-  const Plan plan = kernel.plan(kernel, problem, device);
-  GroupedTiling tiling = plan.grouped;
+  const GroupedConfig& config = kernel.config.as<GroupedConfig>();
+  const Plan plan = plan_of(kernel, problem, device);
+  GroupedTiling tiling = plan.tiling.as<GroupedTiling>();
   int64_t parts = plan.split;
   if (tiles) {
     tiling.tile_p = (*tiles)[0], tiling.tile_q = (*tiles)[1];
@@ -919,16 +923,15 @@ std::vector<int64_t> stem_words(const StemBox& box, int32_t image, int32_t first
 
 // By its own tiling, or one that is given: pixels, sets, stages, walkers.
 StemTiling stem_tiling(const Plan& plan, const std::optional<std::array<int32_t, 5>>& given) {
-  if (!given) return plan.stem;
-  return {(*given)[0], (*given)[1], std::min((*given)[2], plan.stem.sets), (*given)[3], (*given)[4]};
+  if (!given) return plan.tiling.as<StemTiling>();
+  return {(*given)[0], (*given)[1], std::min((*given)[2], plan.tiling.as<StemTiling>().sets), (*given)[3], (*given)[4]};
 }
 
 // Of filter 0, as the others.
 Products stem_products(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device,
                        std::optional<std::array<int32_t, 5>> given) {
-  if (const char* reason = offer(kernel, problem, device).why_not) throw py::value_error(reason);
-  const Plan plan = kernel.plan(kernel, problem, device);
-  const StemParams params = stem_params(kernel.stem, problem, stem_tiling(plan, given));
+  const Plan plan = plan_of(kernel, problem, device);
+  const StemParams params = stem_params(kernel.config.as<StemConfig>(), problem, stem_tiling(plan, given));
   if (!given && params.walkers * params.by_set_blocks.divisor != plan.grid) {
     throw py::index_error("not the plan's blocks");
   }
@@ -967,7 +970,8 @@ Products stem_products(const ConvProblem& problem, const KernelEntry& kernel, co
 // How many neighbours a lane of the planner's tiling stores at once: filters, and pixels.
 std::pair<int32_t, int32_t> stem_neighbours(const ConvProblem& problem, const KernelEntry& kernel,
                                             const DeviceSpec& device) {
-  const StemParams params = stem_params(kernel.stem, problem, kernel.plan(kernel, problem, device).stem);
+  const StemParams params =
+      stem_params(kernel.config.as<StemConfig>(), problem, plan_of(kernel, problem, device).tiling.as<StemTiling>());
   return {params.stores == StemStores::kFilters ? 4 : 1, stem_run(params.stores)};
 }
 
@@ -1003,16 +1007,15 @@ void add_squares(const ConvProblem& problem, const QuadsParams& params, const Qu
 // or one that is given: pixels, sets, walkers.
 Products quads_products(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device,
                         std::optional<std::array<int32_t, 4>> given) {
-  if (const char* reason = offer(kernel, problem, device).why_not) throw py::value_error(reason);
-  const Plan plan = kernel.plan(kernel, problem, device);
-  QuadsTiling tiling = plan.quads;
+  const Plan plan = plan_of(kernel, problem, device);
+  QuadsTiling tiling = plan.tiling.as<QuadsTiling>();
   const auto run_length = static_cast<int32_t>(16 / element_size(problem.dtype));
   if (given) {
-    const bool squares = kernel.quads.squares;
+    const bool squares = kernel.config.as<QuadsConfig>().squares;
     tiling = {(*given)[0] * (squares ? kQuadsSquare : 1), (*given)[1] * (squares ? kQuadsSquare : run_length),
               squares ? kQuadsSquareSets : std::min((*given)[2], tiling.sets), (*given)[3]};
   }
-  const QuadsParams params = quads_params(kernel.quads, problem, tiling);
+  const QuadsParams params = quads_params(kernel.config.as<QuadsConfig>(), problem, tiling);
   if (!given && params.walkers * params.by_set_blocks.divisor != plan.grid) {
     throw py::index_error("not the plan's blocks");
   }
@@ -1022,7 +1025,7 @@ Products quads_products(const ConvProblem& problem, const KernelEntry& kernel, c
   if (!given && params.units > quads_staged(params.words != QuadsWords::kNone) * plan.block_threads) {
     throw py::index_error("more than threads bring");
   }
-  const int64_t unit_pixels = quads_pixels(kernel.quads.operands);
+  const int64_t unit_pixels = quads_pixels(kernel.config.as<QuadsConfig>().operands);
   const int32_t vector = params.unit_pixels, units_w = params.by_units_w.divisor;
   Products products;
   for (int32_t index = 0; index < params.tiles; ++index) {
@@ -1047,7 +1050,7 @@ Products quads_products(const ConvProblem& problem, const KernelEntry& kernel, c
       }
     }
     const int64_t first = tile.image * params.target.n + tile.p * params.target.h + tile.q * params.target.w;
-    if (kernel.quads.squares) {
+    if (kernel.config.as<QuadsConfig>().squares) {
       add_squares(problem, params, tile, first, quads, products);
       continue;
     }
@@ -1074,25 +1077,25 @@ Products quads_products(const ConvProblem& problem, const KernelEntry& kernel, c
 
 // As lanes find quads that lie in memory, of filter 0.
 Products ready_quads_products(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device) {
-  if (const char* reason = offer(kernel, problem, device).why_not) throw py::value_error(reason);
-  const Plan plan = kernel.plan(kernel, problem, device);
-  const ReadyQuadsParams params = ready_quads_params(problem, plan.quads);
-  if (plan.grid != int64_t{plan.quads.walkers} * params.by_sets.divisor) throw py::index_error("not the plan's blocks");
+  const Plan plan = plan_of(kernel, problem, device);
+  const ReadyQuadsParams params = ready_quads_params(problem, plan.tiling.as<QuadsTiling>());
+  if (plan.grid != int64_t{plan.tiling.as<QuadsTiling>().walkers} * params.by_sets.divisor)
+    throw py::index_error("not the plan's blocks");
   const int64_t all = problem.n * problem.h * problem.w;
   Products products;
-  for (int32_t number = 0; number < plan.quads.walkers; ++number) {
+  for (int32_t number = 0; number < plan.tiling.as<QuadsTiling>().walkers; ++number) {
     const ReadyRange range(params, number);
     const int64_t copied = round_up(int64_t{range.after} - range.first, int64_t{kReadyCopied});
     if (range.first % kReadyCopied != 0 || range.first + copied > all) {
       throw py::index_error("copies what is not there");
     }
-    if (ready_rows_at(kernel.ready_quads.steps) + copied * kReadyQuadBytes > plan.smem_bytes) {
+    if (ready_rows_at(kernel.config.as<ReadyQuadsConfig>().steps) + copied * kReadyQuadBytes > plan.smem_bytes) {
       throw py::index_error("copies more than there is room for");
     }
     // Whole passes, as lanes look for pixels that do not exist, too.
     for (int32_t pixel = range.begin; pixel < range.begin + params.block_pixels; ++pixel) {
       const ReadyPlace place = ReadyPlace::of_pixel(params, pixel, range.end);
-      for (int32_t i = 0; i < kernel.ready_quads.steps * kQuadsStepTaps; ++i) {
+      for (int32_t i = 0; i < kernel.config.as<ReadyQuadsConfig>().steps * kQuadsStepTaps; ++i) {
         const ReadyPlace tap = ReadyPlace::of_tap(params, i);
         if (!place.has(params, tap)) continue;
         const uint32_t quad = place.quad + tap.quad;
@@ -1110,8 +1113,8 @@ Products ready_quads_products(const ConvProblem& problem, const KernelEntry& ker
 
 // How often shared memory is accessed for the quads of a tile's first 32 pixels, over the least for so many bytes.
 double quads_accesses(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device) {
-  const Plan plan = kernel.plan(kernel, problem, device);
-  const QuadsParams params = quads_params(kernel.quads, problem, plan.quads);
+  const Plan plan = plan_of(kernel, problem, device);
+  const QuadsParams params = quads_params(kernel.config.as<QuadsConfig>(), problem, plan.tiling.as<QuadsTiling>());
   constexpr int32_t kBankWords = 32;
   const int32_t at_once = kBankWords * 4 / params.quad_bytes;  // lanes
   int32_t accesses = 0, least = 0;
@@ -1119,10 +1122,12 @@ double quads_accesses(const ConvProblem& problem, const KernelEntry& kernel, con
     for (int32_t first = 0; first < 4 * 32; first += at_once, ++least) {
       std::map<int32_t, std::set<int32_t>> words;  // of a bank
       for (int32_t i = first; i < first + at_once; ++i) {
-        const int32_t lane = i % 32, pixel = quads_pixel(kernel.quads.channels_inner, params.run, i / 32, lane / 4);
+        const int32_t lane = i % 32,
+                      pixel = quads_pixel(kernel.config.as<QuadsConfig>().channels_inner, params.run, i / 32, lane / 4);
         const int32_t tap = step * kQuadsStepTaps + lane % 4;
         const int32_t place = QuadsRun(params, pixel / params.run).place + pixel % params.run * params.place_step();
-        const bool exists = tap < params.taps || kernel.quads.operands == QuadsOperands::kScaledParts;
+        const bool exists =
+            tap < params.taps || kernel.config.as<QuadsConfig>().operands == QuadsOperands::kScaledParts;
         const int32_t from = exists ? place + quads_tap(params, tap) : params.zeros_at();
         for (int32_t word = from / 4; word < (from + params.quad_bytes) / 4; ++word)
           words[word % kBankWords].insert(word);
@@ -1137,10 +1142,9 @@ double quads_accesses(const ConvProblem& problem, const KernelEntry& kernel, con
 
 // As the warps of the kernels for patch embeddings read chunks of pixels, and know what they sum up, of filter 0.
 Products embed_products(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device) {
-  if (const char* reason = offer(kernel, problem, device).why_not) throw py::value_error(reason);
-  const EmbedConfig& config = kernel.embed;
-  const Plan plan = kernel.plan(kernel, problem, device);
-  const EmbedParams params = embed_params(config, problem, plan.embed);
+  const EmbedConfig& config = kernel.config.as<EmbedConfig>();
+  const Plan plan = plan_of(kernel, problem, device);
+  const EmbedParams params = embed_params(config, problem, plan.tiling.as<EmbedTiling>());
   if (int64_t{params.walkers} * params.by_set_blocks.divisor != plan.grid)
     throw py::index_error("not the plan's blocks");
   const bool wgrad = problem.pass == Pass::kWgrad;
@@ -1182,9 +1186,8 @@ Products embed_products(const ConvProblem& problem, const KernelEntry& kernel, c
 
 Products stem_wgrad_products(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device,
                              std::optional<std::array<int32_t, 5>> given) {
-  if (const char* reason = offer(kernel, problem, device).why_not) throw py::value_error(reason);
-  const StemConfig& config = kernel.stem;
-  const Plan plan = kernel.plan(kernel, problem, device);
+  const StemConfig& config = kernel.config.as<StemConfig>();
+  const Plan plan = plan_of(kernel, problem, device);
   const StemWgradParams params = stem_wgrad_params(config, problem, stem_tiling(plan, given));
   const auto jobs = static_cast<int32_t>(params.by_jobs.divisor);
   if (!given && jobs * params.walkers != plan.grid) throw py::index_error("not the plan's blocks");
@@ -1229,9 +1232,9 @@ Products stem_wgrad_products(const ConvProblem& problem, const KernelEntry& kern
 
 // The most pixels that one sum of a thread, or of a warp, adds up before others are added to it.
 int64_t grouped_wgrad_chain(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device) {
-  const Plan plan = kernel.plan(kernel, problem, device);
-  const GroupedConfig& config = kernel.grouped;
-  const GroupedWgradParams params = grouped_wgrad_params(config, problem, plan.grouped, plan.split);
+  const Plan plan = plan_of(kernel, problem, device);
+  const GroupedConfig& config = kernel.config.as<GroupedConfig>();
+  const GroupedWgradParams params = grouped_wgrad_params(config, problem, plan.tiling.as<GroupedTiling>(), plan.split);
   const int32_t step = config.step_pixels();
   int64_t chain = 0;
   for (int32_t pixel = 0; pixel < params.tile_p * params.tile_q; pixel += params.slices * step) chain += step;
@@ -1269,15 +1272,14 @@ void stage_depthwise_any(const DepthwiseAnyPlanes& planes, const DepthwiseAnyPar
 // By its own tiling, or one that is given: the members of DepthwiseAnyTiling.
 Products depthwise_any_products(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device,
                                 std::optional<std::array<int32_t, 8>> tiles) {
-  if (const char* reason = offer(kernel, problem, device).why_not) throw py::value_error(reason);
-  const Plan plan = kernel.plan(kernel, problem, device);
-  DepthwiseAnyTiling tiling = plan.depthwise_any;
+  const Plan plan = plan_of(kernel, problem, device);
+  DepthwiseAnyTiling tiling = plan.tiling.as<DepthwiseAnyTiling>();
   if (tiles) {
     const auto& t = *tiles;
     tiling = {t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7]};
   }
   const int64_t split = tiles ? 1 : plan.split;
-  const DepthwiseAnyConfig config = kernel.depthwise_any;
+  const DepthwiseAnyConfig config = kernel.config.as<DepthwiseAnyConfig>();
   const DepthwiseAnyParams params = depthwise_any_params(config, problem, tiling, split);
   const DepthwiseAnyPlanes &source = params.source_planes, &taps = params.tap_planes, &targets = params.target_planes;
   const int64_t blocks = int64_t{params.h.all_strands()} * params.by_tiles_h.divisor * params.by_tiles_w.divisor *
@@ -1711,7 +1713,7 @@ void check_raw_floats(const HaloParams& params, const HaloConfig& config, const 
 std::vector<int64_t> staged_halo(const HaloParams& params, const HaloConfig& config, const Tile& tile,
                                  const TapGroup& group) {
   const HaloStaging staging = config.staging;
-  const int32_t unit = raw_unit(config.operands == HaloOperands::kHalf ? 2 : 4);
+  const int32_t unit = raw_unit(config.operands == OperandForm::kHalf ? 2 : 4);
   std::vector<int64_t> halo(params.halo_rows * params.halo_pitch, kNothing);
   auto put = [&](int32_t row, int32_t column, int32_t n, int32_t h, int32_t w) {
     int64_t& pixel = halo.at(row * params.halo_pitch + column);
@@ -1769,7 +1771,7 @@ std::vector<int64_t> staged_halo(const HaloParams& params, const HaloConfig& con
           if (end - first + lead > params.raw.box_w) throw py::index_error("not copied");
           if (params.raw.whole && end < run.count) throw py::index_error("another copy of the same planes");
         }
-        if (config.operands != HaloOperands::kHalf) check_raw_floats(params, config, run, first);
+        if (config.operands != OperandForm::kHalf) check_raw_floats(params, config, run, first);
         for (int32_t i = first; i < end; ++i) {
           const int32_t pixel = halo_pixel(params, run, w0, i), flat = run.flat(params) + i;
           if (pixel < 0) continue;
@@ -1836,7 +1838,7 @@ int64_t in_tensor(const ConvProblem& problem, const HaloParams& params, Operand 
 std::tuple<int64_t, std::vector<std::tuple<int32_t, std::array<int32_t, 7>>>> halo_tiles(const ConvProblem& problem,
                                                                                          const KernelEntry& kernel,
                                                                                          const DeviceSpec& device) {
-  const Plan plan = kernel.plan(kernel, problem, device);
+  const Plan plan = plan_of(kernel, problem, device);
   const HaloParams params = halo_launch(plan, problem).params;
   std::vector<std::tuple<int32_t, std::array<int32_t, 7>>> tiles;
   for (int32_t i = 0; i < params.tiles; ++i) {
@@ -1848,13 +1850,13 @@ std::tuple<int64_t, std::vector<std::tuple<int32_t, std::array<int32_t, 7>>>> ha
 }
 
 int32_t halo_copy_warps(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device) {
-  return halo_launch(kernel.plan(kernel, problem, device), problem).params.copy_warps;
+  return halo_launch(plan_of(kernel, problem, device), problem).params.copy_warps;
 }
 
 // Which blocks of the reduction a tile of group 0 goes through: channels, part of the input and part of the filter.
 std::vector<std::tuple<int32_t, int32_t, int32_t>> halo_blocks(const ConvProblem& problem, const KernelEntry& kernel,
                                                                const DeviceSpec& device) {
-  const HaloParams params = halo_launch(kernel.plan(kernel, problem, device), problem).params;
+  const HaloParams params = halo_launch(plan_of(kernel, problem, device), problem).params;
   const Tile tile(params, 0);
   std::vector<std::tuple<int32_t, int32_t, int32_t>> blocks;
   for_each_halo(params, tile, [&](const TapGroup& taps, int c_block) {
@@ -1876,7 +1878,7 @@ std::vector<std::tuple<int32_t, int32_t, int32_t>> halo_blocks(const ConvProblem
       first.phase = phase;
       for (int32_t i = 0; i < params.c_blocks; ++i) {
         const HaloBlock block(params, first, i);
-        f(i, params.phase[phase], params.phase[phase].taps / kernel.halo.columns,
+        f(i, params.phase[phase], params.phase[phase].taps / kernel.config.as<HaloConfig>().columns,
           std::tuple{phase, block.c_block, block.filter_group});
       }
     }
@@ -1886,7 +1888,7 @@ std::vector<std::tuple<int32_t, int32_t, int32_t>> halo_blocks(const ConvProblem
   });
   if (static_cast<int32_t>(stages.size()) != params.b_stages) throw py::index_error("not as many stages");
   for_each_block([&](int32_t i, const OutputPhase& phase, int32_t count, auto held) {
-    const int32_t first = resident_stage(params, phase, i) / kernel.halo.columns;
+    const int32_t first = resident_stage(params, phase, i) / kernel.config.as<HaloConfig>().columns;
     for (int32_t step = 0; step < count; ++step) {
       if (stages.at(first + step) != held) throw py::index_error("another part");
     }
@@ -1899,7 +1901,7 @@ template <int kDepth>
 void float_products(const ConvProblem& p, const KernelEntry& kernel, const HaloParams& params, const Tile& tile,
                     const TapGroup& taps, Products& products) {
   using Fragment = FloatFragment<kDepth>;
-  const int32_t channels = kernel.halo.channels, pitch = params.raw.box_w;
+  const int32_t channels = kernel.config.as<HaloConfig>().channels, pitch = params.raw.box_w;
   const int64_t filter_c = p.pass == Pass::kDgrad ? p.w_strides.n : p.w_strides.c;
   const FloatRows rows(params, tile, taps);
   for (int32_t c_block = 0; c_block < params.c_blocks; ++c_block) {
@@ -1954,14 +1956,17 @@ void float_products(const ConvProblem& p, const KernelEntry& kernel, const HaloP
 
 // As the halo engine forms them: rows of matrix operands are pixels of a staged halo, shifted by the tap.
 Products halo_products(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device) {
-  const Plan plan = kernel.plan(kernel, problem, device);
+  const Plan plan = plan_of(kernel, problem, device);
   const HaloLaunch launch = halo_launch(plan, problem);
   const HaloParams& params = launch.params;
-  const bool folds = kernel.halo.staging == HaloStaging::kFolded;
-  const int32_t parts = kernel.halo.parts_a_stage(), pattern = 8 * kernel.halo.pixel_bytes();  // of swizzling
-  const int32_t filter_bytes = parts * kernel.halo.n() * kernel.halo.pixel_bytes();
+  const bool folds = kernel.config.as<HaloConfig>().staging == HaloStaging::kFolded;
+  const int32_t parts = kernel.config.as<HaloConfig>().parts_a_stage(),
+                pattern = 8 * kernel.config.as<HaloConfig>().pixel_bytes();  // of swizzling
+  const int32_t filter_bytes =
+      parts * kernel.config.as<HaloConfig>().n() * kernel.config.as<HaloConfig>().pixel_bytes();
   const int32_t stages = params.a_stages * params.a_stage_bytes + params.b_stages * filter_bytes;
-  const int32_t raw_bytes = kernel.halo.staging == HaloStaging::kTransposed ? params.raw.stage_bytes : 0;
+  const int32_t raw_bytes =
+      kernel.config.as<HaloConfig>().staging == HaloStaging::kTransposed ? params.raw.stage_bytes : 0;
   if (params.a_stage_bytes % pattern != 0 || (parts > 1 && params.part_bytes % pattern != 0) ||
       filter_bytes % pattern != 0) {
     throw py::index_error("rows lie elsewhere in their pattern");
@@ -1970,12 +1975,13 @@ Products halo_products(const ConvProblem& problem, const KernelEntry& kernel, co
     throw py::index_error("the copy engine or the epilogue would meet no multiple of 128");
   }
   if (parts > 1 && parts * params.part_bytes > params.a_stage_bytes &&
-      kernel.halo.staging == HaloStaging::kTransposed) {
+      kernel.config.as<HaloConfig>().staging == HaloStaging::kTransposed) {
     throw py::index_error("parts overlap the next stage");
   }
   const Strides& w = problem.w_strides;
   const int64_t filter_c = problem.pass == Pass::kDgrad ? w.n : w.c;
-  const int32_t channels = kernel.halo.channels, pixel_bytes = kernel.halo.pixel_bytes();
+  const int32_t channels = kernel.config.as<HaloConfig>().channels,
+                pixel_bytes = kernel.config.as<HaloConfig>().pixel_bytes();
   const int32_t channels_log2 = std::countr_zero(static_cast<uint32_t>(channels));
   Products products;
   auto multiply = [&](const Tile& tile, const TapGroup& taps, const std::vector<int64_t>& halo, int32_t m) {
@@ -1988,8 +1994,9 @@ Products halo_products(const ConvProblem& problem, const KernelEntry& kernel, co
       const int32_t i = tap / taps.cols, j = tap % taps.cols;
       // Side by side on N, a column's sums are those of the pixel that it shifts to.
       const int32_t column = (block & ((1 << params.blocks_q_log2) - 1)) * params.block_q + row % 8;
-      if (column + j % kernel.halo.columns * params.column_step >= params.block_q << params.blocks_q_log2 &&
-          kernel.halo.columns > 1) {
+      if (column + j % kernel.config.as<HaloConfig>().columns * params.column_step >= params.block_q
+                                                                                          << params.blocks_q_log2 &&
+          kernel.config.as<HaloConfig>().columns > 1) {
         throw py::index_error("no sums of this strip");
       }
       const int64_t source = halo.at((first + i * taps.row_step + j * taps.col_step) / pixel_bytes);
@@ -2009,11 +2016,12 @@ Products halo_products(const ConvProblem& problem, const KernelEntry& kernel, co
       }
       const int32_t share = static_cast<int32_t>(params.part_blocks.divisor) * channels;
       for (int32_t at = tile.share * share; at < (tile.share + 1) * share; ++at) {
-        const int32_t phases_log2 = kernel.halo.operands == HaloOperands::kHalf ? params.raw.phases_log2 : 0;
+        const int32_t phases_log2 =
+            kernel.config.as<HaloConfig>().operands == OperandForm::kHalf ? params.raw.phases_log2 : 0;
         const int32_t c = at - at % channels + staged_channel(phases_log2, channels_log2, at % channels);
         if (c >= params.c) continue;
-        const int64_t in = in_tensor(problem, params, operand_of(kernel.halo.operands), source, c);
-        for (int32_t beside = 0; beside < columns_at_once(kernel.halo.filter); ++beside) {
+        const int64_t in = in_tensor(problem, params, operand_of(kernel.config.as<HaloConfig>().operands), source, c);
+        for (int32_t beside = 0; beside < columns_at_once(kernel.config.as<HaloConfig>().filter); ++beside) {
           const int32_t r = taps.r0 + i * taps.dr, s = taps.s0 + j * taps.ds + beside;
           if (s < 0 || s >= problem.s) continue;  // the copy engine brings zeros
           products.emplace_back(in, r * w.h + s * w.w + c * filter_c, in_planes(params.out_order, target + beside));
@@ -2027,20 +2035,20 @@ Products halo_products(const ConvProblem& problem, const KernelEntry& kernel, co
       if (tile.group != 0 || tile.k_tile != 0) continue;
       for_each_halo(params, tile, [&](const TapGroup& taps, int c_block) {
         if (c_block != 0) return;
-        if (kernel.halo.staging == HaloStaging::kFloats) {
-          return kernel.halo.operands != HaloOperands::kTf32
+        if (kernel.config.as<HaloConfig>().staging == HaloStaging::kFloats) {
+          return kernel.config.as<HaloConfig>().operands != OperandForm::kTf32
                      ? float_products<16>(problem, kernel, params, tile, taps, products)
                      : float_products<8>(problem, kernel, params, tile, taps, products);
         }
         const HaloParams staged = folds ? counting_pixels(params) : params;
-        const std::vector<int64_t> halo = staged_halo(staged, kernel.halo, tile, taps);
+        const std::vector<int64_t> halo = staged_halo(staged, kernel.config.as<HaloConfig>(), tile, taps);
         for (int32_t m = 0; m < params.tile_pixels; ++m) multiply(tile, taps, halo, m);
       });
     }
   };
-  const auto pipelines = static_cast<int32_t>(plan.grid * halo_pipelines(kernel.halo.lines));
+  const auto pipelines = static_cast<int32_t>(plan.grid * halo_pipelines(kernel.config.as<HaloConfig>().lines));
   for (int32_t i = 0; i < pipelines; ++i) {
-    if (kernel.halo.lines) {
+    if (kernel.config.as<HaloConfig>().lines) {
       walk_tiles(TileWalk<true>(params, i, pipelines));
     } else {
       walk_tiles(TileWalk<false>(params, i, pipelines));
@@ -2053,14 +2061,14 @@ Products halo_products(const ConvProblem& problem, const KernelEntry& kernel, co
 // epilogue.
 std::vector<std::tuple<int64_t, int64_t>> line_stores(const ConvProblem& problem, const KernelEntry& kernel,
                                                       const DeviceSpec& device) {
-  const Plan plan = kernel.plan(kernel, problem, device);
+  const Plan plan = plan_of(kernel, problem, device);
   const HaloParams params = halo_launch(plan, problem).params;
   const auto bytes_each = static_cast<int32_t>(element_size(problem.dtype));
   std::vector<std::tuple<int64_t, int64_t>> stores;
   auto store = [&](int64_t at, int64_t bytes) {
     if (bytes > 0) stores.emplace_back(at, bytes);
   };
-  const auto pipelines = static_cast<int32_t>(plan.grid * halo_pipelines(kernel.halo.lines));
+  const auto pipelines = static_cast<int32_t>(plan.grid * halo_pipelines(kernel.config.as<HaloConfig>().lines));
   for (int32_t pipeline = 0; pipeline < pipelines; ++pipeline) {
     std::vector<int32_t> waiting(params.k);  // bytes of each stream
     for (TileWalk<true> walk(params, pipeline, pipelines); walk.more(); walk.next()) {
@@ -2134,15 +2142,16 @@ bool prepares_in_its_room(const HaloParams& params, const HaloConfig& config, in
 std::tuple<std::vector<int64_t>, std::vector<int64_t>> halo_packed_filter(const ConvProblem& problem,
                                                                           const KernelEntry& kernel,
                                                                           const DeviceSpec& device) {
-  const Plan plan = kernel.plan(kernel, problem, device);
+  const Plan plan = plan_of(kernel, problem, device);
   const HaloLaunch launch = halo_launch(plan, problem);
   const HaloParams& params = launch.params;
   if (params.filter_direct) return {};
-  if (kernel.halo.staging == HaloStaging::kFolded) return folded_packed_filter(problem, kernel.halo, launch);
+  if (kernel.config.as<HaloConfig>().staging == HaloStaging::kFolded)
+    return folded_packed_filter(problem, kernel.config.as<HaloConfig>(), launch);
   const PackParams& pack = params.pack;
   const int64_t channels = int64_t{1} << pack.channels_log2, block_k = int64_t{1} << pack.block_k_log2;
   const int64_t step_size = block_k * channels, all_taps = pack.step_taps.divisor,
-                columns = columns_at_once(kernel.halo.filter);
+                columns = columns_at_once(kernel.config.as<HaloConfig>().filter);
   const int64_t tiles = problem.groups * params.k_tiles.divisor;
   const Strides& w = problem.w_strides;
   const int64_t row_stride = problem.pass == Pass::kDgrad ? w.c : w.n,
@@ -2180,7 +2189,8 @@ std::tuple<std::vector<int64_t>, std::vector<int64_t>> halo_packed_filter(const 
   }
   const auto segments = static_cast<int32_t>(pack.segments.divisor), size = static_cast<int32_t>(pack.segment.divisor);
   const int32_t pack_bytes = pack_table_bytes(static_cast<int32_t>(all_taps)) + pack.at_once * pack.piece_bytes;
-  if (pack.at_once < 1 || !prepares_in_its_room(params, kernel.halo, pack_bytes)) throw py::index_error("does not fit");
+  if (pack.at_once < 1 || !prepares_in_its_room(params, kernel.config.as<HaloConfig>(), pack_bytes))
+    throw py::index_error("does not fit");
   if (pack.copied && pack.at_once * segments > kPackCopies * 32 * params.prepare_warps) {
     throw py::index_error("left out");
   }
@@ -2278,15 +2288,16 @@ Moves patch_moves(const Patches& patches, int64_t elements) {
 
 Moves patch_moves(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device) {
   if (const char* reason = offer(kernel, problem, device).why_not) throw py::value_error(reason);
-  const Patches patches = make_patches(kernel.patches, problem);
-  const int64_t elements = patches_bytes(kernel.patches, problem) / element_size(problem.dtype);
-  return kernel.patches.layout == PatchLayout::kRows ? patch_moves<PatchLayout::kRows>(patches, elements)
-                                                     : patch_moves<PatchLayout::kPlanes>(patches, elements);
+  const Patches patches = make_patches(kernel.config.as<PatchesConfig>(), problem);
+  const int64_t elements = patches_bytes(kernel.config.as<PatchesConfig>(), problem) / element_size(problem.dtype);
+  return kernel.config.as<PatchesConfig>().layout == PatchLayout::kRows
+             ? patch_moves<PatchLayout::kRows>(patches, elements)
+             : patch_moves<PatchLayout::kPlanes>(patches, elements);
 }
 
 // Of all channels, of what lies in the image.
 Products subpixel_products(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& /*device*/) {
-  const SubpixelLaunch launch = make_subpixel(kernel.subpixel, problem);
+  const SubpixelLaunch launch = make_subpixel(kernel.config.as<SubpixelConfig>(), problem);
   const ConvProblem& inner = launch.inner;
   const int64_t bytes = element_size(problem.dtype);
   if (launch.filter.elements * bytes > launch.bias_offset) throw py::index_error("the filter is in the bias");
@@ -2311,13 +2322,13 @@ Products subpixel_products(const ConvProblem& problem, const KernelEntry& kernel
 
 // All that a plan has the copy engine do.
 void check_copies(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device) {
-  const Plan plan = kernel.plan(kernel, problem, device);
+  const Plan plan = plan_of(kernel, problem, device);
   if (!plan.inner.empty()) {
     const InnerPlan& inner = plan.inner.front();
     return check_copies(inner.problem, *inner.plan.kernel, device);
   }
   if (plan.grid == 0) return;  // nothing is launched
-  if (kernel.family == KernelFamily::kHalo) {
+  if (kernel.config.holds<HaloConfig>()) {
     const HaloLaunch launch = halo_launch(plan, problem);
     const int64_t bytes = element_size(launch.operand);
     for (int i = 0; i < launch.in_maps; ++i) check_copy(launch.in_map[i], element_size(launch.in_values), 0);
@@ -2325,26 +2336,27 @@ void check_copies(const ConvProblem& problem, const KernelEntry& kernel, const D
     const bool all_split = params.prepare == Prepare::kFilter || params.prepare_warps == plan.block_threads / 32;
     if (params.filter_split.parts > 0 &&
         (params.prepare_warps < 1 || !all_split ||
-         !prepares_in_its_room(params, kernel.halo, params.prepare_warps * kReorderBytes))) {
+         !prepares_in_its_room(params, kernel.config.as<HaloConfig>(), params.prepare_warps * kReorderBytes))) {
       throw py::index_error("no room to split");
     }
     if (params.a_stages + params.b_stages + params.raw.stages > kMaxHaloStages) {
       throw py::index_error("no room for the barriers");
     }
-    if (kernel.halo.staging == HaloStaging::kTma) {
+    if (kernel.config.as<HaloConfig>().staging == HaloStaging::kTma) {
       const TensorMapSpec& map = launch.in_map[0];
       auto pixels = [&](int i) { return (map.box[i] - 1) / map.step[i] + 1; };  // of a copy, along a dimension
       const int64_t halo = int64_t{params.halo_rows} * params.halo_pitch;
       if (params.loads * pixels(2) * pixels(3) != halo) throw py::index_error("copies are of another halo");
-      if (halo * kernel.halo.pixel_bytes() > params.a_stage_bytes) throw py::index_error("no room for the halo");
+      if (halo * kernel.config.as<HaloConfig>().pixel_bytes() > params.a_stage_bytes)
+        throw py::index_error("no room for the halo");
     }
     if (launch.params.filter_direct) check_copy(launch.filter_map, bytes, 0);
     if (launch.planes.size[0] > 0) check_copy(launch.planes, bytes, 0);
     if (launch.out_planes.size[0] > 0) check_copy(launch.out_planes, bytes, 0);
-  } else if (kernel.family == KernelFamily::kWgrad) {
+  } else if (kernel.config.holds<WgradConfig>()) {
     const WgradLaunch launch = wgrad_launch(plan, problem);
     if (launch.params.x_copied) check_copy(launch.x_map, 2, 0);
-    const bool floats = kernel.wgrad.staging == WgradStaging::kFloats;
+    const bool floats = kernel.config.as<WgradConfig>().staging == WgradStaging::kFloats;
     for (int i = 0; i < launch.y_maps; ++i) check_copy(launch.y_map[i], floats ? 4 : 2, 0);
     if (launch.x_planes.size[0] > 0) check_copy(launch.x_planes, 2, 0);
     if (launch.y_planes.size[0] > 0) check_copy(launch.y_planes, 2, 0);
@@ -2388,11 +2400,12 @@ void check_waits(const WgradParams& params, const std::vector<int32_t>& last) {
 
 // Streaming goes on beside stages, and beside sums and the rows in which a block stores them.
 void check_streaming(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device) {
-  const Plan plan = kernel.plan(kernel, problem, device);
+  const Plan plan = plan_of(kernel, problem, device);
   const WgradParams params = wgrad_launch(plan, problem).params;
   if (params.x_order.rounds == 0) throw py::value_error("streams nothing");
   const int64_t rows = params.partials == 1 ? kWgradStoreRows * int64_t{params.store_pitch} : 0;
-  const int64_t used = std::max(int64_t{params.stages} * params.stage_bytes, kernel.wgrad.job_bytes() + rows);
+  const int64_t used =
+      std::max(int64_t{params.stages} * params.stage_bytes, kernel.config.as<WgradConfig>().job_bytes() + rows);
   if (params.stream_offset % 1024 != 0) throw py::index_error("not aligned");
   if (used > params.stream_offset) throw py::index_error("over what products use");
   if (params.stream_offset + kReorderStreamBytes > params.data_bytes) throw py::index_error("over barriers");
@@ -2494,20 +2507,22 @@ std::array<int64_t, 16> float_pixels(const WgradLaunch& launch, const WgradTile&
 // As the sm_90a weight gradient forms them: both operands' pixels by their place in a stage. `product`: of parts.
 Products wgrad_products(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device, int32_t filter,
                         int32_t product) {
-  const WgradLaunch launch = wgrad_launch(kernel.plan(kernel, problem, device), problem);
+  const WgradLaunch launch = wgrad_launch(plan_of(kernel, problem, device), problem);
   const WgradParams& params = launch.params;
   const WgradOperand &x = params.x, &y = params.y;
-  const int64_t channels = kernel.wgrad.channels;
-  const bool x_pixels = x_has_pixel_rows(kernel.wgrad.staging), y_pixels = y_has_pixel_rows(kernel.wgrad.staging);
+  const int64_t channels = kernel.config.as<WgradConfig>().channels;
+  const bool x_pixels = x_has_pixel_rows(kernel.config.as<WgradConfig>().staging),
+             y_pixels = y_has_pixel_rows(kernel.config.as<WgradConfig>().staging);
   // Rows of dy: of one filter, whose plane is where `target` counts from, and whose x lies further left.
-  const bool rows = kernel.wgrad.staging == WgradStaging::kTmaRows;
-  const bool floats = kernel.wgrad.staging == WgradStaging::kFloats, folds = params.x_fold.pixels > 0;
+  const bool rows = kernel.config.as<WgradConfig>().staging == WgradStaging::kTmaRows;
+  const bool floats = kernel.config.as<WgradConfig>().staging == WgradStaging::kFloats,
+             folds = params.x_fold.pixels > 0;
   const BlockFilter at(params, filter);
   const int32_t back = rows ? params.rows.shift[params.rows.filter_phase(at.block) << params.rows.row_log2] : 0;
   if (product >= split_products(params.parts)) throw py::index_error("no such product");
   const bool splits = params.x_split.parts > 0;
   const SplitProduct parts(params.parts, product);
-  const Operand operand = operand_of(kernel.wgrad.operands);
+  const Operand operand = operand_of(kernel.config.as<WgradConfig>().operands);
   std::vector<int64_t> copied;
   std::array<int64_t, 16> fragment{};
   Products products;
@@ -2725,11 +2740,11 @@ OperandMap operand_map(const TensorMapSpec& map, const Split& split, Operand ope
 // By the tensor that they hold values of. What a split writes has to lie where the plan has room for it.
 std::map<std::string, OperandMap> operand_maps(const ConvProblem& problem, const KernelEntry& kernel,
                                                const DeviceSpec& device) {
-  const Plan plan = kernel.plan(kernel, problem, device);
+  const Plan plan = plan_of(kernel, problem, device);
   std::map<std::string, OperandMap> maps;
-  if (kernel.family == KernelFamily::kHalo) {
+  if (kernel.config.holds<HaloConfig>()) {
     const HaloLaunch launch = halo_launch(plan, problem);
-    const Operand operand = operand_of(kernel.halo.operands);
+    const Operand operand = operand_of(kernel.config.as<HaloConfig>().operands);
     if (launch.in_offset > launch.out_offset || launch.out_offset > plan.workspace_bytes) {
       throw py::index_error("beyond the workspace");
     }
@@ -2738,7 +2753,7 @@ std::map<std::string, OperandMap> operand_maps(const ConvProblem& problem, const
         operand_map(launch.in_map[0], launch.params.in_split, operand, launch.out_offset - launch.in_offset);
   } else {
     const WgradLaunch launch = wgrad_launch(plan, problem);
-    const Operand operand = operand_of(kernel.wgrad.operands);
+    const Operand operand = operand_of(kernel.config.as<WgradConfig>().operands);
     const int64_t y_offset = launch.y_offset, end = launch.done_offset;
     if (y_offset > end || end > launch.partial_offset || launch.partial_offset > plan.workspace_bytes) {
       throw py::index_error("beyond the workspace");

@@ -2,7 +2,7 @@
 
 namespace fastconv {
 
-// A kernel of a pair: `fits` says for which numbers it computes, see tile/operand_range.h.
+// A kernel of a pair: `fits` says for which numbers it computes, see core/operand_range.h.
 struct OperandRange;
 struct RangeGate {
   const OperandRange* range;  // null: for any

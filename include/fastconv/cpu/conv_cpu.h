@@ -6,7 +6,7 @@
 
 #include "fastconv/core/buffers.h"
 #include "fastconv/core/problem.h"
-#include "fastconv/planner/planner.h"
+#include "fastconv/planner/plan.h"
 
 namespace fastconv {
 
@@ -26,6 +26,9 @@ struct CpuRuntime {
   // Whether `multiply` has all of float32's digits now.
   std::function<bool()> float32_is_exact;
 };
+
+// The config of a CPU kernel.
+enum class CpuMethod : int8_t { kGemm, kDepthwise };
 
 void run_cpu(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, const CpuRuntime& runtime);
 

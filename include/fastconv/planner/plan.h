@@ -7,19 +7,7 @@
 #include <vector>
 
 #include "fastconv/core/problem.h"
-#include "fastconv/tile/depthwise_any.h"
-#include "fastconv/tile/depthwise_banded.h"
-#include "fastconv/tile/depthwise_config.h"
-#include "fastconv/tile/depthwise_cross.h"
-#include "fastconv/tile/depthwise_diagonal.h"
-#include "fastconv/tile/depthwise_pairs.h"
-#include "fastconv/tile/embed_config.h"
-#include "fastconv/tile/grouped_config.h"
-#include "fastconv/tile/grouped_planes.h"
-#include "fastconv/tile/halo_config.h"
-#include "fastconv/tile/quads_config.h"
-#include "fastconv/tile/stem_config.h"
-#include "fastconv/tile/wgrad_config.h"
+#include "fastconv/planner/opaque.h"
 
 namespace fastconv {
 
@@ -34,27 +22,14 @@ struct Plan {
   int32_t smem_bytes = 0;
   int64_t first_grid = 0;       // of a cooperative launch, which comes first: so many of the blocks, if not 0
   int64_t split = 1;            // parts a reduction is cut into, added in fixed order
-  int64_t chunk = 0;            // im2col: columns (pixels) materialised at a time
   int64_t workspace_bytes = 0;  // at most max_workspace_bytes()
-  HaloTiling halo{};            // halo engine
-  WgradTiling wgrad{};          // its weight gradient
-  DepthwiseTiling depthwise{};
-  DepthwiseAnyTiling depthwise_any{};
-  DepthwiseBandedTiling depthwise_banded{};
-  DepthwiseDiagonalTiling depthwise_diagonal{};
-  DepthwisePairsTiling depthwise_pairs{};
-  DepthwiseCrossTiling depthwise_cross{};
-  GroupedTiling grouped{};               // kernels for narrow groups
-  GroupedPlanesTiling grouped_planes{};  // their weight gradient, of rows that lie side by side
-  StemTiling stem{};                     // kernels for images of few channels, float32
-  QuadsTiling quads{};                   // the same of 16 bits
-  EmbedTiling embed{};                   // patch embeddings
-  double cost_us = 0;                    // model's estimate; compared between kernels only
+  double cost_us = 0;           // model's estimate; compared between kernels only
+  Opaque<48> tiling;            // the family's own
   // None or one of each. NOTES: pointers would do, but every kernel's file would have to read <memory>.
-  std::vector<InnerPlan> inner;  // patches, subpixel: what computes with them
+  std::vector<InnerPlan> inner;  // what computes with the tensors that the kernel writes
   std::vector<Plan> others;      // of the same problem, for numbers that the kernel does not take: scaled.h
 };
-// The convolution that is left where a plan moves patches, with its plan.
+// The convolution that is left where a plan rewrites tensors, with its plan.
 struct InnerPlan {
   ConvProblem problem;
   Plan plan;
@@ -62,8 +37,8 @@ struct InnerPlan {
 std::ostream& operator<<(std::ostream& out, const Plan& plan);
 
 inline constexpr int64_t kMaxWorkspaceBytes = int64_t{256} << 20;
-// The same, or what input, weight and output take if that is more: tensors may be written anew, see reorder.h and
-// patches.h. Those of float32 may be written as parts, see split.h, which takes up to twice as much.
+// The same, or what input, weight and output take if that is more: tensors may be written anew. Those of float32 may be
+// written as parts, which takes up to twice as much.
 inline int64_t max_workspace_bytes(const ConvProblem& problem) {
   const double most = compulsory_bytes(problem) * (problem.dtype == DType::kFloat32 ? 2 : 1);
   return std::max(kMaxWorkspaceBytes, static_cast<int64_t>(std::min(most, 0x1p62)));

@@ -16,11 +16,6 @@ struct Choice {
   std::string reason;  // then: why
 };
 
-// A kernel's plan, or a sentence that says why it has none.
-struct Offer {
-  const char* why_not;  // null if there is a plan
-  Plan plan;
-};
 // Of a kernel of the problem's pass. What holds for all kernels comes before and after what the family says.
 Offer offer(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device);
 

@@ -1,30 +1,14 @@
-// The table of kernels, as the host sees it: it is expanded from launch/configs/*.def, and the CUDA library expands the
-// same lines into launchers, so the two cannot disagree.
+// The table of kernels, as the host sees it. Families fill it from the lines of their .def, which the CUDA library
+// expands into launchers, so that the two cannot disagree.
 #pragma once
 
+#include <climits>
 #include <span>
 #include <string_view>
 
 #include "fastconv/core/problem.h"
-#include "fastconv/planner/device_spec.h"
-#include "fastconv/planner/plan.h"
-#include "fastconv/tile/depthwise_any.h"
-#include "fastconv/tile/depthwise_banded.h"
-#include "fastconv/tile/depthwise_config.h"
-#include "fastconv/tile/depthwise_cross.h"
-#include "fastconv/tile/depthwise_diagonal.h"
-#include "fastconv/tile/depthwise_pairs.h"
-#include "fastconv/tile/embed_config.h"
-#include "fastconv/tile/grouped_config.h"
-#include "fastconv/tile/grouped_planes.h"
-#include "fastconv/tile/halo_config.h"
-#include "fastconv/tile/patches.h"
-#include "fastconv/tile/quads_config.h"
-#include "fastconv/tile/quads_wgrad_config.h"
-#include "fastconv/tile/ready_quads_config.h"
-#include "fastconv/tile/stem_config.h"
-#include "fastconv/tile/subpixel.h"
-#include "fastconv/tile/wgrad_config.h"
+#include "fastconv/planner/family.h"
+#include "fastconv/planner/opaque.h"
 
 namespace fastconv {
 
@@ -33,78 +17,40 @@ struct TileShape {
   int m, n, k;
 };
 
-// What a tiled kernel reads in accesses of 16 bytes; the rest is read element by element.
-enum class VectorReads : int8_t {
-  kScalar,         // nothing
-  kFilterVector,   // the filter, along its taps
-  kChannelVector,  // both operands, along their channels
-  kPixelVector,    // both operands, along their pixels
-};
-
-// A family is one template: its kernels share a planner and a launcher. Names in planner/*_family.h.
-enum class KernelFamily : int8_t {
-  kDirect,
-  kIm2col,
-  kMma,
-  kDepthwise,
-  kDepthwiseAny,
-  kDepthwiseBanded,
-  kDepthwiseDiagonal,
-  kDepthwisePairs,
-  kDepthwiseCross,
-  kGrouped,
-  kGroupedPlanes,
-  kStem,
-  kQuads,
-  kReadyQuads,
-  kQuadsWgrad,
-  kEmbed,
-  kHalo,
-  kWgrad,
-  kPatches,
-  kSubpixel,
-  kCpu
-};
-
 // Bits of KernelEntry::dtypes.
 inline constexpr unsigned dtype_bit(DType dtype) { return 1u << static_cast<int>(dtype); }
 inline constexpr unsigned kF32 = dtype_bit(DType::kFloat32);
 inline constexpr unsigned kF64 = dtype_bit(DType::kFloat64);
 inline constexpr unsigned kHalf = dtype_bit(DType::kFloat16) | dtype_bit(DType::kBFloat16);
+inline constexpr unsigned kAllDtypes = kF32 | kF64 | kHalf;
+
+// Compute capabilities x 10 that a kernel runs on, and what is said of others.
+struct ArchRange {
+  int least, most;
+  const char* why_not;
+
+  constexpr bool includes(int arch) const { return least <= arch && arch <= most; }
+};
+inline constexpr ArchRange kSm75{75, INT_MAX, "needs compute capability 7.5 or newer"};
+inline constexpr ArchRange kSm80{80, INT_MAX, "needs compute capability 8.0 or newer"};
+inline constexpr ArchRange kSm90a{90, 90, "needs compute capability 9.0"};
+inline constexpr ArchRange kCpu{0, 0, "computes on the CPU"};
 
 struct KernelEntry {
   const char* name;  // unique, e.g. "direct_fprop_128x128"
   Pass pass;
-  bool is_cuda;
+  const Family* family;
+  unsigned dtypes;  // element types that it is compiled for
+  ArchRange archs;
   TileShape tile;
-  // Null if the kernel can run the problem on the device; otherwise a sentence. Ask through offer() in planner.h, which
-  // knows what holds for all.
-  const char* (*why_not)(const KernelEntry&, const ConvProblem&, const DeviceSpec&);
-  // Fills grid, split, workspace, cost. Only called where why_not is null, and by offer() alone.
-  Plan (*plan)(const KernelEntry&, const ConvProblem&, const DeviceSpec&);
-  // CUDA kernels only.
-  VectorReads reads = VectorReads::kScalar;
-  int thread_m = 0, thread_n = 0;  // outputs per thread
-  unsigned dtypes = 0;             // element types it is compiled for
-  KernelFamily family = KernelFamily::kCpu;
-  int line = 0;         // of the family's .def; kernels of several passes share theirs
-  HaloConfig halo{};    // of the halo engine
-  WgradConfig wgrad{};  // of its weight gradient
-  DepthwiseConfig depthwise{};
-  DepthwiseAnyConfig depthwise_any{};
-  DepthwiseBandedConfig depthwise_banded{};
-  DepthwiseDiagonalConfig depthwise_diagonal{};
-  DepthwisePairsConfig depthwise_pairs{};
-  DepthwiseCrossConfig depthwise_cross{};
-  GroupedConfig grouped{};
-  GroupedPlanesConfig grouped_planes{};
-  StemConfig stem{};
-  QuadsConfig quads{};
-  ReadyQuadsConfig ready_quads{};
-  QuadsWgradConfig quads_wgrad{};
-  EmbedConfig embed{};
-  PatchesConfig patches{};
-  SubpixelConfig subpixel{};
+  Opaque<64> config;           // the family's own
+  int line = 0;                // of the family's .def; kernels of several passes share theirs
+  bool any_size = false;       // takes tensors without elements, and any number of them
+  bool gated = false;          // can be launched beside another, where numbers decide on the device which one computes
+  bool multiply_adds = false;  // sums of float32 are rounded after each product
+  int scaled_parts = 0;        // of fp16 that float32 is scaled to for it, by what is measured first; see scaled.h
+
+  bool is_cuda() const { return archs.least > 0; }
 };
 
 std::span<const KernelEntry> kernel_table();

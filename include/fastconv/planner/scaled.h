@@ -1,20 +1,18 @@
 // Kernels that multiply float32 tensors as fp16, scaled: which tensors they can have, and what computes instead where
 // one scale does not fit a tensor. That shows on the device alone, so that a plan has both kernels, and one that
-// measures; see tile/operand_range.h.
+// measures; see core/operand_range.h.
 #pragma once
 
 #include <algorithm>
 #include <optional>
 
+#include "fastconv/core/operand_range.h"
 #include "fastconv/planner/plan.h"
 #include "fastconv/planner/registry.h"
-#include "fastconv/tile/operand_range.h"
 
 namespace fastconv {
 
-bool is_scaled(const KernelEntry& entry);
-// That a scaled kernel multiplies a value in.
-int operand_parts(const KernelEntry& entry);
+inline bool is_scaled(const KernelEntry& entry) { return entry.scaled_parts > 0; }
 // Sums of so few that two parts would be less exact than multiply-adds.
 bool has_few_products(const ConvProblem& problem);
 // Null if the problem's precision is that of so many fp16 parts.

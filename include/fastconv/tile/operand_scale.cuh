@@ -2,7 +2,7 @@
 #pragma once
 
 #include "fastconv/core/buffers.h"
-#include "fastconv/tile/operand_range.h"
+#include "fastconv/core/operand_range.h"
 
 namespace fastconv {
 

@@ -10,7 +10,7 @@
 #include "fastconv/ptx/async_copy.cuh"
 #include "fastconv/ptx/global_memory.cuh"
 #include "fastconv/ptx/shared_memory.cuh"
-#include "fastconv/tile/halo_config.h"
+#include "fastconv/tile/operands.h"
 #include "fastconv/tile/reorder.h"
 #include "fastconv/tile/split.h"
 
@@ -23,7 +23,7 @@ template <typename T>
 inline constexpr Operand kOperandOf = std::is_same_v<T, __half>  ? Operand::kFp16
                                       : std::is_same_v<T, float> ? Operand::kTf32
                                                                  : Operand::kBf16;
-template <typename T, HaloOperands kOperands>
+template <typename T, OperandForm kOperands>
 using OperandOf =
     std::conditional_t<is_scaled(kOperands), __half, std::conditional_t<has_parts(kOperands), __nv_bfloat16, T>>;
 

@@ -7,22 +7,14 @@
 
 #include "fastconv/core/fast_divmod.h"
 #include "fastconv/core/problem.h"
-#include "fastconv/tile/halo_config.h"
 #include "fastconv/tile/host_device_caller.h"
+#include "fastconv/tile/operands.h"
 
 namespace fastconv {
 
 inline constexpr int kSplitChunkBytes = 16;  // 8 channels of 16-bit parts, 4 of TF32
 inline constexpr int kMaxSplitParts = 3;
 
-// What the tensor cores multiply of float32. fp16 has too few exponents for float32: values are scaled, see
-// operand_range.h.
-enum class Operand : int8_t { kTf32, kBf16, kFp16 };
-
-FASTCONV_HOST_DEVICE constexpr Operand operand_of(HaloOperands operands) {
-  return is_scaled(operands) ? Operand::kFp16 : operands == HaloOperands::kTf32 ? Operand::kTf32 : Operand::kBf16;
-}
-FASTCONV_HOST_DEVICE constexpr int operand_bytes(Operand operand) { return operand == Operand::kTf32 ? 4 : 2; }
 FASTCONV_HOST_DEVICE constexpr int split_chunk(Operand operand) { return kSplitChunkBytes / operand_bytes(operand); }
 
 // A warp moves so many values at a time through shared memory: up to 32 channels of 64 rows, 16 of 128 or 8 of 256.

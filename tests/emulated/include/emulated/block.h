@@ -28,7 +28,7 @@ enum class Order { kTurns, kHaste };
 struct Machine {
   Order order = Order::kTurns;
   std::vector<std::span<const char>> memory;  // of the device, that kernels may access
-  int64_t columns_by_definition = 0;          // how often tile/depthwise_definition.cuh, or the like, was needed
+  int64_t columns_by_definition = 0;          // how often families/depthwise/definition.cuh, or the like, was needed
 };
 Machine& machine();
 

@@ -1,4 +1,4 @@
-// The header that this one hides, counted, as tile/depthwise_definition.cuh is.
+// The header that this one hides, counted, as families/depthwise/definition.cuh is.
 #pragma once
 
 #include "emulated/cuda.h"

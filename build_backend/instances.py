@@ -1,0 +1,65 @@
+"""Writes the files that instantiate the families' launchers, from the .def files of include/fastconv/families.
+
+    python build_backend/instances.py DIRECTORY     prints the files' names, each on a line
+
+A .def begins with comments, two of which are read here: the macro with the names of its arguments, and the launcher,
+with the header that defines it:
+
+    // HALO_KERNEL(name, dtypes, staging, ...)
+    // halo/launch.cuh: halo_launcher<HaloStaging::staging, T>
+
+Names of arguments stand for what a line of the file has in their place, T for each of its element types: those of its
+argument `dtypes`, or of all lines, as in `for kHalf` after the launcher. Choices of arguments become files, which
+compile in parallel; element types share one, which saves reading headers again.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+FAMILIES = Path(__file__).resolve().parents[1] / "include/fastconv/families"
+ELEMENT_TYPES = {"kF32": ["float"], "kF64": ["double"], "kHalf": ["__half", "__nv_bfloat16"]}
+
+
+def write(directory: Path) -> list[Path]:
+    """The files, of which those that are up to date are left alone. Others are deleted."""
+    directory.mkdir(parents=True, exist_ok=True)
+    texts = {directory / name: text for path in sorted(FAMILIES.glob("*/*.def")) for name, text in files(path).items()}
+    for stale in set(directory.glob("*.cu")) - set(texts):
+        stale.unlink()
+    for path, text in texts.items():
+        if not path.exists() or path.read_text() != text:
+            path.write_text(text)
+    return sorted(texts)
+
+
+def files(definition: Path) -> dict[str, str]:
+    text = definition.read_text()
+    launcher = re.search(r"^// (\S+\.cuh): (.+?)(?: for (k[\w| ]+))?$", text, re.MULTILINE)
+    if launcher is None:  # launched by functions that are no templates
+        return {}
+    macro = re.search(r"^// (\w+)\((.+)\)$", text, re.MULTILINE)
+    if macro is None:
+        sys.exit(f"{definition}: no comment names the arguments of its macro")
+    header, template, dtypes = launcher.groups()
+    parameters = macro[2].split(", ")
+    found: dict[str, set[str]] = {}
+    for line in re.findall(rf"^{macro[1]}\((.+)\)$", text, re.MULTILINE):
+        values = [value.strip() for value in line.split(",")]
+        given = dict(zip(parameters, values, strict=False))
+        chosen = [given[word] for word in re.findall(r"\w+", template) if word in given]
+        name = "_".join([definition.parent.name, definition.stem, *chosen])
+        for type_ in (t for bits in given.get("dtypes", dtypes).split(" | ") for t in ELEMENT_TYPES[bits]):
+            instance = re.sub(r"\w+", lambda m: {**given, "T": type_}.get(m[0], m[0]), template)  # noqa: B023
+            found.setdefault(f"{name}.cu", set()).add(f"template Launcher {instance}(int);\n")
+    return {
+        name: f'#include "fastconv/families/{header}"\n\nnamespace fastconv {{\n\n{"".join(sorted(instances))}\n'
+        "}  // namespace fastconv\n"
+        for name, instances in found.items()
+    }
+
+
+if __name__ == "__main__":
+    print("\n".join(str(path) for path in write(Path(sys.argv[1]))))

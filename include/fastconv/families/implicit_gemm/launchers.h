@@ -1,0 +1,15 @@
+// The family's launchers, each instantiated in a file of its own so that they compile in parallel.
+#pragma once
+
+#include "fastconv/launch/launchers.h"
+
+namespace fastconv {
+
+template <Pass kPass, typename T>
+Launcher direct_launcher(int line);
+template <Pass kPass, typename T>
+Launcher im2col_launcher(int line);
+template <typename T>
+Launcher mma_launcher(int line);
+
+}  // namespace fastconv
