@@ -30,11 +30,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=report.RESULTS)
     options = parser.parse_args(arguments)
     rows: list[dict[str, Any]] = []
+    fresh = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"FASTCONV_CUDA": "0"}
     with tempfile.TemporaryDirectory() as room:
         subprocess.run(["git", "clone", "-q", environment.ROOT, room], check=True)
         for command in COMMANDS:
             begin = time.monotonic()
-            status = subprocess.run(command.split(), cwd=room, env={**os.environ, "FASTCONV_CUDA": "0"}).returncode
+            status = subprocess.run(command.split(), cwd=room, env=fresh).returncode
             rows.append({"command": command, "seconds": round(time.monotonic() - begin), "exit_status": status})
             print(rows[-1], flush=True)
     lines = [[str(value) for value in row.values()] for row in rows]
