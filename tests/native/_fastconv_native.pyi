@@ -78,6 +78,7 @@ class Plan:
 class Kernel:
     name: str
     pass_: str
+    family: str
     is_cuda: bool
     tile: tuple[int, int, int]
     def why_not(self, problem: ConvProblem, device: DeviceSpec) -> str | None: ...

@@ -216,6 +216,7 @@ void bind_planner(py::module_& m) {
   py::class_<KernelEntry>(m, "Kernel")
       .def_readonly("name", &KernelEntry::name)
       .def_property_readonly("pass_", [](const KernelEntry& kernel) { return to_string(kernel.pass); })
+      .def_property_readonly("family", [](const KernelEntry& kernel) { return kernel.family->name; })
       .def_property_readonly("is_cuda", &KernelEntry::is_cuda)
       .def_property_readonly(
           "tile", [](const KernelEntry& kernel) { return std::tuple{kernel.tile.m, kernel.tile.n, kernel.tile.k}; })

@@ -20,7 +20,7 @@ struct RawPlanes {
   FastDivmod width;  // of the image
 };
 
-// HaloStaging::kShifted: 16-bit pixels from an address that the copy engine takes to the beginning of every second
+// 16-bit pixels from an address that the copy engine takes to the beginning of every second
 // plane, and those of a row that is copied from there.
 inline constexpr int kShift = 4, kShiftedBox = 64 + 2 * kShift;
 

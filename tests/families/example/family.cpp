@@ -17,6 +17,8 @@ struct ExampleTiling {
 
 class Example final : public Family {
  public:
+  Example() : Family("example") {}
+
   void add_kernels(std::vector<KernelEntry>& table) const override {
     table.push_back({"example_fprop", Pass::kFprop, this, kF64, kCpu, {1, 1, 1}, ExampleConfig{64}});
   }
