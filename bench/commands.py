@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+import fastconv  # noqa: F401  its version is recorded at the end, half an hour from now
 from bench import environment, report
 
 COMMANDS = ("./dev train", "./dev test")  # in this order, as the first one sets up what both need
@@ -35,6 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             begin = time.monotonic()
             status = subprocess.run(command.split(), cwd=room, env={**os.environ, "FASTCONV_CUDA": "0"}).returncode
             rows.append({"command": command, "seconds": round(time.monotonic() - begin), "exit_status": status})
+            print(rows[-1], flush=True)
     lines = [[str(value) for value in row.values()] for row in rows]
     device, cores = torch.device("cpu"), len(os.sched_getaffinity(0))
     title = f"The README's commands, {environment.device_name(device)}, {cores} cores"
