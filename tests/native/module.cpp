@@ -262,7 +262,7 @@ Products depthwise_products(const ConvProblem& problem, const KernelEntry& kerne
   const DepthwiseParams params = depthwise_params(plan, problem);
   const bool turned = problem.pass == Pass::kDgrad && !config.transposed();
   Products products;
-  // Of a thread's source column, where the copy engine puts the block's into shared memory.
+  // Of a thread's source column, where TMA puts the block's into shared memory.
   auto staged = [&](const DepthwisePlace& at, const DepthwisePlace& block, int32_t b) {
     const DepthwiseStages& stages = params.stages;
     const auto size = static_cast<int32_t>(element_size(problem.dtype));
@@ -272,7 +272,7 @@ Products depthwise_products(const ConvProblem& problem, const KernelEntry& kerne
     const int32_t channel = by_channel ? offset % column_bytes / size : offset / stages.channel_bytes;
     const int32_t column = (by_channel ? offset : offset % stages.channel_bytes) / column_bytes;
     if (block.channel + channel != at.channel || column >= stages.columns || offset >= stages.box_bytes) return -1;
-    // Where the copy engine may begin, and where accesses of several columns may.
+    // Where TMA may begin, and where accesses of several columns may.
     const int32_t first = staged_column(config, params, size, block);
     const RowAccesses read = RowAccesses::source(config);
     const int32_t whole = staged_offset(config, params, size, at, block) + read.lead * size;
@@ -1419,7 +1419,7 @@ void reorder_by_runs(const Reorder& order, const ReorderUnit& unit, std::vector<
   }
 }
 
-// The copy engine's boxes, swizzled as it does, on their way to rows or from them.
+// TMA's boxes, swizzled as it does, on their way to rows or from them.
 void reorder_by_boxes(const Reorder& order, const TensorMapSpec& map, const ReorderUnit& unit, bool to_planes,
                       std::vector<int64_t>& rows, std::vector<int64_t>& planes) {
   std::vector<int64_t> smem(kReorderBarrier / 2, kNothing);
@@ -1693,7 +1693,7 @@ int stream_turns(uint32_t plane, int element_bytes) {
   return bank_turns(addresses, 4);
 }
 
-// Whether those who make operands of a copy of raw planes find each channel's pixels where the copy engine puts them.
+// Whether those who make operands of a copy of raw planes find each channel's pixels where TMA puts them.
 void check_raw_floats(const HaloParams& params, const HaloConfig& config, const RawRun& run, int32_t first) {
   const RawFloats from(params, run, first, config.channels);
   const int32_t phases_log2 = params.raw.phases_log2;
@@ -1766,7 +1766,7 @@ std::vector<int64_t> staged_halo(const HaloParams& params, const HaloConfig& con
         for (int32_t phase = 0; phase < 1 << params.raw.phases_log2; ++phase) {
           const int32_t lead = raw_lead(params, run, first, phase, unit), start = run.flat(params) + first - lead;
           if ((start + raw_shift(params.in_c, phase, unit)) % unit != 0) {
-            throw py::index_error("no column of the copy engine");
+            throw py::index_error("no column of TMA");
           }
           if ((phase * params.in_c + start) % unit != 0) throw py::index_error("no 16-byte address");
           if (end - first + lead > params.raw.box_w) throw py::index_error("not copied");
@@ -1909,7 +1909,7 @@ void float_products(const ConvProblem& p, const KernelEntry& kernel, const HaloP
     std::vector<int64_t> halo(params.halo_rows * channels * pitch, kNothing);
     for (int32_t row = 0; row < params.halo_rows; ++row) {
       if (!rows.exists(row)) continue;
-      if (rows.start(row) % 4 != 0) throw py::index_error("no column of the copy engine");
+      if (rows.start(row) % 4 != 0) throw py::index_error("no column of TMA");
       for (int32_t i = 0; i < channels * pitch; ++i) {
         const int32_t c = c_block * channels + i / pitch, flat = rows.start(row) + i % pitch;
         const bool exists = c < params.c && flat >= 0 && flat < params.height * params.width;
@@ -1973,7 +1973,7 @@ Products halo_products(const ConvProblem& problem, const KernelEntry& kernel, co
     throw py::index_error("rows lie elsewhere in their pattern");
   }
   if (stages % 128 != 0 || (!params.raw.whole && (raw_bytes >> params.raw.phases_log2) % 128 != 0)) {
-    throw py::index_error("the copy engine or the epilogue would meet no multiple of 128");
+    throw py::index_error("TMA or the epilogue would meet no multiple of 128");
   }
   if (parts > 1 && parts * params.part_bytes > params.a_stage_bytes &&
       kernel.config.as<HaloConfig>().staging == HaloStaging::kTransposed) {
@@ -2024,7 +2024,7 @@ Products halo_products(const ConvProblem& problem, const KernelEntry& kernel, co
         const int64_t in = in_tensor(problem, params, operand_of(kernel.config.as<HaloConfig>().operands), source, c);
         for (int32_t beside = 0; beside < columns_at_once(kernel.config.as<HaloConfig>().filter); ++beside) {
           const int32_t r = taps.r0 + i * taps.dr, s = taps.s0 + j * taps.ds + beside;
-          if (s < 0 || s >= problem.s) continue;  // the copy engine brings zeros
+          if (s < 0 || s >= problem.s) continue;  // TMA brings zeros
           products.emplace_back(in, r * w.h + s * w.w + c * filter_c, in_planes(params.out_order, target + beside));
         }
       }
@@ -2321,7 +2321,7 @@ Products subpixel_products(const ConvProblem& problem, const KernelEntry& kernel
   return products;
 }
 
-// All that a plan has the copy engine do.
+// All that a plan has TMA do.
 void check_copies(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device) {
   const Plan plan = plan_of(kernel, problem, device);
   if (!plan.inner.empty()) {

@@ -19,7 +19,7 @@ namespace {
 using namespace halo;
 
 constexpr int64_t kConsumerWarps = 8;    // which write an output anew
-constexpr int8_t kMaxShares = 4;         // larger clusters leave much of some groups of multiprocessors idle
+constexpr int8_t kMaxShares = 4;         // larger clusters leave much of some groups of SMs idle
 constexpr int64_t kMaxStride = 1 << 12;  // a tile that begins inside and ends outside has 32-bit coordinates
 
 // Input pixels between neighbouring columns of a filter; the same for all runs.
@@ -299,7 +299,7 @@ PackParams pack_params(const Work& work, const ConvProblem& problem, const HaloC
   pack.along_cols = filter.along_cols();
 
   room -= pack_table_bytes(static_cast<int>(pack.step_taps.divisor));
-  // Pieces for all multiprocessors; of columns, eight rows make contiguous multiples of 16 bytes.
+  // Pieces for all SMs; of columns, eight rows make contiguous multiples of 16 bytes.
   constexpr int64_t kEnough = 128;
   int64_t inner, outer, rows = 16, pieces;
   do {
@@ -443,7 +443,7 @@ const char* tiles_why_not(const KernelEntry& entry, const ConvProblem& problem, 
     return "stores runs of channels or of pixels";
   }
   if (best_tiling(work, config, problem, device, /*any=*/true).cost_us > 0) {
-    return "finds no tile that fits shared memory, the copy engine's boxes and the workspace";
+    return "finds no tile that fits shared memory, TMA's boxes and the workspace";
   }
   return nullptr;
 }
