@@ -14,7 +14,7 @@ namespace {
 constexpr int64_t kMostPasses = 16;  // of a block, measured up to there
 
 // Fitted to 16 problems by blocks of 1 to 16 passes, as measured on an H200 (bench/results/tried/ready-quads-*), times
-// what quads_family.cpp expects of each over what was measured: costs are there to be compared.
+// what quads_plan.cpp expects of each over what was measured: costs are there to be compared.
 constexpr double kStartUs = 1.47;      // and end
 constexpr double kFirstClocks = 1080;  // until a block's first products
 constexpr double kBlockClocks = 110;   // of it the SM's

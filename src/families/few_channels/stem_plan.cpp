@@ -35,7 +35,7 @@ double step_clocks(const StemConfig& config, double gathers) {
 }
 // What was measured is so many times that. Tilings of one kernel compare better without it, kernels with it. Forward,
 // this and the rest down to rates_of() are fitted to 11 problems, both layouts and all kernels, as measured on an H200,
-// times 1.09, about as much as quads_family.cpp, with which this has to compare, expects too much
+// times 1.09, about as much as quads_plan.cpp, with which this has to compare, expects too much
 // (bench/results/tried/stem-costs-*); the clocks of single stores to one of them, in NCHW.
 constexpr double kUnseenWgrad = 2;
 double unseen_of(const StemConfig& config) {
