@@ -1,5 +1,5 @@
-// A family of one kernel, and all that it takes to be chosen: this file and a line of families.def. docs/add-a-kernel.md
-// goes through it.
+// A family of one kernel, and all that it takes to be chosen: this file and a line of families.def.
+// docs/add-a-kernel.md goes through it.
 #include <ostream>
 
 #include "fastconv/planner/registry.h"
