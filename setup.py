@@ -74,7 +74,7 @@ def nvcc_version(home: Path) -> str:
 def instances() -> list[str]:
     """What is instantiated of the kernels, as the families' .def files say."""
     directory = BUILD_BASE / "instances"
-    write = [sys.executable, ROOT / "build_backend/instances.py", ROOT / directory]
+    write = [sys.executable, str(ROOT / "build_backend/instances.py"), str(ROOT / directory)]
     subprocess.check_call(write, stdout=subprocess.DEVNULL)
     return sources(f"{directory}/*.cu")
 

@@ -100,3 +100,9 @@ def test_the_matrix_is_that_of_the_table() -> None:
 
     (written,) = matrix.BLOCK.findall(matrix.ARCHITECTURE.read_text())
     assert written == matrix.matrix(), "python tests/matrix.py writes it anew"
+
+
+def test_what_the_emulator_hides_is_there() -> None:
+    hiding = ROOT / "tests/emulated/include"
+    headers = [path.relative_to(hiding) for path in hiding.glob("fastconv/**/*.*")]
+    assert headers and [str(path) for path in headers if not (ROOT / "include" / path).exists()] == []

@@ -14,9 +14,8 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import instances
 import pytest
-
-from build_backend import instances
 
 ROOT = Path(__file__).parents[1]
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check"]

@@ -22,11 +22,11 @@ class Halo final : public Family {
       entry.scaled_parts = scaled_parts(config.operands);
       table.push_back(entry);
     };
-#define HALO_KERNEL(name, k, m, c, staging, filter, columns, lines, operands, dtypes)                                          \
+#define HALO_KERNEL(name, k, m, c, staging, filter, columns, lines, operands, dtypes)                                  \
   {                                                                                                                    \
     const HaloConfig config{k, m, c, HaloStaging::staging, FilterTile::filter, columns, lines, OperandForm::operands}; \
-    add("halo_fprop_" #name, Pass::kFprop, config, dtypes);                                                                    \
-    add("halo_dgrad_" #name, Pass::kDgrad, config, dtypes);                                                                    \
+    add("halo_fprop_" #name, Pass::kFprop, config, dtypes);                                                            \
+    add("halo_dgrad_" #name, Pass::kDgrad, config, dtypes);                                                            \
     ++line;                                                                                                            \
   }
 #include "fastconv/families/halo/kernels.def"

@@ -25,7 +25,7 @@ constexpr int64_t kMaxStride = 1 << 12;  // a tile that begins inside and ends o
 // Input pixels between neighbouring columns of a filter; the same for all runs.
 int64_t column_step(const Work& work) { return work.w.run[0].step; }
 
-// Rows of eight strips, see halo_config.h. As many tiles as the longest strips would make, and no longer than that
+// Rows of eight strips, see config.h. As many tiles as the longest strips would make, and no longer than that
 // takes.
 template <typename F>
 void for_each_strips(const Work& work, const HaloConfig& config, TapSplit split, F f) {
@@ -337,7 +337,7 @@ PackParams folded_pack_params(const Work& work, const ConvProblem& problem, cons
   return pack;
 }
 
-// Filter steps between promotions: of so many products each, see mainloop_sm90.cuh. Products of fp16 have bits enough
+// Filter steps between promotions: of so many products each, see mainloop.cuh. Products of fp16 have bits enough
 // to be truncated from the first sum on, those of bf16 only once sums are 2^8 times as large.
 int32_t promote_steps(const HaloConfig& config, const ConvProblem& problem) {
   const int32_t products = is_scaled(config.operands) ? 64 : problem.precision == Precision::kIeee ? 128 : 1024;

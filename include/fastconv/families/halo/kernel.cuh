@@ -1,6 +1,6 @@
 // The halo-resident convolution kernel for sm_90a, fp32 accumulation: forward, and input gradient as a convolution over
 // dy. T: what is multiplied, 16-bit values or float for TF32; Out: of the tensors' elements. Geometry is run-time data;
-// see halo_params.h.
+// see params.h.
 #pragma once
 
 #include "fastconv/families/halo/epilogue.cuh"

@@ -1,6 +1,6 @@
-// What the weight-gradient kernels for sm_90a are told. Plain data, filled by planner/wgrad_family without a GPU.
+// What the weight-gradient kernels for sm_90a are told. Plain data, filled by plan.cpp without a GPU.
 //
-// A job (see wgrad_config.h) is m_blocks x 64 filters times some units, a unit being a few blocks of channels, each of
+// A job (see config.h) is m_blocks x 64 filters times some units, a unit being a few blocks of channels, each of
 // one filter tap. Splits share out a job's pixels.
 #pragma once
 

@@ -5,7 +5,7 @@
 #include "emulated/cuda.h"
 
 #define convolve_column_by_definition convolve_uncounted
-#include_next "fastconv/tile/depthwise_definition.cuh"
+#include_next "fastconv/families/depthwise/definition.cuh"
 #undef convolve_column_by_definition
 
 namespace fastconv {

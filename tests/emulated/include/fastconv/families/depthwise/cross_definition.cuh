@@ -4,7 +4,7 @@
 #include "emulated/cuda.h"
 
 #define cross_tap_by_definition cross_tap_uncounted
-#include_next "fastconv/tile/depthwise_cross_definition.cuh"
+#include_next "fastconv/families/depthwise/cross_definition.cuh"
 #undef cross_tap_by_definition
 
 namespace fastconv {
