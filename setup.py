@@ -71,6 +71,14 @@ def nvcc_version(home: Path) -> str:
     return match[1]
 
 
+def instances() -> list[str]:
+    """What is instantiated of the kernels, as the families' .def files say."""
+    directory = BUILD_BASE / "instances"
+    write = [sys.executable, str(ROOT / "build_backend/instances.py"), str(ROOT / directory)]
+    subprocess.check_call(write, stdout=subprocess.DEVNULL)
+    return sources(f"{directory}/*.cu")
+
+
 def sources(*patterns: str) -> list[str]:
     return sorted(str(path.relative_to(ROOT)) for pattern in patterns for path in ROOT.glob(pattern))
 
@@ -148,14 +156,11 @@ def cuda_extension(home: Path, version: str, stub_dir: Path) -> Extension:
         nvcc_flags.append("--compress-mode=size")
     extension = CUDAExtension(
         "fastconv.libfastconv_cuda",
-        sources(
-            *SHARED_SOURCES,
-            "src/launch/*.cpp",
-            "src/launch/*.cu",
-            "src/families/**/*.cu",
-            "src/instances/*.cu",
+        [
+            *sources(*SHARED_SOURCES, "src/launch/*.cpp", "src/launch/*.cu", "src/families/**/*.cu"),
+            *instances(),
             "src/ops/conv2d_cuda.cpp",
-        ),
+        ],
         include_dirs=INCLUDE_DIRS,
         library_dirs=[str(stub_dir), *(str(home / d) for d in ("lib64", "lib") if (home / d).is_dir())],
         # Not for nvcc: any flag of its that contains "arch" makes cpp_extension drop the architectures.

@@ -85,7 +85,10 @@ def work(device: torch.device) -> None:
             poison(problem, pass_, data)
             result = opponents.fastconv_run(problem, pass_, mode, layout)(data)
             kernel = opponents.explain(problem, pass_, mode, layout, device).partition(" ")[0]
-            answer: Any = [kernel, hashlib.sha256(result.flatten().view(torch.uint8).cpu().numpy()).hexdigest()]
+            answer: Any = [
+                kernel,
+                hashlib.sha256(result.flatten().view(torch.uint8).cpu().numpy().tobytes()).hexdigest(),
+            ]
         elif request["do"] == "prepare":
             sets = [data.to(MEMORY_FORMATS[layout]) for data in input_sets(problem, mode.torch_dtype, device)]
             run = opponents.fastconv_run(problem, pass_, mode, layout)

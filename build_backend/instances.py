@@ -50,8 +50,9 @@ def files(definition: Path) -> dict[str, str]:
         values = [value.strip() for value in line.split(",")]
         given = dict(zip(parameters, values, strict=False))
         chosen = [given[word] for word in re.findall(r"\w+", template) if word in given]
-        name = "_".join([definition.parent.name, definition.stem, *chosen])
-        for type_ in (t for bits in given.get("dtypes", dtypes).split(" | ") for t in ELEMENT_TYPES[bits]):
+        kind = [] if definition.stem == "kernels" else [definition.stem]
+        name = "_".join([definition.parent.name, *kind, *chosen])
+        for type_ in (t for bits in (given.get("dtypes") or dtypes or "").split(" | ") for t in ELEMENT_TYPES[bits]):
             instance = re.sub(r"\w+", lambda m: {**given, "T": type_}.get(m[0], m[0]), template)  # noqa: B023
             found.setdefault(f"{name}.cu", set()).add(f"template Launcher {instance}(int);\n")
     return {

@@ -229,7 +229,7 @@ NCHW = {
     "rows of wide tiles that do": Problem(4, 64, 200, 319, 64, 2, 2),
     "more pixels than all warps write at once": Problem(4, 64, 264, 264, 16, 3, 3, padding=(1, 1)),
     "the same, and sums of a few clusters each": Problem(1, 256, 192, 192, 128, 3, 3, padding=(1, 1)),
-    "small images larger than a box of the copy engine": Problem(64, 32, 18, 18, 32, 3, 3, padding=(1, 1)),
+    "small images larger than a box of TMA": Problem(64, 32, 18, 18, 32, 3, 3, padding=(1, 1)),
 }
 
 # Few channels and a stride, which kernels for Hopper fold into channels.

@@ -20,7 +20,6 @@ MAY_INCLUDE = {
     "cpu": {"core", "planner"},
     "ops": {"core", "planner", "launch", "cpu", "tile"},
     "families": {"core", "planner", "ptx", "tile", "launch"},
-    "instances": {"families"},
 }
 
 
@@ -90,7 +89,20 @@ def test_nothing_but_a_family_names_its_types() -> None:
     wrong = [
         f"{path.relative_to(ROOT)} names {name}"
         for path, folder in sources()
-        if folder not in ("families", "instances")
+        if folder != "families"
         for name in sorted(set(re.findall(r"\w+", path.read_text())) & types)
     ]
     assert not wrong
+
+
+def test_the_matrix_is_that_of_the_table() -> None:
+    import matrix  # needs the native module
+
+    (written,) = matrix.BLOCK.findall(matrix.ARCHITECTURE.read_text())
+    assert written == matrix.matrix(), "python tests/matrix.py writes it anew"
+
+
+def test_what_the_emulator_hides_is_there() -> None:
+    hiding = ROOT / "tests/emulated/include"
+    headers = [path.relative_to(hiding) for path in hiding.glob("fastconv/**/*.*")]
+    assert headers and [str(path) for path in headers if not (ROOT / "include" / path).exists()] == []

@@ -26,6 +26,8 @@ from bench import (
     hindsight,
     limits,
     opponents,
+    regret,
+    report,
     steps,
     targets,
     timing,
@@ -636,3 +638,26 @@ def test_whole_models_are_named_as_they_are(capsys: pytest.CaptureFixture[str]) 
     assert "no model matches 'resnet5'; there are: kb_5x7, kb_3x3, kb_5x9d, resnet50" in capsys.readouterr().err
     unet = steps.UNet()
     assert sum(isinstance(layer, torch.nn.Conv2d) for layer in unet.modules()) == 19
+
+
+def test_the_planner_chooses_what_was_measured_to_be_fast() -> None:
+    """Not kernels' names: how much slower they are than the best that was timed beside them."""
+    found = regret.choices(report.RESULTS, "h200", 90)
+    known = [choice for choice in found if choice.us]
+    assert len(found) > 400 and len(known) >= 0.95 * len(found)
+    assert regret.mean(known) <= 1.01, "python -m bench.regret lists the worst"
+
+
+def test_regret_is_over_the_newest_measurement_of_a_case(tmp_path: Path) -> None:
+    def write(date: str, times: dict[str, float | None]) -> None:
+        kernels = [{"name": name, "us": us} for name, us in times.items()]
+        row = {"problem": "seed_3x3", "mode": "fp16", "layout": "nhwc", "pass": "fprop", "kernels": kernels}
+        (tmp_path / f"alternatives-h200-{date}.json").write_text(json.dumps({"rows": [row]}))
+
+    write("20260101T000000Z", {"direct_fprop_128x64": 1.0})
+    write("20260102T000000Z", {"direct_fprop_128x64": 2.0, "no_such_kernel": 1.0, "halo_fprop_256x64_c64_tma": None})
+    (choice,) = regret.choices(tmp_path, "h200", 90)
+    assert (choice.best, choice.best_us, choice.us) == ("no_such_kernel", 1.0, None)
+    write("20260103T000000Z", {choice.kernel: 3.0, "no_such_kernel": 2.0})
+    (again,) = regret.choices(tmp_path, "h200", 90)
+    assert again.regret == 1.5 and regret.mean([again]) == pytest.approx(1.5)

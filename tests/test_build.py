@@ -14,6 +14,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import instances
 import pytest
 
 ROOT = Path(__file__).parents[1]
@@ -230,3 +231,38 @@ def test_an_isolated_build_takes_the_torch_that_is_installed(tmp_path: Path, pla
         assert f"built with {torch}" in text
     else:
         assert "built with" not in text and "torch>=2.10" in text
+
+
+def test_instances_are_what_the_def_files_list(tmp_path: Path) -> None:
+    written = instances.write(tmp_path)
+    texts = {path.name: path.read_text() for path in written}
+    assert sorted(tmp_path.glob("*.cu")) == written and len(written) > 30
+    everything = "".join(texts.values())
+    assert everything.count("template Launcher ") == len(set(re.findall(r"template Launcher .*", everything)))
+    assert set(re.findall(r"(\w+)>\(int\)", everything)) == {"float", "double", "__half", "__nv_bfloat16"}
+    halo = texts["halo_kTma_kPairs_kScaled.cu"]
+    assert '#include "fastconv/families/halo/launch.cuh"' in halo
+    assert "halo_launcher<HaloStaging::kTma, FilterTile::kPairs, OperandForm::kScaled, float>(int);" in halo
+
+
+def test_instances_that_did_not_change_are_left_alone(tmp_path: Path) -> None:
+    first, second, *_ = instances.write(tmp_path)
+    before = first.stat().st_mtime_ns
+    second.write_text("stale")
+    (tmp_path / "of_a_family_that_is_gone.cu").write_text("")
+    assert first in instances.write(tmp_path)
+    assert first.stat().st_mtime_ns == before and second.read_text() != "stale"
+    assert not (tmp_path / "of_a_family_that_is_gone.cu").exists()
+
+
+def test_a_def_file_names_its_arguments(tmp_path: Path) -> None:
+    path = tmp_path / "kernels.def"
+    path.write_text("// some/launch.cuh: some_launcher<T>\n")
+    with pytest.raises(SystemExit, match="no comment names the arguments"):
+        instances.files(path)
+    path.write_text("// SOME_KERNEL(name, kind, dtypes)\n// some/launch.cuh: some<Kind::kind, T>\n"
+                    "SOME_KERNEL(a, kOne, kF32 | kHalf)\nSOME_KERNEL(b, kTwo, kF64)\n")  # fmt: skip
+    found = instances.files(path)
+    assert list(found) == [f"{tmp_path.name}_kOne.cu", f"{tmp_path.name}_kTwo.cu"]
+    assert found[f"{tmp_path.name}_kOne.cu"].count("template") == 3
+    assert "some<Kind::kTwo, double>(int)" in found[f"{tmp_path.name}_kTwo.cu"]

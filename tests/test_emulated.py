@@ -223,7 +223,7 @@ def test_emulated_kernels(
 @pytest.mark.parametrize(("n", "h", "w"), [(2, 9, 28), (5, 20, 12), (4, 20, 12), (8, 7, 4), (3, 11, 2)])
 @pytest.mark.parametrize("kernel", [k for k in KERNELS if "_cross_" in str(k.id)])
 def test_rows_of_two_images_share_steps_of_columns(kernel: native.Kernel, n: int, h: int, w: int) -> None:
-    """As a single multiprocessor's plans have it (test_planner); but rows of half a step alone are filled up."""
+    """As a single SM's plans have it (test_planner); but rows of half a step alone are filled up."""
     taps, stride = int(kernel.name.split("_")[3][0]), 2 if kernel.name.endswith("s2") else 1
     padding = (taps // 2, taps // 2)
     problem = Problem(n, 40, stride * h, stride * w, 40, taps, taps, (stride, stride), padding, groups=40)
@@ -915,7 +915,7 @@ def test_resident_filters_are_waited_for_once(name: str, c: int, k: int, haste: 
     reference.assert_right(result.value, expect_pass("fprop", o, problem), kernel.name)
 
 
-# 1,440 and 1,536 products a sum, in one slice where there is one multiprocessor.
+# 1,440 and 1,536 products a sum, in one slice where there is one SM.
 LONG_SUMS = {
     "fprop": Problem(1, 160, 6, 12, 72, 3, 3, padding=(1, 1), bias=True),
     "dgrad": Problem(1, 72, 6, 12, 160, 3, 3, padding=(1, 1)),

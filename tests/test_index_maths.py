@@ -413,7 +413,7 @@ def test_the_copy_engine_is_given_images_only(kernel: native.Kernel) -> None:
 
     assert why_not(2) is None
     assert why_not(0) is not None
-    assert "copy engine" in (why_not(2, image_stride=0) or "")
+    assert "TMA" in (why_not(2, image_stride=0) or "")
 
 
 HALO_KERNELS = [kernel for kernel in native.kernel_table() if kernel.name.startswith("halo_")]

@@ -262,7 +262,7 @@ def test_every_other_kernel_is_dearer_or_refuses(
 def test_tensor_cores_take_what_is_wide_enough_on_hopper_alone(name: str, pass_: str, channels_last: bool) -> None:
     for arch, gpu in GPUS.items():
         for dtype in DTYPES:
-            # As many images as give each multiprocessor something to do.
+            # As many images as give each SM something to do.
             problem = native_problem(PUBLIC[name].with_(n=64), pass_, dtype=dtype, channels_last=channels_last)
             on_tensor_cores = native.make_plan(problem, gpu).kernel.startswith("halo_")
             # Six products of parts, for so few multiplications, are no cheaper than one by one if dy is written anew.
@@ -403,7 +403,7 @@ def test_rows_of_two_images_share_steps_of_columns(name: str, n: int, h: int, w:
 
 
 def test_bands_sum_up_weight_gradients_of_a_stride_where_that_was_measured_faster() -> None:
-    """By windows of five rows, of whole images or of halves, in slices that fill the multiprocessors once."""
+    """By windows of five rows, of whole images or of halves, in slices that fill the SMs once."""
     for channels, rows, slices in [(240, 28, 2), (144, 14, 3)]:
         problem = PUBLIC["dw_5x5s2"].with_(c=channels, k=channels, groups=channels)
         for dtype in ("float16", "bfloat16"):
@@ -456,7 +456,7 @@ def test_runs_of_depthwise_columns_are_short(problem: Problem, pass_: str, rows:
 
 @pytest.mark.parametrize(("n", "at_once"), [(64, 3), (88, 4)])
 def test_staged_weight_gradients_have_as_many_stages_as_their_blocks_have_room_for(n: int, at_once: int) -> None:
-    """Blocks that a multiprocessor has share its memory: 384 are three for each, 528 four."""
+    """Blocks that an SM has share its memory: 384 are three for each, 528 four."""
     problem = native_problem(PUBLIC["dw_7x7"].with_(n=n), "wgrad", dtype="float32", channels_last=True)
     plan = native.make_plan(problem, GPUS[90])
     assert plan.kernel == "depthwise_wgrad_7x7_nhwc_tma"
@@ -471,7 +471,7 @@ def test_staged_weight_gradients_have_as_many_stages_as_their_blocks_have_room_f
 def test_fewer_blocks_of_staged_rows_run_at_once_where_that_was_measured_faster(
     name: str, pass_: str, at_once: int
 ) -> None:
-    """Six blocks a multiprocessor as three and three, not four and two; two that store."""
+    """Six blocks an SM as three and three, not four and two; two that store."""
     plan = native.make_plan(native_problem(PUBLIC[name], pass_, dtype="float32", channels_last=True), GPUS[90])
     assert plan.kernel.endswith("_nhwc_tma")
     reserved = 1 << 10  # of each block
@@ -1277,7 +1277,7 @@ def test_narrow_groups_count_rows_of_shared_memory_with_32_bits(pass_: str) -> N
 @pytest.mark.parametrize("precision", ["tf32", "bf16x3"])
 @pytest.mark.parametrize("pass_", ["fprop", "dgrad"])
 def test_blocks_share_tiles_where_there_are_few(pass_: str, precision: str, channels_last: bool) -> None:
-    """One image leaves most multiprocessors idle; clusters are at work at once, and fit groups of multiprocessors."""
+    """One image leaves most SMs idle; clusters are at work at once, and fit groups of SMs."""
     layer = PUBLIC["b1_l3"]
     for problem, shared in [(layer, True), (layer.with_(n=64), False)]:
         asked = native_problem(problem, pass_, precision=precision, channels_last=channels_last)

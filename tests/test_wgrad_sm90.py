@@ -133,7 +133,7 @@ PLANES = {
 }
 
 
-# One multiprocessor has large tiles, many have small ones.
+# One SM has large tiles, many have small ones.
 @pytest.mark.parametrize(("precision", "sms"), [("bf16x3", 1), ("bf16x3", 132), ("ieee", 1)])
 @pytest.mark.parametrize("name", PLANES)
 def test_gradients_as_they_lie_begin_anywhere(name: str, precision: str, sms: int) -> None:
@@ -229,7 +229,7 @@ def test_any_address_of_rows_and_planes(name: str) -> None:
             assert are_same(native.wgrad_products(problem, kernel, HOPPER, k), expected)
 
 
-# On one multiprocessor small tensors are more than all warps write at once.
+# On one SM small tensors are more than all warps write at once.
 @pytest.mark.parametrize(
     ("name", "sms", "x", "w", "stride", "padding"),
     [
@@ -301,7 +301,7 @@ def test_hopper_sums_large_float32_gradients_on_tensor_cores(name: str, precisio
 
 
 def test_some_kernel_takes_what_hopper_can_stage() -> None:
-    """Any layout, any number of channels: the copy engine or the producer warps, whatever the widths."""
+    """Any layout, any number of channels: TMA or the producer warps, whatever the widths."""
     for channels_last, c in itertools.product([False, True], [1, 8, 17, 33, 64, 200]):
         problem = native.ConvProblem(
             (2, c, 14, 14), (40, c, 3, 3), (1, 1), (1, 1), (1, 1), 1, pass_="wgrad", dtype="float16",

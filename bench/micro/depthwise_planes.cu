@@ -1,4 +1,4 @@
-// Depthwise convolution of fp16 planes that are copied whole to shared memory, many at a time, by the copy engine, and
+// Depthwise convolution of fp16 planes that are copied whole to shared memory, many at a time, by TMA, and
 // multiplied from there by banded matrices (families/depthwise/banded.h): how fast is it where rows are short? Square
 // filters, stride 1, rows of an even number of columns.
 //   nvcc -std=c++17 -O3 -arch=sm_90a bench/micro/depthwise_planes.cu -o depthwise_planes && ./depthwise_planes
@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(32 * (kWarps + 1)) planes(const __half* x, con
   for (int i = blockIdx.x; i < s.stages_total; i += gridDim.x, advance()) {
     barrier_wait(full + 8 * stage, parity);
     const uint32_t in = smem + stage * pitch, out = out_at + out_stage * pitch;
-    if (kBulkStore) {  // the buffer was given to the copy engine two rounds ago
+    if (kBulkStore) {  // the buffer was given to TMA two rounds ago
       if (threadIdx.x == 0) asm volatile("cp.async.bulk.wait_group.read 1;" ::: "memory");
       asm volatile("bar.sync 1, %0;" ::"n"(32 * kWarps) : "memory");
     }

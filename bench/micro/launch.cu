@@ -1,4 +1,4 @@
-// What it costs to launch a kernel whose blocks wait for each other once: empty kernels of one block a multiprocessor,
+// What it costs to launch a kernel whose blocks wait for each other once: empty kernels of one block an SM,
 // one after the other in a CUDA graph.
 //   nvcc -std=c++17 -O3 -arch=sm_90a bench/micro/launch.cu -o launch && ./launch
 #include <cooperative_groups.h>

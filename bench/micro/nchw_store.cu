@@ -1,4 +1,4 @@
-// How fast a multiprocessor's eight warps store NCHW rows of 16-bit pixels, by the alignment of the rows: 128 planes, a
+// How fast an SM's eight warps store NCHW rows of 16-bit pixels, by the alignment of the rows: 128 planes, a
 // tile of 2 rows x 256 bytes of each at a time, as the forward kernels do.
 //   nvcc -std=c++17 -O3 -arch=sm_90a bench/micro/nchw_store.cu -o nchw_store && ./nchw_store
 #include <cuda_runtime.h>

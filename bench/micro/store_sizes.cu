@@ -1,5 +1,5 @@
 // How long it takes to store 10, 20 or 40 MB, which fit the second-level cache, in the same memory again and again or
-// in memory that 16 launches share: by warps, lines side by side or 64 of each 640 bytes, or by the copy engine.
+// in memory that 16 launches share: by warps, lines side by side or 64 of each 640 bytes, or by TMA.
 //   nvcc -O3 -std=c++20 -arch=sm_90a -o store_sizes bench/micro/store_sizes.cu && ./store_sizes
 #include <cstdint>
 

@@ -31,7 +31,7 @@ const char* boxes_why_not(const ConvProblem& problem) {
            copies(side.w, side.stride.w, bytes);
   };
   if (!readable(source_side(problem)) || !readable(target_side(problem))) {
-    return "is read and stored by the copy engine: needs strides that it takes";
+    return "is read and stored by TMA: needs strides that it takes";
   }
   return nullptr;
 }

@@ -88,7 +88,7 @@ double rewrite_us(double read, double written, double share) {
   // Measured on an H200. What L2 cannot keep comes from memory once more, in part unseen.
   constexpr double kBytesPerUs = 3.9e6, kL2Bytes = 4e7;
   if (read + written == 0) return 0;
-  // A few multiprocessors do not use up the memory.
+  // A few SMs do not use up the memory.
   return (read + written + .6 * std::max(0., written - kL2Bytes)) / (kBytesPerUs * std::min(1., 2 * share));
 }
 

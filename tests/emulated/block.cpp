@@ -252,7 +252,7 @@ Rendezvous& my_cluster() { return team.clusters[block_of(team.current) / team.cl
 void run_thread() {
   try {
     (*team.body)();
-    if (!is_empty(current().stores)) fail("ended before the copy engine has read what it stores");
+    if (!is_empty(current().stores)) fail("ended before TMA has read what it stores");
     auto of_mine = [](const EngineCopy& copy) { return copy.block == block_of(team.current); };
     if (my_block().alive == 1 && std::any_of(team.copies.begin(), team.copies.end(), of_mine)) {
       fail("its block ends with copies on their way");
@@ -327,7 +327,7 @@ void run_team(int64_t first, int count) {
 }  // namespace
 
 void fail(const std::string& what) {
-  const std::string who = team.engine ? "the copy engine" : "thread " + std::to_string(thread_index.x);
+  const std::string who = team.engine ? "TMA" : "thread " + std::to_string(thread_index.x);
   throw std::logic_error(who + " of block " + std::to_string(block_index.x) + ": " + what);
 }
 
@@ -485,7 +485,7 @@ bool is_fenced(uint32_t address, int bytes) {
 char* shared_for_engine(uint32_t address, int bytes) {
   char* const at = shared(address, bytes);
   spare_barriers(address, bytes);
-  if (!is_fenced(address, bytes)) fail("the copy engine touches what a thread has written and not fenced");
+  if (!is_fenced(address, bytes)) fail("TMA touches what a thread has written and not fenced");
   return at;
 }
 void fence_shared() {

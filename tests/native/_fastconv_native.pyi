@@ -78,6 +78,7 @@ class Plan:
 class Kernel:
     name: str
     pass_: str
+    family: str
     is_cuda: bool
     tile: tuple[int, int, int]
     def why_not(self, problem: ConvProblem, device: DeviceSpec) -> str | None: ...
@@ -206,7 +207,7 @@ def halo_products(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> n
     """As products(), by the plan of a kernel of the halo engine. Raises ValueError if the kernel refuses."""
 
 def halo_copy_warps(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> int:
-    """Producer warps that start the copies of a halo; 0 if the copy engine does not stage it so."""
+    """Producer warps that start the copies of a halo; 0 if TMA does not stage it so."""
 
 def halo_tiles(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> tuple[int, list[tuple[int, list[int]]]]:
     """Blocks of the grid and, in their order, its tiles: phase, and group, filter tile, share and first pixel."""
@@ -300,7 +301,7 @@ def subpixel_products(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) 
     moved. Raises ValueError if the kernel refuses."""
 
 def check_copies(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> None:
-    """Raises IndexError if the plan has a copy that the copy engine does not make."""
+    """Raises IndexError if the plan has a copy that TMA does not make."""
 
 def check_streaming(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> None:
     """For weight gradients that stream x. Raises IndexError if shared memory has no place for that, if a tile may be

@@ -7,7 +7,7 @@
 
 namespace fastconv {
 
-// Describes a tensor to the copy engine, which rounds float32 to TF32. Throws std::runtime_error if the driver refuses.
+// Describes a tensor to TMA, which rounds float32 to TF32. Throws std::runtime_error if the driver refuses.
 CUtensorMap encode_tensor_map(const TensorMapSpec& spec, DType dtype, const void* address);
 
 }  // namespace fastconv

@@ -13,14 +13,14 @@ inline constexpr double kCyclesPerUs = 1600;         // an H200's clock under lo
 inline constexpr double kTensorCyclesPerUs = 1755;   // its clock as the tensor-core families count
 inline constexpr double kBytesPerUsPerSm = 25e3;     // 3.3 TB/s over 132, reached by mixed reads and writes
 inline constexpr double kLaunchUs = 4;               // a kernel's start and drain on an idle stream
-inline constexpr double kBoxedLaunchUs = 2.5;        // the same where the copy engine brings boxes of pixels
-inline constexpr int32_t kReservedSmemBytes = 1024;  // of a multiprocessor, a block, besides what it asks for
+inline constexpr double kBoxedLaunchUs = 2.5;        // the same where TMA brings boxes of pixels
+inline constexpr int32_t kReservedSmemBytes = 1024;  // of an SM, a block, besides what it asks for
 inline constexpr double kStoredShare = 1.12;         // where most is stored: of that the second-level cache keeps some
 // Tensor cores, times what is expected: of one channel, depthwise filters take as long, and do not round; what they are
 // expected to take is more.
 inline constexpr double kOneChannel = 1.2;
 
-// Blocks of a multiprocessor.
+// Blocks of an SM.
 inline int64_t resident_blocks(int64_t smem, const DeviceSpec& device, int64_t at_most) {
   return std::min((device.smem_optin_bytes + kReservedSmemBytes) / (smem + kReservedSmemBytes), at_most);
 }

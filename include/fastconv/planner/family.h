@@ -24,6 +24,8 @@ struct Offer {
 // reads a plan's tiling.
 class Family {
  public:
+  const char* const name;  // that of its folder
+
   virtual void add_kernels(std::vector<KernelEntry>& table) const = 0;
   // Of one of its kernels, for a problem of the kernel's pass and element types on a device that it is compiled for.
   // Ask through offer() in planner.h, which knows what holds for all.
@@ -32,6 +34,7 @@ class Family {
   virtual void describe(std::ostream& out, const Plan& plan) const = 0;
 
  protected:
+  explicit Family(const char* folder) : name(folder) {}
   ~Family() = default;
 };
 

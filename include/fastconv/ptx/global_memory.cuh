@@ -11,7 +11,7 @@ __device__ __forceinline__ void store_global16(void* pointer, const uint32_t (&v
                : "memory");
 }
 
-// What no thread of this multiprocessor reads: the first-level cache keeps what it has instead.
+// What no thread of this SM reads: the first-level cache keeps what it has instead.
 __device__ __forceinline__ void store_global16_once(void* pointer, const uint32_t (&v)[4]) {
   asm volatile("st.global.L1::no_allocate.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(pointer), "r"(v[0]), "r"(v[1]),
                "r"(v[2]), "r"(v[3])

@@ -14,7 +14,7 @@ __device__ __forceinline__ void mbarrier_init(uint32_t barrier, uint32_t arrival
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
 
-// Makes the initialised barriers visible to the copy engine.
+// Makes the initialised barriers visible to TMA.
 __device__ __forceinline__ void mbarrier_init_fence() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -32,7 +32,7 @@ __device__ __forceinline__ void mbarrier_arrive_expect(uint32_t barrier, uint32_
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 
-// Bytes that the copy engine will add to the barrier's current phase, without an arrival.
+// Bytes that TMA will add to the barrier's current phase, without an arrival.
 __device__ __forceinline__ void mbarrier_expect(uint32_t barrier, uint32_t bytes) {
   asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }

@@ -1,4 +1,4 @@
-// The bulk copy engine (PTX ISA, "cp.async.bulk") and the fence that goes with it.
+// The bulk TMA (PTX ISA, "cp.async.bulk") and the fence that goes with it.
 #pragma once
 
 #include <cuda.h>
@@ -45,7 +45,7 @@ __device__ __forceinline__ void tma_prefetch(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-// Orders this thread's ordinary writes to shared memory before later reads by wgmma or the copy engine.
+// Orders this thread's ordinary writes to shared memory before later reads by wgmma or TMA.
 __device__ __forceinline__ void async_proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 // The same for all memory, in both directions.
 __device__ __forceinline__ void async_proxy_fence_all() { asm volatile("fence.proxy.async;" ::: "memory"); }

@@ -1,9 +1,9 @@
 // Sums of grad_output over all but its channels, in two passes of fixed order.
 #pragma once
 
+#include "fastconv/planner/bias_grad.h"
 #include "fastconv/ptx/dependent_launch.cuh"
 #include "fastconv/tile/add_partials.cuh"
-#include "fastconv/tile/bias_grad.h"
 #include "fastconv/tile/element.cuh"
 
 namespace fastconv {

@@ -1,4 +1,4 @@
-// What the copy engine can read.
+// What TMA can read.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace fastconv {
 
-inline constexpr int64_t kMaxBox = 256;  // of the copy engine, each way
+inline constexpr int64_t kMaxBox = 256;  // of TMA, each way
 
 // Strides are multiples of 16 bytes, below 2^40 bytes; those that a dimension of one element never uses need not be.
 // Of elements of so many bytes.

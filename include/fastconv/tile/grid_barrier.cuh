@@ -24,7 +24,7 @@ struct GridBarrier {
 };
 
 // So many threads of each block, which have a named barrier of their own; thread 0 of them is one. Everything that any
-// wrote to memory before is visible to all of them after it, to the copy engine too.
+// wrote to memory before is visible to all of them after it, to TMA too.
 __device__ __forceinline__ void sync_grid(int block_barrier, int thread, int threads) {
   ptx::async_proxy_fence_all();
   ptx::barrier_sync(block_barrier, threads);

@@ -12,7 +12,8 @@ enum class OperandForm : int8_t {
   kHalf,           // 16-bit tensors
   kTf32,           // float32, rounded
   kParts,          // float32 as parts of 16 bits, see split.h
-  kPromotedParts,  // the same, with sums that move to a second set of registers on their way, see mainloop_sm90.cuh
+  kPromotedParts,  // the same, with sums that move to a second set of registers on their way, see
+                   // families/halo/mainloop.cuh
   kScaled,         // float32, scaled and rounded to fp16, see operand_range.h
   kPromotedScaled  // in two parts, with such sums
 };

@@ -15,7 +15,7 @@ bool reorderable(const Side& side, int64_t groups);
 Side reordered(const Side& side, int64_t groups);
 int64_t reordered_bytes(const Side& side, int64_t groups);
 Reorder make_reorder(const Side& side, int64_t groups);  // without addresses
-// What the copy engine brings for ReorderCopy::kBoxes; no sizes if nothing.
+// What TMA brings for ReorderCopy::kBoxes; no sizes if nothing.
 TensorMapSpec reorder_boxes(const Side& side, int64_t groups);
 // Whether so many blocks of so many warps cannot write all of it at once, and can leave the rest to the time of the
 // products.

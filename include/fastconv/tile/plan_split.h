@@ -10,7 +10,7 @@ namespace fastconv {
 
 // Of bf16, that a precision needs: bf16x3 or ieee, or what is more exact than TF32.
 int split_parts(Precision precision);
-// A group's channels in the workspace, filled up with zeros to whole sectors: the copy engine is slow to write zeros of
+// A group's channels in the workspace, filled up with zeros to whole sectors: TMA is slow to write zeros of
 // its own.
 int64_t split_channels(int64_t channels, Operand operand);
 // Whatever its strides.

@@ -8,7 +8,7 @@
 
 namespace fastconv {
 
-// The copy engine wants addresses and strides that are multiples of 16 bytes. Planes of another size are as far from
+// TMA wants addresses and strides that are multiples of 16 bytes. Planes of another size are as far from
 // such an address again every few channels, so each of those phases takes a tensor map of its own.
 struct RawPlanes {
   int32_t phases_log2;
@@ -20,7 +20,7 @@ struct RawPlanes {
   FastDivmod width;  // of the image
 };
 
-// HaloStaging::kShifted: 16-bit pixels from an address that the copy engine takes to the beginning of every second
+// 16-bit pixels from an address that TMA takes to the beginning of every second
 // plane, and those of a row that is copied from there.
 inline constexpr int kShift = 4, kShiftedBox = 64 + 2 * kShift;
 

@@ -1,7 +1,7 @@
-// Planes of an NCHW tensor to rows of pixels in the workspace, channels side by side as the copy engine wants them, and
+// Planes of an NCHW tensor to rows of pixels in the workspace, channels side by side as TMA wants them, and
 // back; by the blocks of a convolution kernel together, before its products or after them. Of a large tensor a part may
 // be left to two warps of each block while products go on, which then wait for what they read. It pays where each pixel
-// is staged many times, or where planes begin at addresses that the copy engine does not take.
+// is staged many times, or where planes begin at addresses that TMA does not take.
 #pragma once
 
 #include <cuda.h>
@@ -280,7 +280,7 @@ struct ReorderStream {
   }
 };
 
-// Waits for what is streamed, before the copy engine reads it. One warp.
+// Waits for what is streamed, before TMA reads it. One warp.
 struct ReorderArrivals {
   const Reorder& order;
   int lane;

@@ -21,7 +21,7 @@ inline constexpr int kReorderBytes = (kReorderBarrier + 8 + 1023) / 1024 * 1024;
 
 // How planes reach shared memory.
 enum class ReorderCopy : int8_t {
-  kBoxes,   // of pixels and channels, by the copy engine
+  kBoxes,   // of pixels and channels, by TMA
   kRuns,    // of a channel's pixels, likewise; from multiples of 16 bytes on, which may lie up to 7 pixels earlier
   kValues,  // through registers, a pixel or two a load
 };

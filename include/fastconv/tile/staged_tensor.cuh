@@ -1,4 +1,4 @@
-// Rows of planes that the copy engine brings to shared memory as they lie in device memory.
+// Rows of planes that TMA brings to shared memory as they lie in device memory.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ struct RowSpan {
   __device__ int32_t existing() const { return max(0, count - blank); }
 };
 
-// One channel of a tensor whose rows the copy engine brings to shared memory, where those of an image lie as in device
+// One channel of a tensor whose rows TMA brings to shared memory, where those of an image lie as in device
 // memory.
 struct StagedTensor {
   const uint8_t* planes;  // the channel's

@@ -6,7 +6,7 @@
 
 namespace fastconv {
 
-// The copy engine wants addresses and strides that are multiples of 16 bytes. Rows (or planes) of another size are as
+// TMA wants addresses and strides that are multiples of 16 bytes. Rows (or planes) of another size are as
 // far from such an address again every few rows: an operand has a map for each of those phases, at most.
 inline constexpr int kMaxTensorMaps = 8;
 

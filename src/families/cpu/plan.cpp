@@ -56,6 +56,8 @@ constexpr TileShape kDepthwiseTile = {1, 256, 64};
 
 class Cpu final : public Family {
  public:
+  Cpu() : Family("cpu") {}
+
   void add_kernels(std::vector<KernelEntry>& table) const override {
     auto add = [&](const char* name, Pass pass, const TileShape& tile, CpuMethod method) {
       KernelEntry entry{name, pass, this, kAllDtypes, kCpu, tile, method};

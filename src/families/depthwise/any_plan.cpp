@@ -186,7 +186,7 @@ double rows_left(const DepthwiseAnyConfig& config, const DepthwiseAnyParams& par
 }
 
 struct Work {
-  double clocks;  // of a multiprocessor, for one block
+  double clocks;  // of an SM, for one block
   double waits;   // how often it waits for its loads
   double bytes;
 };

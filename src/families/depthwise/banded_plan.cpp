@@ -29,7 +29,7 @@ constexpr double kTileRows = 11, kBlockRows = 4.5, kReduceRows = 9, kSliceRows =
 constexpr double kEvenRounds = 0.05;
 constexpr double kUnusedTaps = 1.03;  // times the time, if a kernel has more rows of taps than the filter
 constexpr int32_t kMostFilterBytes = 48 << 10;
-// Staged: warps of a multiprocessor that hide each other's waits for rows, and the most blocks that it takes.
+// Staged: warps of an SM that hide each other's waits for rows, and the most blocks that it takes.
 constexpr double kEnoughWarps = 20;
 constexpr int64_t kMostBlocks = 32;
 constexpr int64_t kSectorBytes = 32;
@@ -106,7 +106,7 @@ int64_t block_warps(const DepthwiseBandedConfig& config, const ConvProblem& a) {
   return config.staged() ? near_tiles(config, a) : 1;
 }
 
-// Of a multiprocessor, at once.
+// Of an SM, at once.
 double resident_warps(const DepthwiseBandedConfig& config, const ConvProblem& a, int64_t run_rows,
                       const DeviceSpec& device) {
   if (!config.staged()) return config.warps;
@@ -153,7 +153,7 @@ void each_run(const DepthwiseBandedConfig& config, const ConvProblem& a, const D
   }
 }
 
-// Short runs see many rows twice, and their warps begin often; few warps leave some multiprocessors idle at the end.
+// Short runs see many rows twice, and their warps begin often; few warps leave some SMs idle at the end.
 int32_t choose_run(const DepthwiseBandedConfig& config, const ConvProblem& a, const DeviceSpec& device) {
   if (config.any_rows()) return kBandedRows;
   const double tiles = double(tiles_of_run(config, a)) * double(target_channels(a));

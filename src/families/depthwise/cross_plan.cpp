@@ -21,7 +21,7 @@ constexpr double kBlockCycles = 6500;   // until a block's first boxes are on th
 constexpr double kTapCycles = 61;       // of a step, for each column of taps
 constexpr double kBoxCycles = 150;      // until the next box's products have begun
 constexpr double kRunCycles = 800;      // until a run's products have begun
-constexpr double kStagedBytes = 23;     // a cycle, that the copy engine brings
+constexpr double kStagedBytes = 23;     // a cycle, that TMA brings
 constexpr double kBothShare = 1.0 / 6;  // of products or copies, whichever take less, that the others do not hide
 constexpr double kSumUs = 1.9;          // of slices
 constexpr double kSliceCycles = 10;     // until a thread has added up one slice more
@@ -94,7 +94,7 @@ Choice fastest(const DepthwiseCrossConfig& config, const ConvProblem& a, const D
     tiling.rows = rows, tiling.source_rows = source_rows;
     tiling.columns = static_cast<int32_t>(columns), tiling.images = static_cast<int32_t>(images);
     if (!set_stages(config, device, tiling)) return;
-    // As many blocks as multiprocessors, or so many fewer that all have as much to do.
+    // As many blocks as SMs, or so many fewer that all have as much to do.
     const int64_t boxes = boxes_of(a, tiling);
     const int64_t slices = std::clamp<int64_t>(device.sm_count / channel_blocks(a), 1, most_slices);
     tiling.slice_boxes = static_cast<int32_t>(std::min(ceil_div(boxes, slices), kMostSteps / tiling.steps()));

@@ -11,7 +11,7 @@
 namespace fastconv {
 namespace {
 
-// Cycles of a warp's quarter of a multiprocessor. A product was measured on an H200, the others are instructions.
+// Cycles of a warp's quarter of an SM. A product was measured on an H200, the others are instructions.
 constexpr double kDiagonalProductCycles = 8, kGroupProductCycles = 5.5;
 constexpr double kStartCycles = 400;  // of a warp: taps, addresses
 constexpr double kRowCycles = 150;    // barrier, copies, and what products wait for
@@ -26,7 +26,7 @@ constexpr double kBoxCycles = 250;        // beside its products; fitted when al
 constexpr double kBytesOfBoxes = 640;     // a cycle, that keep warps waiting
 constexpr double kEmptyBoxCycles = 400;   // that has rows of targets alone
 constexpr double kOwnProductCycles = 10;  // until a warp's next one
-constexpr int64_t kMostPixelBytes = 128;  // of a box, a line of the copy engine's pattern of banks
+constexpr int64_t kMostPixelBytes = 128;  // of a box, a line of TMA's pattern of banks
 
 // A transposed window has the convolution's padding.
 Pair padding_of(const DepthwiseDiagonalConfig& config, const ConvProblem& a) {
@@ -66,7 +66,7 @@ Blocks blocks_of(const ConvProblem& a, const DepthwiseDiagonalTiling& tiling) {
 
 DiagonalBoxes boxes_of(const DepthwiseDiagonalConfig& config, const ConvProblem& a,
                        const DepthwiseDiagonalTiling& tiling) {
-  constexpr int32_t kPattern = 8;  // pixels after which the copy engine's order of banks repeats
+  constexpr int32_t kPattern = 8;  // pixels after which TMA's order of banks repeats
   DiagonalBoxes boxes{};
   boxes.pixel_bytes = tiling.chunks * config.chunk_bytes();
   boxes.plane_pixels = round_up(ceil_div(config.staged(1, tiling.groups).columns, config.planes()), kPattern);
@@ -103,7 +103,7 @@ int64_t rows_read(const DepthwiseDiagonalConfig& config, const ConvProblem& a, i
   return std::min(source_side(a).h, stages_of(config, a, run_rows) * config.stage_rows());
 }
 
-// Of a multiprocessor, at once.
+// Of an SM, at once.
 int64_t resident_blocks(const DepthwiseDiagonalConfig& config, const ConvProblem& a,
                         const DepthwiseDiagonalTiling& tiling, const DeviceSpec& device) {
   const int64_t fit = device.smem_optin_bytes / (smem_bytes(config, a, tiling) + kReservedSmemBytes);
@@ -180,7 +180,7 @@ double time_us(const DepthwiseDiagonalConfig& config, const ConvProblem& a, cons
   return idle * std::max(memory, compute_us(config, a, tiling, device));
 }
 
-// As many as fill the multiprocessors once, or so many fewer that all have as much to do.
+// As many as fill the SMs once, or so many fewer that all have as much to do.
 int32_t choose_shares(const DepthwiseDiagonalConfig& config, const ConvProblem& a,
                       const DepthwiseDiagonalTiling& tiling, const DeviceSpec& device) {
   const Blocks blocks = blocks_of(a, tiling);
@@ -200,7 +200,7 @@ DepthwiseDiagonalTiling choose_tiling(const DepthwiseDiagonalConfig& config, con
     const auto run_rows = static_cast<int32_t>(round_up(ceil_div(rows, parts), shift));
     for (int32_t chunks = kMostDiagonalWarps; chunks >= 1; --chunks) {
       if (chunks > chunks_of(a) || chunks % config.sources() != 0) continue;
-      // Rows of the copy engine's patterns.
+      // Rows of TMA's patterns.
       if (config.boxed() && ((chunks & (chunks - 1)) != 0 || chunks * config.chunk_bytes() > kMostPixelBytes)) continue;
       for (int32_t groups = kMostDiagonalWarps / chunks; groups >= 1; --groups) {
         DepthwiseDiagonalTiling tiling{chunks, groups, run_rows};

@@ -11,7 +11,7 @@
 namespace fastconv {
 namespace {
 
-constexpr double kProductCycles = 9;       // of a warp's quarter of a multiprocessor, with what they wait for
+constexpr double kProductCycles = 9;       // of a warp's quarter of an SM, with what they wait for
 constexpr double kStepCycles = 150;        // the same: barrier, addresses
 constexpr double kBlockCycles = 6000;      // until a block's first rows are there, and its sums stored
 constexpr double kSliceCycles = 10;        // until a thread has added up one slice more
@@ -69,7 +69,7 @@ int64_t choose_columns(const DiagonalWgradConfig& config, const ConvProblem& a) 
   return best;
 }
 
-// Of the kernels to which the copy engine brings rows, as fits 20 layers measured on an H200.
+// Of the kernels to which TMA brings rows, as fits 20 layers measured on an H200.
 constexpr double kSumUs = 1.9;  // of slices
 constexpr double kBoxedBlockCycles = 2800;
 constexpr double kBoxedProductCycles = 6.5, kBoxedRowCycles = 36;
@@ -184,7 +184,7 @@ const char* why_not(const KernelEntry& entry, const ConvProblem& problem, const 
   if (config.boxed() && problem.n > 0 && work.cycles == 0) return "would sum up too many pixels at once";
   if (double(chunk_blocks(problem)) * double(work.slices) > INT32_MAX) return "would need more blocks than a grid has";
   if (work.smem_bytes > device.smem_optin_bytes) return "needs more shared memory";
-  // A pixel's distance from its tile's begin has 32 bits; the copy engine counts with more.
+  // A pixel's distance from its tile's begin has 32 bits; TMA counts with more.
   if (config.boxed()) return nullptr;
   for (const Side& side : {from, to}) {
     const int64_t images = std::min(std::max<int64_t>(problem.n - 1, 0), images_of(problem, work.columns) + 1);

@@ -21,6 +21,8 @@ namespace {
 
 class Depthwise final : public Family {
  public:
+  Depthwise() : Family("depthwise") {}
+
   void add_kernels(std::vector<KernelEntry>& table) const override {
     add_windows(table);
     add_any(table);

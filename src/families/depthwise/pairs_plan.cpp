@@ -14,7 +14,7 @@ namespace {
 constexpr int64_t kMostStages = 4;
 // Cycles, as measured on an H100.
 constexpr double kStartCycles = 4500;   // of a block: barriers, operands, the first box
-constexpr double kProductCycles = 9.6;  // of a warp's quarter of a multiprocessor, two warps
+constexpr double kProductCycles = 9.6;  // of a warp's quarter of an SM, two warps
 constexpr double kSameBanks = 1.6;      // times that where a row's runs lie in the same banks
 constexpr double kBoxCycles = 400;      // until it is there, and stored
 // Times all, by stages: fewer boxes on their way.
@@ -89,7 +89,7 @@ Choice fastest(const DepthwisePairsConfig& config, const ConvProblem& a, const D
         const int64_t fit = (device.smem_optin_bytes - kAlignment) / stage_bytes(config, tiling);
         if (fit < 2) continue;
         tiling.stages = static_cast<int32_t>(std::min(fit, kMostStages));
-        // As many blocks as multiprocessors, or so many fewer that all have as much to do.
+        // As many blocks as SMs, or so many fewer that all have as much to do.
         const int64_t units = std::max<int64_t>(1, units_of(a, tiling));
         const int64_t most = device.sm_count / std::max<int64_t>(1, blocks_of(a, tiling));
         tiling.shares = static_cast<int32_t>(ceil_div(units, ceil_div(units, std::clamp<int64_t>(most, 1, units))));

@@ -16,7 +16,7 @@ namespace {
 constexpr int32_t kLanesOfChannels = 32;   // at most: a warp then reads whole sectors
 constexpr int32_t kLanesOfColumns = 64;    // at most; the rest of a block are runs and channels
 constexpr int32_t kLanesOfStage = 28;      // the same, so that a box has no more than kMaxBox columns
-constexpr int32_t kStagedBytes = 54 << 8;  // of rows, a warp: 16 then run on a multiprocessor at once
+constexpr int32_t kStagedBytes = 54 << 8;  // of rows, a warp: 16 then run on an SM at once
 constexpr int32_t kMostStageRows = 8;
 // A run of rows is cut in two until so many threads have work, unless it becomes so short that the rows which two runs
 // see cost more. Threads with columns take fewer registers, so that more of them run at once; runs of those that
@@ -32,10 +32,10 @@ constexpr double kFewThreads = 0.25;
 // element where those of neighbouring lanes do not lie side by side. Measured with single images.
 constexpr double kLoneCycles = 1.4, kLoneRowCycles = 200, kScatteredRowCycles = 2000;
 constexpr double kLoneStaged = 1.7;  // times what a block of staged rows takes among others
-// Weight gradient: blocks per multiprocessor that slices fill, and the most rows that one thread adds up, which bounds
+// Weight gradient: blocks per SM that slices fill, and the most rows that one thread adds up, which bounds
 // the rounding errors of its sums.
 constexpr int64_t kBlocksPerSm = 16, kStagedBlocksPerSm = 4;  // the latter run at once
-// What so many blocks of a multiprocessor do in a time, those whose products or whose stores take longest, and the
+// What so many blocks of an SM do in a time, those whose products or whose stores take longest, and the
 // share of it in a last round that leaves places empty: as fits layers of ConvNeXt and EfficientNet measured on an
 // H200.
 constexpr double kStagedRates[] = {0, .5, .9, 1, 1}, kStagedStoreRates[] = {0, .9, 1.06, 1.01, 1};
@@ -194,7 +194,7 @@ int64_t choose_slices(const DepthwiseConfig& config, const DepthwiseTiling& tili
   return std::clamp<int64_t>(slices, 1, std::max<int64_t>(1, kMaxWorkspaceBytes / (4 * sums)));
 }
 
-// How many blocks of staged rows run at once on a multiprocessor: as many as registers permit; or fewer, where the last
+// How many blocks of staged rows run at once on an SM: as many as registers permit; or fewer, where the last
 // ones would leave most places empty, or because two store faster than four.
 int64_t choose_resident(const DepthwiseConfig& config, int64_t grid, const DeviceSpec& device) {
   const double (&rates)[kStagedBlocksPerSm + 1] = config.transposed() ? kStagedStoreRates : kStagedRates;
@@ -272,7 +272,7 @@ const char* why_not(const KernelEntry& entry, const ConvProblem& problem, const 
     const bool wgrad = problem.pass == Pass::kWgrad;
     if (problem.n < 1 || problem.k_per_group() != 1 || problem.dilation != Pair{1, 1} || !readable(from) ||
         (wgrad && !readable(to))) {
-      return "is read by the copy engine: needs aligned rows or channels, no dilation, as many filters as channels";
+      return "is read by TMA: needs aligned rows or channels, no dilation, as many filters as channels";
     }
     if (wgrad && to.h > kMostRowsOfThread) return "adds up all rows of an image in one thread: that would be too many";
   }
@@ -316,7 +316,7 @@ Offer depthwise_plan(const KernelEntry& entry, const ConvProblem& problem, const
     plan.grid = chunks * plan.split;
     plan.block_threads = kDepthwiseThreads;
     if (config.staged() && plan.grid > 0) {
-      // Blocks that run at once share the multiprocessor; no more of them fit than there are for each.
+      // Blocks that run at once share the SM; no more of them fit than there are for each.
       const int64_t resident = std::min(ceil_div(plan.grid, device.sm_count), kStagedBlocksPerSm);
       const int64_t room = (device.smem_optin_bytes + kReservedSmemBytes) / resident - kReservedSmemBytes;
       plan.smem_bytes = std::max(plan.smem_bytes, make_staging(config, tiling, problem.dtype, room).smem_bytes);

@@ -67,7 +67,7 @@ int64_t set_bytes(const EmbedConfig& config, const ConvProblem& problem) {
   return steps_of(problem) * config.parts * 1024;
 }
 
-// Of a warp's quarter of a multiprocessor, counted in the compiled code: a lane's part of a step is read; a row of four
+// Of a warp's quarter of an SM, counted in the compiled code: a lane's part of a step is read; a row of four
 // values turned into operands; what eight products have the depth of is multiplied and added up; and a set is stored.
 struct Clocks {
   double read, split, multiply, store;
@@ -94,7 +94,7 @@ double cost_us(const EmbedConfig& config, const ConvProblem& problem, const Devi
   const auto steps = static_cast<double>(steps_of(problem));
   const double rounds = std::ceil(steps / kEmbedSteps), reads = rounds > 1 ? tiling.sets : 1;
   const double blocks = double(tiling.walkers) * double(ceil_div(sets_of(problem), int64_t{tiling.sets}));
-  const double at_once = std::ceil(blocks / device.sm_count);  // of the busiest multiprocessor
+  const double at_once = std::ceil(blocks / device.sm_count);  // of the busiest SM
   const double warps = config.threads() / 32.;
   const double units = std::ceil(double(turns_of(problem, config.threads())) / tiling.walkers);
   const double unit = reads * steps * (of.read + 2 * of.split) + tiling.sets * (steps * of.multiply + of.store);

@@ -21,6 +21,8 @@ namespace {
 
 class FewChannels final : public Family {
  public:
+  FewChannels() : Family("few_channels") {}
+
   void add_kernels(std::vector<KernelEntry>& table) const override {
     add_stem(table);
     add_quads(table);

@@ -12,7 +12,7 @@ namespace fastconv {
 
 Launcher few_channels_launcher(const KernelEntry& kernel, DType dtype) {
   const auto& config = kernel.config;
-  if (config.holds<StemConfig>()) return stem_launcher(kernel.line);
+  if (config.holds<StemConfig>()) return stem_launcher<float>(kernel.line);
   return with_dtype(dtype, [&]<typename T>() -> Launcher {
     if constexpr (!std::is_same_v<T, double>) {
       if (config.holds<QuadsConfig>()) return quads_launcher<T>(kernel.line);

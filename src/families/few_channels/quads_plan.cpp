@@ -7,9 +7,9 @@
 #include "fastconv/core/integers.h"
 #include "fastconv/families/few_channels/stem_config.h"
 #include "fastconv/planner/cost_model.h"
-#include "fastconv/planner/extent.h"
 #include "fastconv/planner/scaled.h"
 #include "fastconv/planner/sides.h"
+#include "fastconv/tile/extent.h"
 
 namespace fastconv {
 namespace {
@@ -17,7 +17,7 @@ namespace {
 constexpr int64_t kBankBytes = 128;   // from a bank of shared memory to itself
 constexpr int64_t kCopiedBytes = 16;  // at once, of a filter
 
-// Clocks of a multiprocessor.
+// Clocks of an SM.
 struct Clocks {
   double step, unit;                         // a unit's steps, and the rest of it
   double staged;                             // of what is staged at once, a channel
@@ -135,7 +135,7 @@ int64_t side_of(const QuadsConfig& config) { return config.squares ? kQuadsSquar
 double cost_us(const QuadsConfig& config, const ConvProblem& problem, const DeviceSpec& device,
                const QuadsParams& params, int32_t warps) {
   const double blocks = double(params.walkers) * params.by_set_blocks.divisor;
-  const double at_once = std::ceil(blocks / device.sm_count);  // of the busiest multiprocessor
+  const double at_once = std::ceil(blocks / device.sm_count);  // of the busiest SM
   const double tiles = std::ceil(double(params.tiles) / params.walkers);
   const double units =
       config.squares ? double(params.tile_p) * params.tile_q / (kQuadsSquare * kQuadsSquare)
@@ -213,7 +213,7 @@ Plan cheapest(const KernelEntry& entry, const ConvProblem& problem, const Device
               smem > device.smem_optin_bytes) {
             continue;
           }
-          // As many blocks as multiprocessors hold, each with as many tiles or one less.
+          // As many blocks as SMs hold, each with as many tiles or one less.
           const int64_t resident = resident_blocks(smem, device, most_threads / threads);
           const int64_t wanted = std::max<int64_t>(1, resident * device.sm_count / set_blocks);
           const int64_t walkers = tiles > 0 ? ceil_div(tiles, ceil_div(tiles, std::min(wanted, tiles))) : 1;

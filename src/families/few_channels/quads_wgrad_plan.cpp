@@ -6,8 +6,8 @@
 #include "fastconv/core/integers.h"
 #include "fastconv/families/few_channels/quads_plan.h"
 #include "fastconv/planner/cost_model.h"
-#include "fastconv/planner/extent.h"
 #include "fastconv/planner/sides.h"
+#include "fastconv/tile/extent.h"
 
 namespace fastconv {
 namespace {
@@ -17,8 +17,8 @@ constexpr int64_t kMostProducts = 16384;
 constexpr int64_t kMostPixels = 4096;  // of a tile with its halo
 constexpr int64_t kLeastColumns = 32;  // of a tile that has others beside it; narrower ones were not measured
 
-// Clocks, as a few tilings took them on an H200: of one of a multiprocessor's four parts, for a warp's step; of a warp,
-// whatever else is there; of a multiprocessor.
+// Clocks, as a few tilings took them on an H200: of one of an SM's four parts, for a warp's step; of a warp,
+// whatever else is there; of an SM.
 constexpr double kProductClocks = 8.5, kStepClocks = 100;
 constexpr double kLoneClocks = 450;
 constexpr double kStagedClocks = 1, kCopyClocks = 0.25;  // of what is staged at once; of a copy of dy

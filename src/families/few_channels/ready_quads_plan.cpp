@@ -5,8 +5,8 @@
 
 #include "fastconv/core/integers.h"
 #include "fastconv/planner/cost_model.h"
-#include "fastconv/planner/extent.h"
 #include "fastconv/planner/sides.h"
+#include "fastconv/tile/extent.h"
 
 namespace fastconv {
 namespace {
@@ -14,13 +14,13 @@ namespace {
 constexpr int64_t kMostPasses = 16;  // of a block, measured up to there
 
 // Fitted to 16 problems by blocks of 1 to 16 passes, as measured on an H200 (bench/results/tried/ready-quads-*), times
-// what quads_family.cpp expects of each over what was measured: costs are there to be compared.
+// what quads_plan.cpp expects of each over what was measured: costs are there to be compared.
 constexpr double kStartUs = 1.47;      // and end
 constexpr double kFirstClocks = 1080;  // until a block's first products
-constexpr double kBlockClocks = 110;   // of it the multiprocessor's
+constexpr double kBlockClocks = 110;   // of it the SM's
 constexpr double kPassClocks = 555;    // if nothing hides a warp's latencies
-constexpr double kUnitClocks = 94;     // of a multiprocessor
-constexpr double kCopied = 17;         // bytes a clock of a multiprocessor
+constexpr double kUnitClocks = 94;     // of an SM
+constexpr double kCopied = 17;         // bytes a clock of an SM
 
 int64_t sets_of(const ConvProblem& problem) { return ceil_div(problem.k, int64_t{kQuadsSet}); }
 int64_t pixels_of(const ConvProblem& problem) { return problem.n * problem.p() * problem.q(); }
@@ -62,7 +62,7 @@ Plan cheapest(const KernelEntry& entry, const ConvProblem& problem, const Device
     tiling.walkers = static_cast<int32_t>(ceil_div(pixels, int64_t{tiling.tile_q}));
     const int64_t smem = smem_of(entry, problem, ready_quads_params(problem, tiling));
     if (smem > device.smem_optin_bytes) break;
-    // Of the busiest multiprocessor.
+    // Of the busiest SM.
     const double blocks = std::ceil(double(tiling.walkers) * double(sets) / device.sm_count);
     const double turns = std::ceil(blocks / double(resident_blocks(smem, device, kReadyBlocks)));
     const double copies = double(smem) / kCopied;  // of a block: all but a quad of it

@@ -6,9 +6,9 @@
 
 #include "fastconv/core/integers.h"
 #include "fastconv/planner/cost_model.h"
-#include "fastconv/planner/extent.h"
 #include "fastconv/planner/scaled.h"
 #include "fastconv/planner/sides.h"
+#include "fastconv/tile/extent.h"
 #include "fastconv/tile/split.h"
 
 namespace fastconv {
@@ -16,11 +16,11 @@ namespace {
 
 constexpr int64_t kMostChannels = 4;
 
-// Clocks, estimated from counted instructions; a multiprocessor's four parts go on at the same time.
+// Clocks, estimated from counted instructions; an SM's four parts go on at the same time.
 constexpr double kWarpsAtOnce = 4;
-constexpr double kCopyClocks = 25. / 128;  // of a multiprocessor, a copy
+constexpr double kCopyClocks = 25. / 128;  // of an SM, a copy
 constexpr double kLookClocks = 50. / 128;  // and what has been copied is looked at
-constexpr double kPackClocks = 40;         // of a multiprocessor, a step of a tile of filters
+constexpr double kPackClocks = 40;         // of an SM, a step of a tile of filters
 constexpr double kLoadLatency = 1500, kTileClocks = 500;
 constexpr double kRangeClocks = 1000;  // of a tile's barriers while it is looked at
 constexpr double kAlone = 1.5;         // times as long if nothing hides a warp's latencies
@@ -35,7 +35,7 @@ double step_clocks(const StemConfig& config, double gathers) {
 }
 // What was measured is so many times that. Tilings of one kernel compare better without it, kernels with it. Forward,
 // this and the rest down to rates_of() are fitted to 11 problems, both layouts and all kernels, as measured on an H200,
-// times 1.09, about as much as quads_family.cpp, with which this has to compare, expects too much
+// times 1.09, about as much as quads_plan.cpp, with which this has to compare, expects too much
 // (bench/results/tried/stem-costs-*); the clocks of single stores to one of them, in NCHW.
 constexpr double kUnseenWgrad = 2;
 double unseen_of(const StemConfig& config) {
@@ -170,7 +170,7 @@ double walk_us(const StemConfig& config, const ConvProblem& problem, const Devic
   return rates.launch_us + std::max(compute, memory) + rates.shown * std::min(compute, memory);
 }
 
-// Of warps that share some units, of a multiprocessor; a unit alone waits for its own latencies.
+// Of warps that share some units, of an SM; a unit alone waits for its own latencies.
 double units_clocks(double units, double unit_clocks) {
   return std::max(kAlone, std::ceil(units / kWarpsAtOnce)) * unit_clocks;
 }

@@ -12,6 +12,8 @@ namespace {
 
 class Grouped final : public Family {
  public:
+  Grouped() : Family("grouped") {}
+
   void add_kernels(std::vector<KernelEntry>& table) const override {
     int line = 0;
     auto add = [&](const char* name, Pass pass, const GroupedConfig& config, unsigned dtypes) {

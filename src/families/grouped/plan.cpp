@@ -63,7 +63,7 @@ int64_t blocks_of(const ConvProblem& problem, const GroupedParams& params) {
          params.by_tiles_w.divisor;
 }
 
-// Clocks of a multiprocessor that a block takes, if others hide its latencies. Estimates, from counted instructions and
+// Clocks of an SM that a block takes, if others hide its latencies. Estimates, from counted instructions and
 // accesses of shared memory.
 double block_clocks(const GroupedConfig& config, const GroupedParams& params) {
   constexpr double kFilterRow = 2.5;  // the taps of a filter, gathered

@@ -18,7 +18,7 @@ constexpr int64_t kMostPixels = 4096;
 constexpr double kHalfRowClocks = 35, kFloatRowClocks = 90, kLeastRowClocks = 120;
 constexpr double kTileClocks = 500, kBlockClocks = 4000;
 constexpr double kUnseenUs = 6;      // of what does not grow with a problem; an H100 takes more for it
-constexpr double kEnoughWarps = 16;  // of a multiprocessor, for others' rows to be on their way
+constexpr double kEnoughWarps = 16;  // of an SM, for others' rows to be on their way
 constexpr double kReadAgain = .1;    // of what rows of x cost that two runs see
 
 int64_t blocks_of(const ConvProblem& a) { return ceil_div(a.q(), kPlanesColumns); }
@@ -54,7 +54,7 @@ struct Work {
   double us = 0;
 };
 
-// Blocks fill the multiprocessors about once; rows that two runs see are read twice, from L2.
+// Blocks fill the SMs about once; rows that two runs see are read twice, from L2.
 Work work_of(const GroupedPlanesConfig& config, const ConvProblem& a, const DeviceSpec& device,
              const GroupedPlanesTiling& tiling) {
   Work work{tiling};

@@ -66,7 +66,7 @@ int64_t partial_bytes(const GroupedWgradParams& params) {
   return params.parts > 1 ? int64_t{params.parts} * params.by_jobs.divisor * params.job_quads * 16 : 0;
 }
 
-// Clocks of a multiprocessor, of which a block has `share`. Estimates, from counted instructions and accesses of shared
+// Clocks of an SM, of which a block has `share`. Estimates, from counted instructions and accesses of shared
 // memory.
 double block_clocks(const GroupedConfig& config, const GroupedWgradParams& params, double share) {
   constexpr double kMemoryLatency = 1600, kTileLatency = 500, kCopyLatency = 150;

@@ -106,7 +106,7 @@ double blocks_us(const ConvProblem& problem, const DeviceSpec& device, const Blo
   constexpr double kL2Rate = 1.6;          // times device memory's
   const double rounds = std::ceil(blocks.count / device.sm_count);
   const double clocks = rounds * blocks.clocks + std::ceil(rounds / blocks.resident) * kLatencyClocks;
-  // Memory and the rest overlap as far as blocks of a multiprocessor are at different stages, or tiles of a block.
+  // Memory and the rest overlap as far as blocks of an SM are at different stages, or tiles of a block.
   const double turns = rounds / blocks.resident * blocks.tiles;
   const double apart = blocks.tiles > 1 ? turns : std::min(blocks.resident, turns);
   const double bytes = std::max(compulsory_bytes(problem), blocks.bytes / kL2Rate);

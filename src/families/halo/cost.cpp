@@ -15,7 +15,7 @@ bool stores_strided_pixels(const Work& work, const Store& store) {
   return work.out_step.w > 1 && store.mode == StoreMode::kPixels;
 }
 
-// Bytes a clock of a multiprocessor. Rows of pixels: what matters is how many bytes a warpgroup writes to a row at
+// Bytes a clock of an SM. Rows of pixels: what matters is how many bytes a warpgroup writes to a row at
 // once, and that pieces of a sector are written together, or at least while L2 still has the rest.
 double store_rate(const Work& work, const HaloConfig& config, const HaloTiling& tiling) {
   const Store store = store_mode(work, config, tiling.linear);
@@ -50,7 +50,7 @@ double raw_copies(const Work& work, const HaloTiling& tiling, const Tiles& tiles
   return tiles.raw.whole ? images : rows * row / tiles.raw.advance + images / 2;
 }
 
-// Clocks that staging takes of the warps and the copy engine, a halo.
+// Clocks that staging takes of the warps and TMA, a halo.
 double staging_clocks(const Work& work, const HaloConfig& config, const HaloTiling& tiling, const Tiles& tiles,
                       const Reaches& reaches) {
   constexpr double kBytesPerClock[] = {0, 0, 40, 27, 40, 4.6, 4, 3};  // by HaloStaging
@@ -76,9 +76,9 @@ double staging_clocks(const Work& work, const HaloConfig& config, const HaloTili
   return (work.taps == 1 ? 1.4 : 1) * copy * raw_copies(work, tiling, tiles);
 }
 
-// Clocks of a multiprocessor for what a consumer of float32 planes does with a fragment apart from its products: its
+// Clocks of an SM for what a consumer of float32 planes does with a fragment apart from its products: its
 // few warps wait for their own instructions. Three filter rows share fragments where columns lie on N.
-// A warpgroup in its turn has all of the multiprocessor, and little use for it.
+// A warpgroup in its turn has all of the SM, and little use for it.
 double fragment_clocks(const HaloConfig& config, bool turns) {
   switch (config.operands) {
     case OperandForm::kTf32: return (config.columns > 1 ? 40 : 55) * (turns ? 1.6 : 1);
@@ -187,7 +187,7 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
           : 1 + .06 * (4 - tiling.halo_stages) + .1 * idle;
   const bool reorders = work.reordering.in || work.reordering.out || work.splitting.in;  // they wait anyway
   const double share = static_cast<double>(std::clamp<int64_t>(tiles.count * tiling.shares, 1, sm_count)) / sm_count;
-  // A few multiprocessors are slow to split a filter.
+  // A few SMs are slow to split a filter.
   const double pack_rate = pack_bytes_per_us * (config.operands == OperandForm::kHalf ? 1 : std::min(1., 2 * share));
   const double pack = packing.bytes == 0 ? 0
                                          : kPackUs + (reorders ? 0 : kWaitUs - kHiddenUs) +

@@ -10,22 +10,23 @@ namespace {
 
 class Halo final : public Family {
  public:
+  Halo() : Family("halo") {}
+
   void add_kernels(std::vector<KernelEntry>& table) const override {
     int line = 0;
-    auto add = [&](const char* name, Pass pass, const HaloConfig& config) {
+    auto add = [&](const char* name, Pass pass, const HaloConfig& config, unsigned dtypes) {
       if (!config.computes(pass)) return;
       const TileShape tile{128 * config.m_blocks, config.n(), config.channels};
-      const unsigned dtypes = config.operands == OperandForm::kHalf ? kHalf : kF32;
       KernelEntry entry{name, pass, this, dtypes, kSm90a, tile, config, line};
       entry.gated = true;
       entry.scaled_parts = scaled_parts(config.operands);
       table.push_back(entry);
     };
-#define HALO_KERNEL(name, k, m, c, staging, filter, columns, lines, operands)                                          \
+#define HALO_KERNEL(name, k, m, c, staging, filter, columns, lines, operands, dtypes)                                  \
   {                                                                                                                    \
     const HaloConfig config{k, m, c, HaloStaging::staging, FilterTile::filter, columns, lines, OperandForm::operands}; \
-    add("halo_fprop_" #name, Pass::kFprop, config);                                                                    \
-    add("halo_dgrad_" #name, Pass::kDgrad, config);                                                                    \
+    add("halo_fprop_" #name, Pass::kFprop, config, dtypes);                                                            \
+    add("halo_dgrad_" #name, Pass::kDgrad, config, dtypes);                                                            \
     ++line;                                                                                                            \
   }
 #include "fastconv/families/halo/kernels.def"

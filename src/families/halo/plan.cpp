@@ -19,13 +19,13 @@ namespace {
 using namespace halo;
 
 constexpr int64_t kConsumerWarps = 8;    // which write an output anew
-constexpr int8_t kMaxShares = 4;         // larger clusters leave much of some groups of multiprocessors idle
+constexpr int8_t kMaxShares = 4;         // larger clusters leave much of some groups of SMs idle
 constexpr int64_t kMaxStride = 1 << 12;  // a tile that begins inside and ends outside has 32-bit coordinates
 
 // Input pixels between neighbouring columns of a filter; the same for all runs.
 int64_t column_step(const Work& work) { return work.w.run[0].step; }
 
-// Rows of eight strips, see halo_config.h. As many tiles as the longest strips would make, and no longer than that
+// Rows of eight strips, see config.h. As many tiles as the longest strips would make, and no longer than that
 // takes.
 template <typename F>
 void for_each_strips(const Work& work, const HaloConfig& config, TapSplit split, F f) {
@@ -299,7 +299,7 @@ PackParams pack_params(const Work& work, const ConvProblem& problem, const HaloC
   pack.along_cols = filter.along_cols();
 
   room -= pack_table_bytes(static_cast<int>(pack.step_taps.divisor));
-  // Pieces for all multiprocessors; of columns, eight rows make contiguous multiples of 16 bytes.
+  // Pieces for all SMs; of columns, eight rows make contiguous multiples of 16 bytes.
   constexpr int64_t kEnough = 128;
   int64_t inner, outer, rows = 16, pieces;
   do {
@@ -337,7 +337,7 @@ PackParams folded_pack_params(const Work& work, const ConvProblem& problem, cons
   return pack;
 }
 
-// Filter steps between promotions: of so many products each, see mainloop_sm90.cuh. Products of fp16 have bits enough
+// Filter steps between promotions: of so many products each, see mainloop.cuh. Products of fp16 have bits enough
 // to be truncated from the first sum on, those of bf16 only once sums are 2^8 times as large.
 int32_t promote_steps(const HaloConfig& config, const ConvProblem& problem) {
   const int32_t products = is_scaled(config.operands) ? 64 : problem.precision == Precision::kIeee ? 128 : 1024;
@@ -443,7 +443,7 @@ const char* tiles_why_not(const KernelEntry& entry, const ConvProblem& problem, 
     return "stores runs of channels or of pixels";
   }
   if (best_tiling(work, config, problem, device, /*any=*/true).cost_us > 0) {
-    return "finds no tile that fits shared memory, the copy engine's boxes and the workspace";
+    return "finds no tile that fits shared memory, TMA's boxes and the workspace";
   }
   return nullptr;
 }

@@ -57,7 +57,7 @@ RawPlanes raw_planes(const Work& work, const HaloConfig& config, const HaloTilin
   auto copies_of = [&](int64_t most) { return std::max<int64_t>(ceil_div(run, ceil_div(run, most)), 2); };
   int64_t box_w, advance;
   if (bytes > 2) {
-    // The copy engine writes each phase to a multiple of 128 bytes.
+    // TMA writes each phase to a multiple of 128 bytes.
     const int64_t whole = std::max(unit, 128 * phases / each_bytes), room = kMaxBox / whole * whole - lead;
     box_w = round_up(copies_of(raw.shared ? kLinearBox : room) + lead, whole), advance = box_w - lead;
   } else {
@@ -272,7 +272,7 @@ Workspace workspace_of(const Work& work, const HaloConfig& config, const ConvPro
 }
 
 bool can_share(const Work& work, const HaloConfig& config, const HaloTiling& tiling, const Tiles& tiles, int sm_count) {
-  // Clusters live in groups of multiprocessors, some of which have few to spare.
+  // Clusters live in groups of SMs, some of which have few to spare.
   constexpr double kInClusters = .75;
   const int64_t channel_blocks = ceil_div(work.in.c, config.channels);
   return shares_tiles(config.staging, config.m_blocks, config.columns, config.lines) && !tiling.turns &&

@@ -180,7 +180,7 @@ int64_t plane_phases(const Side& in, int64_t groups, int64_t bytes) {
   return address_phases(in.c * groups, in.stride.c, bytes);
 }
 
-// The copy engine is slow to write the zeros of channels that do not exist.
+// TMA is slow to write the zeros of channels that do not exist.
 bool planes_can_stage(const Side& in, int64_t groups, Pair in_step, int64_t bytes) {
   const int64_t phases = plane_phases(in, groups, bytes);
   return in.c > 8 && phases <= (in.c > 16 ? 8 : 4) && in.stride.w == 1 && (in.h == 1 || in.stride.h == in.w) &&

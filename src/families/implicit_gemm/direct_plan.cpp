@@ -15,7 +15,7 @@ namespace {
 
 // A split costs a second kernel and a trip through memory: worth it only for slices of some length.
 constexpr int64_t kMinSliceDepth = 256;
-// Threads per multiprocessor that a split fills: two rounds of what 128 registers a thread leave room for. Not a block
+// Threads per SM that a split fills: two rounds of what 128 registers a thread leave room for. Not a block
 // more: the next round would be nearly empty.
 constexpr int64_t kThreadsPerSm = 2 * 512;
 constexpr int64_t kMaxSplit = 4096;
@@ -173,7 +173,7 @@ Offer plan_direct(const KernelEntry& entry, const ConvProblem& problem, const De
   plan.split = split;
   plan.workspace_bytes = split > 1 ? partial_bytes * split : 0;
   const double partial_traffic = split > 1 ? 2.0 * static_cast<double>(plan.workspace_bytes) : 0;
-  // One block on a multiprocessor waits for its own loads, and a few still do (measured on an H200).
+  // One block on an SM waits for its own loads, and a few still do (measured on an H200).
   const double alone = plan.grid <= device.sm_count ? 1.4 : plan.grid <= 4 * device.sm_count ? 1.25 : 1;
   plan.cost_us =
       alone * tiled_cost_us(entry, problem, device,

@@ -12,6 +12,8 @@ namespace {
 
 class ImplicitGemm final : public Family {
  public:
+  ImplicitGemm() : Family("implicit_gemm") {}
+
   void add_kernels(std::vector<KernelEntry>& table) const override {
     int line = 0;
     auto add_tiled = [&](const char* name, Pass pass, const TileShape& tile, const GemmConfig& config,

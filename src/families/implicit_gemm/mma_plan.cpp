@@ -32,7 +32,7 @@ Plan plan_of_split(const KernelEntry& entry, const ConvProblem& problem, const D
   plan.grid = direct_tiles(entry, gemm) * plan.split;
   plan.workspace_bytes = plan.split > 1 ? direct_slice_bytes(problem, gemm) * plan.split : 0;
 
-  // Fitted to times on an H200 (docs/perf-log.md): bytes of products a clock and multiprocessor, of which it has 1,984
+  // Fitted to times on an H200 (docs/perf-log.md): bytes of products a clock and SM, of which it has 1,984
   // at most, less where fragments and stores are those of pixels; bytes from L2; a copy by each thread, if of an
   // element also of one whose neighbours lie elsewhere; a tile's beginning and end.
   const bool wgrad = problem.pass == Pass::kWgrad;
@@ -80,7 +80,7 @@ Offer plan_mma(const KernelEntry& entry, const ConvProblem& problem, const Devic
   const GemmExtents gemm = direct_extents(problem);
   const int64_t tiles = std::max<int64_t>(1, direct_tiles(entry, gemm));
   const int64_t least = least_split(config_of(entry, problem), gemm);
-  // A block has a multiprocessor to itself; blocks come in up to so many waves.
+  // A block has an SM to itself; blocks come in up to so many waves.
   constexpr int64_t kMostWaves = 4;
   Plan best = plan_of_split(entry, problem, device, least);
   for (int64_t waves = 1; waves <= kMostWaves; ++waves) {

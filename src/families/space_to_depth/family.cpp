@@ -12,6 +12,8 @@ namespace {
 
 class SpaceToDepth final : public Family {
  public:
+  SpaceToDepth() : Family("space_to_depth") {}
+
   void add_kernels(std::vector<KernelEntry>& table) const override {
     constexpr TileShape kTile{kPatchPixels, kPatchChunks, 1};
 #define PATCHES_KERNEL(name, pass, layout) \

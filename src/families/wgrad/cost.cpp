@@ -50,7 +50,7 @@ double tile_clocks(const Work& work, const WgradConfig& config, const Reach& rea
     mma = (std::max(products, splits) + shows * std::min(products, splits)) / kMmaEfficiency;
   }
   double load = bytes / kCopyBytes + kCopyClocks * copies;
-  // The copy engine takes as long for a short row of pixels as for one of 128 bytes, and longer where each lies in
+  // TMA takes as long for a short row of pixels as for one of 128 bytes, and longer where each lies in
   // another page of memory, or neighbours have maps of their own.
   if (y_has_pixel_rows(config.staging) && !x_has_pixel_rows(config.staging)) {
     constexpr int64_t kPageBytes = 2 << 20;
@@ -84,7 +84,7 @@ Sharing share_pixels(const WgradConfig& config, const DeviceSpec& device, int64_
   };
   consider(1, 1, device.sm_count);
   for (int64_t cluster = 1; cluster <= max_cluster; cluster *= 2) {
-    // A cluster lives in one of the chip's groups of multiprocessors, some of which have few to spare.
+    // A cluster lives in one of the chip's groups of SMs, some of which have few to spare.
     const int64_t sms = cluster <= 2 ? device.sm_count : device.sm_count * 10 / 11;
     for (int64_t waves = 1; waves <= 2; ++waves) {
       const int64_t most = std::max(room / (jobs * config.job_bytes()) * cluster, cluster);

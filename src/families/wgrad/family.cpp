@@ -10,18 +10,19 @@ namespace {
 
 class Wgrad final : public Family {
  public:
+  Wgrad() : Family("wgrad") {}
+
   void add_kernels(std::vector<KernelEntry>& table) const override {
     int line = 0;
-    auto add = [&](const char* name, const WgradConfig& config) {
+    auto add = [&](const char* name, const WgradConfig& config, unsigned dtypes) {
       const TileShape tile{64 * config.slots(), config.n(), 16};
-      const unsigned dtypes = config.operands == OperandForm::kHalf ? kHalf : kF32;
       KernelEntry entry{name, Pass::kWgrad, this, dtypes, kSm90a, tile, config, line++};
       entry.gated = true;
       entry.scaled_parts = scaled_parts(config.operands);
       table.push_back(entry);
     };
-#define WGRAD_KERNEL(name, channels, blocks, units, warpgroups, staging, operands) \
-  add("sm90_wgrad_" #name, {channels, blocks, units, warpgroups, WgradStaging::staging, OperandForm::operands});
+#define WGRAD_KERNEL(name, channels, blocks, units, warpgroups, staging, operands, dtypes) \
+  add("sm90_wgrad_" #name, {channels, blocks, units, warpgroups, WgradStaging::staging, OperandForm::operands}, dtypes);
 #include "fastconv/families/wgrad/kernels.def"
 #undef WGRAD_KERNEL
   }

@@ -72,7 +72,7 @@ void make_row_maps(const Work& work, const WgradTiling& tiling, WgradLaunch& lau
   }
 }
 
-// Every Hopper GPU runs as many clusters of two as it has pairs of multiprocessors.
+// Every Hopper GPU runs as many clusters of two as it has pairs of SMs.
 constexpr int64_t kMaxCooperativeCluster = 2;
 
 constexpr WgradTiling shape(bool linear, int64_t n, int64_t rows, int64_t cols) {
@@ -322,7 +322,7 @@ const char* why_not_as_it_is(const KernelEntry& entry, const ConvProblem& a) {
            "planes without gaps";
   }
   if (work.reorder_x || work.reorder_y) return nullptr;
-  if (config.staging == WgradStaging::kWarps && copied) return "is for operands that the copy engine cannot read";
+  if (config.staging == WgradStaging::kWarps && copied) return "is for operands that TMA cannot read";
   return nullptr;
 }
 

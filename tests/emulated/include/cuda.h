@@ -1,4 +1,4 @@
-// What the copy engine knows of a tensor.
+// What TMA knows of a tensor.
 #pragma once
 
 #include "fastconv/tile/tensor_map_spec.h"

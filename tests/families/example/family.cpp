@@ -1,5 +1,5 @@
-// A family of one kernel, and all that it takes to be chosen: this file and a line of families.def. docs/add-a-kernel.md
-// goes through it.
+// A family of one kernel, and all that it takes to be chosen: this file and a line of families.def.
+// docs/add-a-kernel.md goes through it.
 #include <ostream>
 
 #include "fastconv/planner/registry.h"
@@ -17,6 +17,8 @@ struct ExampleTiling {
 
 class Example final : public Family {
  public:
+  Example() : Family("example") {}
+
   void add_kernels(std::vector<KernelEntry>& table) const override {
     table.push_back({"example_fprop", Pass::kFprop, this, kF64, kCpu, {1, 1, 1}, ExampleConfig{64}});
   }

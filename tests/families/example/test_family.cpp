@@ -45,9 +45,9 @@ int main() {
   expect(large.plan.kernel != nullptr && large.plan.kernel != kernel, "what it refuses is another's");
   expect(offer(*kernel, problem_of(9, DType::kFloat64), cpu).why_not == std::string_view("is for up to 64 pixels"),
          "it says why");
-  expect(offer(*kernel, problem_of(8, DType::kFloat32), cpu).why_not ==
-             std::string_view("is not compiled for this dtype"),
-         "what holds for all is said for it");
+  expect(
+      offer(*kernel, problem_of(8, DType::kFloat32), cpu).why_not == std::string_view("is not compiled for this dtype"),
+      "what holds for all is said for it");
 
   struct Other {};
   try {

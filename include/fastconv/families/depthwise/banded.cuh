@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(32) depthwise_banded(const __grid_constant__ D
 #endif
 }
 
-// A block's warps have all columns of some rows, which the copy engine brings at once.
+// A block's warps have all columns of some rows, which TMA brings at once.
 template <typename T, typename Line>
 __global__ void __launch_bounds__(32 * kBandedMostWarps)
     depthwise_banded_sm90(const __grid_constant__ DepthwiseBandedParams params) {
@@ -401,7 +401,7 @@ __global__ void __launch_bounds__(kBandedThreads)
 #endif
 }
 
-// Each warp has room for the rows of one tile, which the copy engine brings while other warps multiply.
+// Each warp has room for the rows of one tile, which TMA brings while other warps multiply.
 template <typename T, typename Line>
 __global__ void __launch_bounds__(kBandedThreads, Line::kConfig.warps * 32 / kBandedThreads)
     depthwise_banded_wgrad_sm90(const __grid_constant__ DepthwiseBandedParams params) {

@@ -36,14 +36,14 @@ struct DepthwiseBandedConfig {
   // staged.
   int32_t vector;
   int32_t ahead;  // rows of the source that are on their way while one is multiplied
-  int32_t warps;  // that a multiprocessor has registers for
+  int32_t warps;  // that an SM has registers for
 
   // Rows pass one by one, as in the kernels of multiply-adds.
   constexpr DepthwiseConfig rows() const { return {kind, taps, stride, Lanes::kColumns, 1, 1, ahead, 1}; }
   constexpr bool transposed() const { return kind == DepthwiseKind::kTransposed; }
   constexpr bool computes(Pass pass) const { return rows().computes(pass); }
   constexpr bool any_rows() const { return taps == 0; }
-  // Whether the copy engine brings the rows of a tile to shared memory, of each image all that it sees at once. Images
+  // Whether TMA brings the rows of a tile to shared memory, of each image all that it sees at once. Images
   // then begin a tile, or share it evenly.
   constexpr bool staged() const { return vector >= 8; }
   constexpr int32_t word() const { return vector % 2 == 1 ? 1 : 2; }  // elements that a lane accesses at once

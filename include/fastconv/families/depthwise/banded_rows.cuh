@@ -1,5 +1,5 @@
 // A warp's rows of banded products: from device or shared memory to the operands' registers, and back. See
-// depthwise_banded.h.
+// banded.h.
 #pragma once
 
 #include "fastconv/families/depthwise/banded.h"

@@ -1,4 +1,4 @@
-// Host side of depthwise kernels whose rows of pixels the copy engine brings and stores.
+// Host side of depthwise kernels whose rows of pixels TMA brings and stores.
 #pragma once
 
 #include "fastconv/launch/launch.cuh"

@@ -44,7 +44,7 @@ struct DepthwiseConfig {
     return false;
   }
   constexpr bool transposed() const { return kind == DepthwiseKind::kTransposed; }
-  // Whether the copy engine brings the rows of a block's source to shared memory; otherwise each thread reads its own.
+  // Whether TMA brings the rows of a block's source to shared memory; otherwise each thread reads its own.
   constexpr bool staged() const { return ahead == 0; }
   // Source columns from those of a thread to its neighbour's.
   constexpr int32_t source_columns() const { return transposed() ? columns / stride : columns * stride; }
@@ -132,7 +132,7 @@ constexpr int32_t depthwise_ring_bytes(const DepthwiseConfig& config, int32_t si
   return (config.ahead + 1) * elements * size * kDepthwiseThreads;
 }
 
-// Rows of a source that the copy engine brings to shared memory: a box of a few rows, of all of a block's columns and
+// Rows of a source that TMA brings to shared memory: a box of a few rows, of all of a block's columns and
 // channels, is a stage of a ring. In NCHW [channel][row][column], in channels_last [row][column][channel]; a warp's
 // lanes have neighbouring channels there.
 struct DepthwiseStages {

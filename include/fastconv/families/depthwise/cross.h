@@ -5,7 +5,7 @@
 //
 // A warp has 8 channels and half of the columns of taps. With a stride of 2 a half has every second of them: all meet
 // the same columns of x, even or odd ones, which lie in a plane of their own. A block has 32 channels, and boxes of a
-// few rows and columns of x and of dy, which the copy engine brings. A box of dy meets some boxes of x; the next has
+// few rows and columns of x and of dy, which TMA brings. A box of dy meets some boxes of x; the next has
 // some more, without the first ones.
 #pragma once
 
@@ -22,9 +22,9 @@ inline constexpr int32_t kCrossChunks = 4, kCrossChannels = kCrossChunk * kCross
 inline constexpr int32_t kCrossWarps = 2 * kCrossChunks;  // that multiply; of four more one moves boxes
 inline constexpr int32_t kCrossThreads = 32 * (kCrossWarps + 4);
 inline constexpr int32_t kCrossRegisters = 240, kCrossMoverRegisters = 24;
-static_assert(32 * (kCrossWarps * kCrossRegisters + 4 * kCrossMoverRegisters) <= 65536);  // a multiprocessor's
+static_assert(32 * (kCrossWarps * kCrossRegisters + 4 * kCrossMoverRegisters) <= 65536);  // an SM's
 inline constexpr int32_t kCrossPixelBytes = 2 * kCrossChannels;
-inline constexpr int32_t kCrossBanksBytes = 512;  // until the copy engine's order of banks repeats
+inline constexpr int32_t kCrossBanksBytes = 512;  // until TMA's order of banks repeats
 inline constexpr int32_t kCrossSourceRows = 16, kCrossTargetRows = 8, kCrossColumns = 8;  // of a product
 inline constexpr int32_t kCrossProductSums = kCrossSourceRows * kCrossTargetRows;
 
@@ -87,7 +87,7 @@ struct DepthwiseCrossTiling {
   FASTCONV_HOST_DEVICE constexpr int32_t target_pitch(const DepthwiseCrossConfig& config) const {
     return (columns + config.more_targets()) | 1;
   }
-  // Of a plane of an image's, which the copy engine brings at once.
+  // Of a plane of an image's, which TMA brings at once.
   FASTCONV_HOST_DEVICE constexpr int32_t source_image_bytes() const {
     return source_rows * source_pitch() * kCrossPixelBytes;
   }

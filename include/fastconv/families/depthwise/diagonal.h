@@ -7,7 +7,7 @@
 // positions; of groups of 16 there are two such operands, one for each chunk of the group.
 //
 // A warp has 8 channels, a chunk, of 8 pairs. Rows of the source pass through shared memory, where a block's warps,
-// some chunks times some runs of 16 columns, share them. Threads copy rows one by one or, on sm_90a, the copy engine
+// some chunks times some runs of 16 columns, share them. Threads copy rows one by one or, on sm_90a, TMA
 // boxes of a few, and rows of targets back.
 #pragma once
 
@@ -48,8 +48,8 @@ struct DepthwiseDiagonalConfig {
   int32_t taps;    // the most rows and columns of the filter
   int32_t stride;  // in both dimensions
   int32_t ahead;   // stages that are on their way while one is multiplied: as many rows of the source as a shift takes
-  int32_t warps;   // that a multiprocessor has registers for
-  int32_t box_rows = 0;  // of a stage, if the copy engine brings them; `ahead` is then the number of all stages
+  int32_t warps;   // that an SM has registers for
+  int32_t box_rows = 0;  // of a stage, if TMA brings them; `ahead` is then the number of all stages
   // Chunks of the source that one of the target sees: where groups have several channels, 1 or 2; otherwise 0, as of
   // most weight gradients, which have the sums of all channels of a chunk in any case.
   int32_t group_chunks = 0;
@@ -104,7 +104,7 @@ struct DepthwiseDiagonalConfig {
   constexpr bool stores_late() const { return boxed() && element_bytes == 2 && sources() == 1; }
 };
 
-// What the copy engine moves for a block, as it lies in shared memory: pixels of the block's channels, of the source in
+// What TMA moves for a block, as it lies in shared memory: pixels of the block's channels, of the source in
 // planes, whose rows repeat the engine's pattern of banks.
 struct DiagonalBoxes {
   int32_t pixel_bytes, plane_pixels;  // pixels of a row of a plane
@@ -139,7 +139,7 @@ struct DepthwiseDiagonalParams : DepthwiseWindows {
   int32_t run_rows;
   FastDivmod by_staged_chunks;
   FastDivmod by_chunk_blocks, by_column_blocks, by_runs;
-  DiagonalBoxes boxes;    // if the copy engine brings rows; then a block has
+  DiagonalBoxes boxes;    // if TMA brings rows; then a block has
   int32_t units, shares;  // every so manieth run of rows of all images
 
   FASTCONV_HOST_DEVICE int32_t first_of_group(int32_t channel) const { return channel & -group_channels; }

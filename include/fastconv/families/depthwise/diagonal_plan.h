@@ -14,12 +14,12 @@ Offer depthwise_diagonal_plan(const KernelEntry& entry, const ConvProblem& probl
 
 // All but the addresses.
 DepthwiseDiagonalParams depthwise_diagonal_params(const Plan& plan, const ConvProblem& problem);
-// Where the copy engine brings rows.
+// Where TMA brings rows.
 PixelMaps depthwise_diagonal_maps(const Plan& plan, const ConvProblem& problem);
 
 // Of both: whether the kernel takes groups of so many channels.
 const char* diagonal_groups_why_not(const DepthwiseDiagonalConfig& config, const ConvProblem& problem);
-// Whether the copy engine, if the kernel needs it, can move the tensors.
+// Whether TMA, if the kernel needs it, can move the tensors.
 const char* diagonal_boxes_why_not(const DepthwiseDiagonalConfig& config, const ConvProblem& problem);
 
 // What both cost models know: chunks that device memory is read by, 64 bytes.

@@ -1,5 +1,5 @@
 // Depthwise convolution of 16-bit elements, and of narrow groups, also in TF32, by products with diagonal matrices for
-// sm_90a: as depthwise_diagonal, but the copy engine brings rows of the source in boxes and stores those of targets, so
+// sm_90a: as depthwise_diagonal, but TMA brings rows of the source in boxes and stores those of targets, so
 // that a warp multiplies a few rows without a pause.
 #pragma once
 

@@ -5,7 +5,7 @@
 //
 // Columns of a tile are those of all images side by side, so that narrow rows, too, fill products. Dy is staged as it
 // is, one position a column. In a row of x the columns of an image are followed by those that only its last taps see.
-// Where the copy engine brings rows, tiles are parts of an image instead, or of a few: see DiagonalWgradBoxes.
+// Where TMA brings rows, tiles are parts of an image instead, or of a few: see DiagonalWgradBoxes.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct DiagonalWgradConfig : DepthwiseDiagonalConfig {
   constexpr int32_t units() const { return taps == 3 && stride == 1 && !boxed() ? 4 : 2; }
   constexpr int32_t columns() const { return units() * kDiagonalWgradPixels; }  // of a tile, at most
   constexpr int32_t tap_pairs() const { return (taps + 1) / 2; }
-  constexpr int32_t blocks() const { return warps / kDiagonalWgradWarps; }  // of a multiprocessor
+  constexpr int32_t blocks() const { return warps / kDiagonalWgradWarps; }  // of an SM
   // Positions after an image's columns.
   constexpr int32_t gap() const { return (taps - 1) / stride; }
   // Positions of a row that a thread stages: every 32nd.
@@ -36,7 +36,7 @@ struct DiagonalWgradConfig : DepthwiseDiagonalConfig {
   constexpr int32_t earlier_targets() const { return (taps - 1) / stride; }
 };
 
-// What the copy engine moves for a block: a few rows of some columns of an image, or of as many images as make up a
+// What TMA moves for a block: a few rows of some columns of an image, or of as many images as make up a
 // tile's columns, of x with those that its taps see beside them. In shared memory [image][row][column] of a block's
 // channels, first of x, a plane for each phase of the stride's columns, then of dy; rows repeat the engine's pattern of
 // banks.
@@ -79,7 +79,7 @@ struct DiagonalWgradParams : DepthwiseWindows {
   FastDivmod by_chunks;               // of channels, a block each
   FastDivmod by_rows, by_columns;     // of dy: of a tile, of an image
   FastDivmod by_plane, by_positions;  // of x: of a phase, and an image's of it
-  DiagonalWgradBoxes boxes;           // if the copy engine brings rows; then of the above channels, images, by_chunks
+  DiagonalWgradBoxes boxes;           // if TMA brings rows; then of the above channels, images, by_chunks
 
   FASTCONV_HOST_DEVICE int32_t stage_bytes(const DiagonalWgradConfig& config) const {
     return (config.stride * positions + config.target_positions()) * kDiagonalWgradWarps * kChunkBytes;

@@ -1,5 +1,5 @@
 // Weight gradient of a depthwise convolution by matrix products for sm_90a, channels side by side, 16 bits: as
-// depthwise_diagonal_wgrad, but the copy engine brings rows of x and dy in boxes of a few, which a warp multiplies
+// depthwise_diagonal_wgrad, but TMA brings rows of x and dy in boxes of a few, which a warp multiplies
 // without a pause.
 #pragma once
 

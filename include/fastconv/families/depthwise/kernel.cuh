@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads) depthwise(const __grid_cons
   });
 }
 
-// The same, where the copy engine brings the source for all threads of a block.
+// The same, where TMA brings the source for all threads of a block.
 template <typename T, typename Line>
 __global__ void __launch_bounds__(kDepthwiseThreads, 4)
     depthwise_sm90(const __grid_constant__ DepthwiseParams params, const __grid_constant__ CUtensorMap map) {

@@ -6,7 +6,7 @@
 // parts of a row, or of the rows of a few images.
 //
 // A warp has four channels, two such operands, which lie side by side in a pixel. A block has 32 channels, and boxes of
-// rows of them, which the copy engine brings; it stores rows of targets, too.
+// rows of them, which TMA brings; it stores rows of targets, too.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ namespace fastconv {
 inline constexpr int32_t kPairsWarps = 8;  // that multiply; of four more one moves rows, for the others' registers
 inline constexpr int32_t kPairsThreads = 32 * (kPairsWarps + 4);
 inline constexpr int32_t kPairsRegisters = 240, kPairsMoverRegisters = 24;
-static_assert(32 * (kPairsWarps * kPairsRegisters + 4 * kPairsMoverRegisters) <= 65536);  // a multiprocessor's
+static_assert(32 * (kPairsWarps * kPairsRegisters + 4 * kPairsMoverRegisters) <= 65536);  // an SM's
 inline constexpr int32_t kPairsWarpChannels = 4, kPairsChannels = kPairsWarps * kPairsWarpChannels;
 inline constexpr int32_t kPairsPixelBytes = 2 * kPairsChannels;
 inline constexpr int32_t kRuns = 8;  // of a block

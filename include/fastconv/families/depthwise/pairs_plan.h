@@ -8,7 +8,7 @@
 
 namespace fastconv {
 
-// What kernels of wide filters ask for to which the copy engine brings boxes of pixels, channels side by side. They are
+// What kernels of wide filters ask for to which TMA brings boxes of pixels, channels side by side. They are
 // compiled for `taps` rows and columns, or one fewer of either or both.
 const char* wide_pixels_why_not(int32_t taps, int32_t stride, const ConvProblem& problem);
 

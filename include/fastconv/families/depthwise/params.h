@@ -95,7 +95,7 @@ FASTCONV_HOST_DEVICE DepthwisePlace depthwise_place(const DepthwiseConfig& confi
 FASTCONV_HOST_DEVICE constexpr int32_t staged_column_bytes(const DepthwiseConfig& config, int32_t size) {
   return size * (config.lanes == Lanes::kColumns ? 1 : kStagedLanes * config.vector);
 }
-// The first source column of a block, whose first thread is at `block`. NOTES: the copy engine begins at multiples of
+// The first source column of a block, whose first thread is at `block`. NOTES: TMA begins at multiples of
 // 16 bytes alone.
 FASTCONV_HOST_DEVICE int32_t staged_column(const DepthwiseConfig& config, const DepthwiseParams& params, int32_t size,
                                            const DepthwisePlace& block) {

@@ -12,7 +12,7 @@ Offer depthwise_plan(const KernelEntry& entry, const ConvProblem& problem, const
 
 // All but the addresses.
 DepthwiseParams depthwise_params(const Plan& plan, const ConvProblem& problem);
-// Where rows are staged: what the copy engine reads.
+// Where rows are staged: what TMA reads.
 struct DepthwiseMaps {
   TensorMapSpec source, target;  // the latter of the weight gradient
 };

@@ -1,4 +1,4 @@
-// Rows of a depthwise block's tensors, which the copy engine brings to shared memory for all its threads: boxes of a
+// Rows of a depthwise block's tensors, which TMA brings to shared memory for all its threads: boxes of a
 // few rows, in a ring, with zeros where there is no pixel.
 #pragma once
 

@@ -7,7 +7,7 @@
 
 namespace fastconv {
 
-// Where byte `offset` lies of pixels that the copy engine moves, of so many bytes each, at most 128: its order of
+// Where byte `offset` lies of pixels that TMA moves, of so many bytes each, at most 128: its order of
 // banks, which goes by absolute address.
 FASTCONV_HOST_DEVICE constexpr uint32_t swizzled_pixels(uint32_t offset, int32_t pixel_bytes) {
   return offset ^ (offset >> 3 & static_cast<uint32_t>(pixel_bytes - 16));

@@ -163,7 +163,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads) depthwise_wgrad(const __gri
   store_sums<T, kConfig>(params, slice, chunk, strand, lane, sums, depthwise_sums);
 }
 
-// The same, where the copy engine brings both tensors for all warps of a block.
+// The same, where TMA brings both tensors for all warps of a block.
 template <typename T, typename Line>
 __global__ void __launch_bounds__(kDepthwiseThreads, 4)
     depthwise_wgrad_sm90(const __grid_constant__ DepthwiseParams params, const __grid_constant__ CUtensorMap source_map,

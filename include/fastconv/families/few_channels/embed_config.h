@@ -18,7 +18,7 @@ struct EmbedConfig {
   int32_t parts;        // of a float32 value, 16 bits each; of 16 bits one
   bool channels_inner;  // filters lie side by side in the output, otherwise pixels
 
-  // Forward: registers decide how many a multiprocessor has.
+  // Forward: registers decide how many an SM has.
   FASTCONV_HOST_DEVICE constexpr int32_t threads() const { return parts > 1 ? 384 : 256; }
   FASTCONV_HOST_DEVICE constexpr int32_t blocks_per_sm() const { return parts > 1 ? 1 : 2; }
 

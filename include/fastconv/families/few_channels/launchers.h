@@ -13,6 +13,7 @@ template <typename T>
 Launcher quads_wgrad_launcher(int line);
 template <typename T>
 Launcher embed_launcher(int line);
-Launcher stem_launcher(int line);
+template <typename T>
+Launcher stem_launcher(int line);  // float alone
 
 }  // namespace fastconv

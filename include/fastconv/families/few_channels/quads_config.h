@@ -45,7 +45,7 @@ struct QuadsConfig {
   bool operator==(const QuadsConfig&) const = default;
 };
 
-// For which a multiprocessor has registers: a filter of parts takes twice as many. They are one block, or two.
+// For which an SM has registers: a filter of parts takes twice as many. They are one block, or two.
 constexpr int32_t quads_threads(const QuadsConfig& config) {
   if (config.operands == QuadsOperands::kHalf) return 512;
   return config.steps > 0 || config.squares ? 384 : 512;

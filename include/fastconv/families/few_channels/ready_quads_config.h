@@ -8,8 +8,8 @@
 namespace fastconv {
 
 inline constexpr int32_t kReadyWarps = 4, kReadyThreads = 32 * kReadyWarps;
-inline constexpr int32_t kReadyBlocks = 4;   // of a multiprocessor: as many as its registers allow
-inline constexpr int32_t kReadyPixels = 32;  // of a unit, times a set of filters
+inline constexpr int32_t kReadyBlocks = 4;                         // of an SM: as many as its registers allow
+inline constexpr int32_t kReadyPixels = 32;                        // of a unit, times a set of filters
 inline constexpr int32_t kReadyPass = kReadyWarps * kReadyPixels;  // what a block's warps have at once
 inline constexpr int32_t kReadyQuadBytes = 2 * kQuadChannels, kReadyCopiedBytes = 16;  // at once
 inline constexpr int32_t kReadyCopied = kReadyCopiedBytes / kReadyQuadBytes;           // quads

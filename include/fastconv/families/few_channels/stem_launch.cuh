@@ -36,4 +36,14 @@ void launch_stem(const Plan& plan, const ConvProblem& problem, const ConvBuffers
          stem_params(plan.kernel->config.as<StemConfig>(), problem, plan.tiling.as<StemTiling>()), tensors);
 }
 
+template <typename T>
+Launcher stem_launcher(int line) {
+  static constexpr Launcher kLaunchers[] = {
+#define STEM_KERNEL(name, parts, filters, operand) launch_stem<parts, filters, Operand::operand>,
+#include "fastconv/families/few_channels/stem.def"
+#undef STEM_KERNEL
+  };
+  return kLaunchers[line];
+}
+
 }  // namespace fastconv

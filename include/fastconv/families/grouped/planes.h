@@ -3,7 +3,7 @@
 // taps, the other the same 8 channels of dy; of their products those of a channel and a filter of one group are of use.
 // Groups of 16 have four such squares, of which a warp has one.
 //
-// A block has 8 channels, or 16, and a slice of the tiles: a run of rows of dy of some images, which the copy engine
+// A block has 8 channels, or 16, and a slice of the tiles: a run of rows of dy of some images, which TMA
 // brings with the rows of x that they see, plane by plane, while the tile before is multiplied. A warp has 16 columns
 // of one of the tile's images, marches down their rows, and keeps the three rows of x that one of dy meets in
 // registers.
@@ -25,7 +25,7 @@ inline constexpr int32_t kPlanesProducts = 2 * kPlanesTaps;  // of two columns o
 
 struct GroupedPlanesConfig {
   int32_t stride;  // in both dimensions
-  int32_t warps;   // that a multiprocessor has registers for
+  int32_t warps;   // that an SM has registers for
 
   bool operator==(const GroupedPlanesConfig&) const = default;
 };

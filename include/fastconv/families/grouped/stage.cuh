@@ -1,4 +1,4 @@
-// Narrow groups: pixels and filters on their way to rows of 16 bytes in shared memory, see grouped_walk.cuh.
+// Narrow groups: pixels and filters on their way to rows of 16 bytes in shared memory, see walk.cuh.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // Weight gradient of convolutions whose groups have few channels: a block adds up a part of the pixels for some groups,
-// see grouped_wgrad_walk.cuh; a second kernel adds the parts.
+// see wgrad_walk.cuh; a second kernel adds the parts.
 #pragma once
 
 #include "fastconv/families/grouped/stage.cuh"

@@ -2,7 +2,7 @@
 // tests run them against brute force.
 //
 // A block has the tiles of pixels of one part of all of them, one after the other, and some units of some groups: a
-// unit is a set of filters and some rows of the filter (grouped_walk.cuh), each a tap of a chunk of channels. It stages
+// unit is a set of filters and some rows of the filter (walk.cuh), each a tap of a chunk of channels. It stages
 // the input as the forward pass does, and the gradient of the output in the same way, without a halo. The pixels of a
 // tile are dealt out to slices of the block's threads, which have a set of sums each. These are added, slice by slice,
 // and the parts by a second kernel.

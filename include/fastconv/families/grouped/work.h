@@ -6,9 +6,9 @@
 
 #include "fastconv/core/integers.h"
 #include "fastconv/families/grouped/walk.cuh"
-#include "fastconv/planner/extent.h"
 #include "fastconv/planner/registry.h"
 #include "fastconv/planner/sides.h"
+#include "fastconv/tile/extent.h"
 
 namespace fastconv::grouped {
 
@@ -39,14 +39,14 @@ void for_tilings(const ConvProblem& problem, const ConvMap& map, F&& f) {
   }
 }
 
-// Clocks of a multiprocessor to stage rows of a tile.
+// Clocks of an SM to stage rows of a tile.
 double stage_clocks(const GroupedRows& rows, int32_t tile_g);
 
 // Bytes of a tile in whole sectors; `inner`: channels lie side by side.
 double tile_bytes(const ConvProblem& problem, double pixels, int32_t tile_g, int32_t channels, bool inner);
 double tile_bytes(const ConvProblem& problem, const GroupedRows& rows, int32_t tile_g);
 
-// Blocks, how many of them a multiprocessor runs at a time, and how many tiles each goes through.
+// Blocks, how many of them an SM runs at a time, and how many tiles each goes through.
 struct Blocks {
   double count, resident, tiles;
   double clocks;  // of a block, if others hide its latencies

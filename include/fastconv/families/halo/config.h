@@ -11,10 +11,10 @@ namespace fastconv {
 // How the halo reaches shared memory.
 enum class HaloStaging : int8_t {
   kTma,         // contiguous channels, as they lie
-  kTransposed,  // NCHW planes by the copy engine; warps transpose them and make operands of float32
+  kTransposed,  // NCHW planes by TMA; warps transpose them and make operands of float32
   kPlanes,      // NCHW and one tap: contiguous pixels, multiplied as they lie
-  kShifted,     // the same, where every second plane begins 8 bytes beside what the copy engine takes: warps move those
-  kFloats,      // float32 NCHW planes by the copy engine; those who multiply make operands of them in registers
+  kShifted,     // the same, where every second plane begins 8 bytes beside what TMA takes: warps move those
+  kFloats,      // float32 NCHW planes by TMA; those who multiply make operands of them in registers
   kPairs,       // through the registers of warps, whose threads load two pixels of a channel at once
   kPixels,      // the same, one pixel: any strides
   kFolded       // the same, with the convolution's strides folded into channels, see fold.h

@@ -12,7 +12,7 @@ struct Packing {
   bool turned;
 };
 
-// Clocks of an average tile, times tiles of the busiest multiprocessor. Rates measured on an H200.
+// Clocks of an average tile, times tiles of the busiest SM. Rates measured on an H200.
 double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& tiling, const Tiles& tiles,
                const Reaches& reaches, Packing packing, double bytes, int sm_count);
 

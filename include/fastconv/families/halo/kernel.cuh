@@ -1,6 +1,6 @@
 // The halo-resident convolution kernel for sm_90a, fp32 accumulation: forward, and input gradient as a convolution over
 // dy. T: what is multiplied, 16-bit values or float for TF32; Out: of the tensors' elements. Geometry is run-time data;
-// see halo_params.h.
+// see params.h.
 #pragma once
 
 #include "fastconv/families/halo/epilogue.cuh"
@@ -195,7 +195,7 @@ __device__ __forceinline__ void consume_runs(const HaloParams& params, TileWalk<
   }
 }
 
-// Writes anew what the copy engine cannot read as it is. All blocks together; the last warps pack the filter, the
+// Writes anew what TMA cannot read as it is. All blocks together; the last warps pack the filter, the
 // others begin with the tensor. Prepare::kFilter: nobody waits here, and those who bring the filter do so later.
 template <HaloStaging kStaging, FilterTile kFilter, bool kLines, OperandForm kOperands>
 __device__ __forceinline__ void prepare_operands(const HaloParams& params, const HaloMaps<kStaging>& maps,

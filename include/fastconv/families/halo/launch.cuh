@@ -90,8 +90,8 @@ constexpr Launcher halo_launcher_of() {
 template <HaloStaging kStaging, FilterTile kFilter, OperandForm kOperands, typename T>
 Launcher halo_launcher(int line) {
   static constexpr Launcher kLaunchers[] = {
-#define HALO_KERNEL(name, block_k, m_blocks, channels, staging, filter, columns, lines, operands)      \
-  halo_launcher_of<kStaging, kFilter, kOperands, T, block_k, m_blocks, channels, HaloStaging::staging, \
+#define HALO_KERNEL(name, block_k, m_blocks, channels, staging, filter, columns, lines, operands, dtypes) \
+  halo_launcher_of<kStaging, kFilter, kOperands, T, block_k, m_blocks, channels, HaloStaging::staging,    \
                    FilterTile::filter, columns, lines, OperandForm::operands>(),
 #include "fastconv/families/halo/kernels.def"
 #undef HALO_KERNEL

@@ -1,4 +1,4 @@
-// What the halo engine's kernels are told. Plain data, filled by planner/halo_family without a GPU; forward and input
+// What the halo engine's kernels are told. Plain data, filled by plan.cpp without a GPU; forward and input
 // gradient are the same computation by the time they are written here: "in" is x or dy, "out" is y or dx.
 #pragma once
 
@@ -111,7 +111,7 @@ struct HaloParams {
   int32_t group_p, group_q;      // and between its groups of 8 pixels
   int32_t strip;                 // columns of a group, over M-blocks side by side, that are outputs
   int32_t column_step;           // filter columns side by side on N: input pixels between them
-  bool linear;                   // tiles are runs of the padded pixel order instead, see halo_config.h
+  bool linear;                   // tiles are runs of the padded pixel order instead, see config.h
   FastDivmod linear_w, linear_h;
   int32_t tile_pixels;
   int32_t warpgroups_per_tile;  // 2: both consumer warpgroups share a tile; 1: they take turns
@@ -125,7 +125,7 @@ struct HaloParams {
   int32_t parts, groups;          // of each operand, see split.h; of the convolution
   int32_t part_bytes;             // from a part of the halo to the next, where a stage has several; `parts` is then 1
   FastDivmod part_blocks;         // those of a product of parts
-  int32_t promote_from;           // c_block from which sums are promoted, see mainloop_sm90.cuh
+  int32_t promote_from;           // c_block from which sums are promoted, see mainloop.cuh
   int32_t promote_steps;          // and after how many filter steps
   int32_t shrink_at[2];           // c_blocks before which sums of small products shrink by `shrink`, see split_scale()
   float shrink;

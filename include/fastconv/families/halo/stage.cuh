@@ -12,7 +12,7 @@
 namespace fastconv {
 
 // `warp` of params.copy_warps; the first expects what all of them bring, perhaps when some of it is there. Each has a
-// copy of every halo, or it could miss a round of the ring: nothing would wait for it. The copy engine fills in zeros
+// copy of every halo, or it could miss a round of the ring: nothing would wait for it. TMA fills in zeros
 // for padding, for channels beyond C and for images beyond N. kPieces: of a halo of one row too, see HaloParams::raw.
 template <int kChannels, int kPixelBytes, bool kPieces>
 __device__ __forceinline__ void stage_halo_tma(const HaloParams& params, const Tile& tile, const CUtensorMap* map,

@@ -1,4 +1,4 @@
-// Producers of NCHW input. The copy engine brings it as it lies, [channel][pixel], into a ring of raw stages, and warps
+// Producers of NCHW input. TMA brings it as it lies, [channel][pixel], into a ring of raw stages, and warps
 // turn that into swizzled pixel rows of kChannels values; without taps to shift it, it is multiplied as it lies.
 #pragma once
 
@@ -122,7 +122,7 @@ __device__ __forceinline__ void stage_planes(const HaloParams& params, const Til
   });
 }
 
-// HaloStaging::kShifted: the same blocks, first the channels whose planes begin where the copy engine can, then the
+// HaloStaging::kShifted: the same blocks, first the channels whose planes begin where TMA can, then the
 // others, which are copied from kShift pixels earlier on and moved by warps. Behind a plane's last pixel follows what
 // lies there, for outputs that do not exist. One warp starts the copies: of what is moved as early as possible.
 template <int kChannels>
@@ -219,7 +219,7 @@ __device__ __forceinline__ void clear_floats(const HaloParams& params, const Til
 }
 
 // HaloStaging::kTransposed. One warp starts the copies, a lane for each tensor map. NOTES: that is a few instructions a
-// copy or its latency, not the copy engine, limits staging. Value is the tensor's.
+// copy or its latency, not TMA, limits staging. Value is the tensor's.
 template <typename Value, int kChannels>
 struct RawLoads {
   static constexpr int kUnit = raw_unit(sizeof(Value));

@@ -10,7 +10,7 @@
 namespace fastconv::halo {
 
 inline constexpr int64_t kInt32Max = std::numeric_limits<int32_t>::max();
-inline constexpr double kLoadBytesPerClock = 40;  // of a multiprocessor's copy engine, measured
+inline constexpr double kLoadBytesPerClock = 40;  // of an SM's TMA, measured
 
 struct Store {
   StoreMode mode;
@@ -46,7 +46,7 @@ struct CopyWarps {
   double clocks;  // until all of a halo's copies are started and moved
 };
 
-// False if something is too large for the kernel's counters or the copy engine.
+// False if something is too large for the kernel's counters or TMA.
 bool make_tiles(const Work& work, const HaloConfig& config, const HaloTiling& tiling, const Reaches& reaches,
                 Tiles& out);
 // False if no stages fit.

@@ -54,7 +54,7 @@ struct Work {
   int64_t rows, cols;  // of the largest phase
 
   int phases() const { return h.phases * w.phases; }
-  // Channels of a group of the input as the copy engine meets it.
+  // Channels of a group of the input as TMA meets it.
   int64_t in_channels() const { return splitting.in ? split_channels(in.c, operand_of(operands)) : in.c; }
 };
 
@@ -73,7 +73,7 @@ bool planes_divisible(const Side& side, int64_t groups, int64_t by);
 // A filter with contiguous channels needs no packing.
 bool tma_can_load_filter(const ConvProblem& problem);
 Splitting splitting_of(const HaloConfig& config, const ConvProblem& problem);
-// Channels whose planes begin alike, to addresses that the copy engine takes.
+// Channels whose planes begin alike, to addresses that TMA takes.
 int64_t plane_phases(const Side& in, int64_t groups, int64_t bytes);
 // HaloStaging::kTransposed: contiguous images.
 bool planes_can_stage(const Side& in, int64_t groups, Pair in_step, int64_t bytes);

@@ -44,7 +44,7 @@ inline double tiled_cost_us(const KernelEntry& entry, const ConvProblem& problem
   const double converted = element_size(problem.dtype) == 2 ? 1.6 : 1;
   const double step_cycles = threads * per_depth * tile.k / lanes * converted;
   const double tile_cycles = static_cast<double>(work.steps) * step_cycles + kTileCycles;
-  // Blocks are dealt out as multiprocessors finish; a lone block is bound by latency.
+  // Blocks are dealt out as SMs finish; a lone block is bound by latency.
   const auto blocks_per_sm = static_cast<double>((work.tiles + device.sm_count - 1) / device.sm_count);
   const double lone = static_cast<double>(work.steps) * std::max(step_cycles, kStepLatencyCycles) + kTileCycles;
   const double unseen = problem.dtype == DType::kFloat32 ? kUnseenF32 : 1;

@@ -16,7 +16,7 @@ inline constexpr int kMmaChunkBytes = 16;  // that are copied and read at once
 inline constexpr int kMmaBlockBytes = 64;  // of depth that a warp goes through in two steps
 inline constexpr int kMaxMmaStages = 6;
 inline constexpr int kMmaTableHalf = kMmaThreads / 2;                                 // depths, see DepthTable
-inline constexpr int kMmaSumBytes = kMmaWarps * kMmaWarpTile * kMmaWarpTile / 2 * 4;  // see epilogue_mma.cuh
+inline constexpr int kMmaSumBytes = kMmaWarps * kMmaWarpTile * kMmaWarpTile / 2 * 4;  // see mma_epilogue.cuh
 
 struct MmaConfig {
   int m = kMmaWarpTile, n = kMmaWarpTile;

@@ -78,7 +78,7 @@ __device__ __forceinline__ void mainloop(const Gemm& gemm, SimtStorage<Acc, Conf
   __syncthreads();
   int stage = 0;
   for (int32_t depth = begin; depth < end; depth += kDepth, stage ^= 1) {
-    // The operands take turns in flight: staging both at once would cost the second block per multiprocessor.
+    // The operands take turns in flight: staging both at once would cost the second block per SM.
     loader_a.load(smem.depth_a[stage ^ 1]);
     multiply(stage, 0, kDepth / 2);
     loader_a.store(smem.a[stage ^ 1]);

@@ -38,7 +38,7 @@ struct PatchGrid {
 
 Patches make_patches(const PatchGrid& grid);
 
-// Elements from one pixel or plane of the workspace to the next: the copy engine wants multiples of 16 bytes.
+// Elements from one pixel or plane of the workspace to the next: TMA wants multiples of 16 bytes.
 int64_t patch_pitch(int64_t elements, int64_t element_bytes);
 // Of pixels whose channels lie side by side.
 Strides patch_rows(Pair pixels, int64_t pitch);

@@ -1,7 +1,7 @@
 // Weight gradient for sm_90a of 16-bit tensors, or of float32 as parts of 16 bits (split.h); fp32 accumulation. Both
 // operands of the matrix product are MN-major views of staged pixel rows: pixels are its K dimension, so that a filter
 // tap is a shift of the x tile by whole rows. Blocks of a cluster add their sums through each other's shared memory,
-// reduce_wgrad those of several clusters; both in a fixed order. Geometry is run-time data; see wgrad_params.h.
+// reduce_wgrad those of several clusters; both in a fixed order. Geometry is run-time data; see params.h.
 #pragma once
 
 #include "fastconv/families/wgrad/mainloop.cuh"

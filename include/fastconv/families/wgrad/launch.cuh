@@ -103,7 +103,7 @@ constexpr Launcher wgrad_launcher_of() {
 template <WgradStaging kStaging, OperandForm kOperands, typename T>
 Launcher wgrad_launcher(int line) {
   static constexpr Launcher kLaunchers[] = {
-#define WGRAD_KERNEL(name, channels, blocks, units, warpgroups, staging, operands)                      \
+#define WGRAD_KERNEL(name, channels, blocks, units, warpgroups, staging, operands, dtypes)              \
   wgrad_launcher_of<kStaging, kOperands, T, channels, blocks, units, warpgroups, WgradStaging::staging, \
                     OperandForm::operands>(),
 #include "fastconv/families/wgrad/kernels.def"

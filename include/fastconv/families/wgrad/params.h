@@ -1,6 +1,6 @@
-// What the weight-gradient kernels for sm_90a are told. Plain data, filled by planner/wgrad_family without a GPU.
+// What the weight-gradient kernels for sm_90a are told. Plain data, filled by plan.cpp without a GPU.
 //
-// A job (see wgrad_config.h) is m_blocks x 64 filters times some units, a unit being a few blocks of channels, each of
+// A job (see config.h) is m_blocks x 64 filters times some units, a unit being a few blocks of channels, each of
 // one filter tap. Splits share out a job's pixels.
 #pragma once
 
@@ -78,7 +78,7 @@ struct WgradSharing {
         lane_units(spread ? 32 / chunks : 32) {}
 };
 
-// WgradStaging::kTmaRows: dy's rows of pixels, which may begin 2 to 14 bytes after an address that the copy engine
+// WgradStaging::kTmaRows: dy's rows of pixels, which may begin 2 to 14 bytes after an address that TMA
 // can take; that differs between the rows of a plane and between planes, with periods of 2^row_log2 rows and
 // 2^filter_log2 filters. Each of those phases has a map of its own, of every so manieth row and filter, whose columns
 // begin shift[phase] before the image's. A tile begins at the same column of all maps: its rows are so much further
@@ -157,7 +157,7 @@ struct WgradParams {
   int32_t x_group_pitch, y_group_pitch;  // bytes between the groups of 8 rows of an operand
   int32_t step_pairs;
   int32_t stream_offset;    // of what ReorderStream needs of shared memory
-  bool x_copied, y_copied;  // by the copy engine; otherwise by producer warps
+  bool x_copied, y_copied;  // by TMA; otherwise by producer warps
 
   int32_t c, k;                         // of a convolution group
   int64_t w_k, w_c, w_r, w_s, w_group;  // strides, elements

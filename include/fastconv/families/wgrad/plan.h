@@ -12,7 +12,7 @@ Offer wgrad_plan(const KernelEntry& entry, const ConvProblem& problem, const Dev
 
 struct WgradLaunch {
   WgradParams params;  // without addresses
-  // Where the copy engine reads the operand: c, group, w, h, n; rows of pixels: w, c, group, h, n.
+  // Where TMA reads the operand: c, group, w, h, n; rows of pixels: w, c, group, h, n.
   TensorMapSpec x_map;
   int32_t y_maps = 0;  // one, or one for each phase of its rows
   TensorMapSpec y_map[kMaxTensorMaps];

@@ -45,7 +45,7 @@ __device__ __forceinline__ void copy_wgrad_planes(const WgradParams& params, con
   }
 }
 
-// One warp. The copy engine fills in zeros for padding, for channels beyond C or K and for pixels beyond the image: a
+// One warp. TMA fills in zeros for padding, for channels beyond C or K and for pixels beyond the image: a
 // product with such a pixel of dy adds nothing, whatever x holds there. Shifted rows of dy have a barrier a stage of
 // their own, for clear_wgrad_margins().
 template <int kChannels, WgradStaging kStaging, typename YMaps>
@@ -216,7 +216,7 @@ __device__ __forceinline__ void stage_operand(const WgradOperand& from, int grou
   }
 }
 
-// The staging warps; the ring's full barrier expects all their threads. What the copy engine can read, thread 0 leaves
+// The staging warps; the ring's full barrier expects all their threads. What TMA can read, thread 0 leaves
 // to it.
 template <int kChannels>
 __device__ __forceinline__ void stage_wgrad_warps(const WgradParams& params, const WgradShare& share,

@@ -9,7 +9,7 @@
 
 namespace fastconv::wgrad {
 
-inline constexpr int64_t kMaxStride = 8;  // of the copy engine
+inline constexpr int64_t kMaxStride = 8;  // of TMA
 inline constexpr int64_t kFilters = 64;   // a block of M
 inline constexpr int64_t kYRowBytes = kFilters * 2;
 
@@ -47,7 +47,7 @@ struct Work {
 
 Work make_work(const ConvProblem& problem, const WgradConfig& config, bool fold);
 
-// Whether the copy engine brings all of an operand.
+// Whether TMA brings all of an operand.
 struct Copied {
   bool x, y;
 };
@@ -57,7 +57,7 @@ bool pixels_copyable(const Side& side, int64_t groups);
 bool rows_copyable(const Side& y, int64_t groups);
 Copied copied_operands(const Work& work, WgradStaging staging);
 
-// How dy's rows of pixels lie to addresses that the copy engine takes.
+// How dy's rows of pixels lie to addresses that TMA takes.
 struct RowPhases {
   int64_t rows, filters;
   int64_t lead;  // of the columns of the maps, the most

@@ -88,7 +88,7 @@ uint32_t shared_address(const void* pointer);
 // The pointer, if there is device memory.
 const void* global(const void* pointer, int bytes);
 
-// What a thread wrote there the copy engine and wgmma may touch once it has fenced it.
+// What a thread wrote there TMA and wgmma may touch once it has fenced it.
 char* shared_for_write(uint32_t address, int bytes);
 bool is_fenced(uint32_t address, int bytes);
 char* shared_for_engine(uint32_t address, int bytes);  // it is an exception otherwise
@@ -98,7 +98,7 @@ void fence_shared();
 void async_copy(uint32_t to, const void* from, int bytes);
 void async_copy_commit();
 void async_copy_wait(int pending);
-// By the copy engine, which counts bytes on a barrier when it has called `copy`.
+// By TMA, which counts bytes on a barrier when it has called `copy`.
 void engine_copy(uint32_t barrier, uint32_t bytes, std::function<void()> copy);
 // Of the thread, in groups.
 void engine_store(std::function<void()> store);

@@ -18,7 +18,7 @@ template <typename F>
 void for_each_element(const CUtensorMap& map, uint32_t smem, std::array<int32_t, 5> at, F f) {
   const TensorMapSpec& spec = map.spec;
   const int bytes = map.element_bytes;
-  if (at[0] * bytes % 16 != 0) emulated::fail("a box of the copy engine that begins beside 16 bytes");
+  if (at[0] * bytes % 16 != 0) emulated::fail("a box of TMA that begins beside 16 bytes");
   if (smem % (spec.swizzle_bytes > 0 ? 128 : 16) != 0) emulated::fail("a box in shared memory that is not aligned");
   const uint32_t pattern = spec.swizzle_bytes == 0 ? 0 : spec.swizzle_bytes / 16 - 1;
   uint32_t offset = 0;
@@ -86,7 +86,7 @@ void bulk_wait_read() {
 inline void bulk_wait() { emulated::engine_store_wait(0); }
 
 inline void bulk_load(uint32_t smem, const void* global, uint32_t bytes, uint32_t barrier) {
-  if (bytes % 16 != 0) emulated::fail("the copy engine moves 16 bytes at once");
+  if (bytes % 16 != 0) emulated::fail("TMA moves 16 bytes at once");
   emulated::engine_copy(barrier, bytes, [=] {
     for (uint32_t i = 0; i < bytes; i += 16) {
       std::memcpy(emulated::shared_for_engine(smem + i, 16), emulated::global(static_cast<const char*>(global) + i, 16),

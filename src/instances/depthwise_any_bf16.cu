@@ -1,3 +1,0 @@
-#include "fastconv/families/depthwise/any_launch.cuh"
-
-template fastconv::Launcher fastconv::depthwise_any_launcher<__nv_bfloat16>(int);

@@ -1,3 +1,0 @@
-#include "fastconv/families/depthwise/diagonal_launch.cuh"
-
-template fastconv::Launcher fastconv::depthwise_diagonal_launcher<__half>(int);

@@ -1,3 +1,0 @@
-#include "fastconv/families/depthwise/pairs_launch.cuh"
-
-template fastconv::Launcher fastconv::depthwise_pairs_launcher<__nv_bfloat16>(int);

@@ -1,4 +1,0 @@
-#include "fastconv/families/halo/launch.cuh"
-
-template fastconv::Launcher fastconv::halo_launcher<fastconv::HaloStaging::kPlanes, fastconv::FilterTile::kKMajor,
-                                                    fastconv::OperandForm::kHalf, __half>(int);

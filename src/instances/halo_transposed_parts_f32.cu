@@ -1,4 +1,0 @@
-#include "fastconv/families/halo/launch.cuh"
-
-template fastconv::Launcher fastconv::halo_launcher<fastconv::HaloStaging::kTransposed, fastconv::FilterTile::kKMajor,
-                                                    fastconv::OperandForm::kParts, float>(int);

@@ -1,3 +1,0 @@
-#include "fastconv/families/implicit_gemm/mma_launch.cuh"
-
-template fastconv::Launcher fastconv::mma_launcher<__half>(int);

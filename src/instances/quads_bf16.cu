@@ -1,3 +1,0 @@
-#include "fastconv/families/few_channels/quads_launch.cuh"
-
-template fastconv::Launcher fastconv::quads_launcher<__nv_bfloat16>(int);

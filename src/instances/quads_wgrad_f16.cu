@@ -1,3 +1,0 @@
-#include "fastconv/families/few_channels/quads_wgrad_launch.cuh"
-
-template fastconv::Launcher fastconv::quads_wgrad_launcher<__half>(int);

@@ -1,4 +1,0 @@
-#include "fastconv/families/wgrad/launch.cuh"
-
-template fastconv::Launcher
-fastconv::wgrad_launcher<fastconv::WgradStaging::kTma, fastconv::OperandForm::kScaled, float>(int);
