@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import pickle
+import re
 import types
 from typing import Any
 
@@ -352,3 +353,11 @@ def test_state_moves_between_converted_and_plain_models() -> None:
         net[0].weight.normal_()
     plain.load_state_dict(net.state_dict())
     assert torch.equal(plain[0].weight, net[0].weight)
+
+
+@pytest.mark.parametrize("function", [fastconv.convert, fastconv.revert, fastconv.unconverted])
+@pytest.mark.parametrize(("model", "name"), [("x", "str"), (None, "NoneType"), (nn.Conv2d, "the class Conv2d")])
+def test_what_is_no_module_is_refused(function: Any, model: Any, name: str) -> None:
+    message = f"{function.__name__}(): model must be a torch.nn.Module, but got {name}"
+    with pytest.raises(TypeError, match=re.escape(message)):
+        function(model)

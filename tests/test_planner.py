@@ -1574,3 +1574,8 @@ def test_weight_gradients_of_quads_name_aligned_addresses_alone() -> None:
                 y_strides=y_strides,
             )
             assert (kernel.why_not(problem, GPUS[90]) is not None) == refused, (name, y_strides)
+
+
+def test_meta_tensors_are_explained_as_their_sizes_are() -> None:
+    x, w = torch.empty(2, 8, 16, 16, device="meta"), torch.empty(4, 8, 3, 3, device="meta")
+    assert fastconv.explain(x, w) == fastconv.explain(x.shape, w.shape)

@@ -58,6 +58,7 @@ def convert(model: _Module, *, functional: bool = False, precision: Precision | 
         ``model``.
 
     Raises:
+        TypeError: ``model`` is no module.
         ValueError: unknown ``precision``; nothing is converted then.
 
     Subclasses that inherit the forward pass of ``nn.Conv2d`` are converted too, and lazy layers. What is left, and why,
@@ -75,6 +76,7 @@ def convert(model: _Module, *, functional: bool = False, precision: Precision | 
     >>> fastconv.convert(model)[0]
     fastconv.Conv2d(3, 8, kernel_size=(3, 3), stride=(1, 1))
     """
+    _check("convert", model)
     check(precision)
     reasons = {module: _reason(module) for module in model.modules()}
     plain = [module for module, reason in reasons.items() if reason == _PLAIN]
@@ -93,6 +95,12 @@ def convert(model: _Module, *, functional: bool = False, precision: Precision | 
 
 def _text(counts: Counter[str]) -> str:
     return ", ".join(f"{count} {what}" for what, count in counts.items()) or "nothing"
+
+
+def _check(what: str, model: object) -> None:
+    if not isinstance(model, torch.nn.Module):
+        name = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
+        raise TypeError(f"{what}(): model must be a torch.nn.Module, but got {name}")
 
 
 def revert(model: _Module) -> _Module:
@@ -114,6 +122,7 @@ def revert(model: _Module) -> _Module:
     >>> type(fastconv.revert(model)[0]) is torch.nn.Conv2d
     True
     """
+    _check("revert", model)
     ours = [module for module in model.modules() if isinstance(module, Conv2d)]
     _give({module: _changed(module, _original) for module in model.modules()})
     for module in ours:
@@ -137,6 +146,7 @@ def unconverted(model: torch.nn.Module) -> list[Unconverted]:
     >>> fastconv.unconverted(fastconv.convert(model))[0].name
     '1'
     """
+    _check("unconverted", model)
     found = ((name, type(module), _reason(module)) for name, module in model.named_modules())
     return [Unconverted(name, kind, reason) for name, kind, reason in found if reason is not None]
 

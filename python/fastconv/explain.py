@@ -84,7 +84,8 @@ def explain(
         raise NotImplementedError(f"dtype must be {ops.dtype_names()}, but got {dtype}")
     if channels_last is None:
         channels_last = any(ops.is_channels_last(tensor) for tensor in tensors if tensor.dim() in (3, 4))
-    place = torch.device(device) if device is not None else tensors[0].device if tensors else torch.device("cuda")
+    there = [tensor.device for tensor in tensors if not tensor.is_meta]
+    place = torch.device(device) if device is not None else there[0] if there else torch.device("cuda")
     if place.type not in ("cpu", "cuda"):
         raise ValueError(f"device must be cpu or cuda, but got {place}")
     gpu = _gpu(place, arch)
