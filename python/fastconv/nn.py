@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import torch
 from torch import Tensor
@@ -84,6 +84,10 @@ class Conv2d(torch.nn.Conv2d):
             input = torch.nn.functional.pad(input, self._reversed_padding_repeated_twice, mode=self.padding_mode)
             padding = (0, 0)
         return conv2d(input, weight, bias, self.stride, padding, self.dilation, self.groups, precision=self.precision)
+
+    def __prepare_scriptable__(self) -> NoReturn:
+        """Asked for by ``torch.jit.script``, which would fail with words about type annotations."""
+        raise RuntimeError("torch.jit.script cannot compile fastconv.Conv2d; call fastconv.revert(model) first")
 
     def _get_name(self) -> str:
         return f"fastconv.{super()._get_name()}"
