@@ -45,6 +45,8 @@ def files(definition: Path) -> dict[str, str]:
         sys.exit(f"{definition}: no comment names the arguments of its macro")
     header, template, dtypes = launcher.groups()
     parameters = macro[2].split(", ")
+    if dtypes is None and "dtypes" not in parameters:
+        sys.exit(f"{definition}: neither its macro nor its launcher names element types")
     found: dict[str, set[str]] = {}
     for line in re.findall(rf"^{macro[1]}\((.+)\)$", text, re.MULTILINE):
         values = [value.strip() for value in line.split(",")]
@@ -52,7 +54,7 @@ def files(definition: Path) -> dict[str, str]:
         chosen = [given[word] for word in re.findall(r"\w+", template) if word in given]
         kind = [] if definition.stem == "kernels" else [definition.stem]
         name = "_".join([definition.parent.name, *kind, *chosen])
-        for type_ in (t for bits in (given.get("dtypes") or dtypes or "").split(" | ") for t in ELEMENT_TYPES[bits]):
+        for type_ in (t for bits in (dtypes or given["dtypes"]).split(" | ") for t in ELEMENT_TYPES[bits]):
             instance = re.sub(r"\w+", lambda m: {**given, "T": type_}.get(m[0], m[0]), template)  # noqa: B023
             found.setdefault(f"{name}.cu", set()).add(f"template Launcher {instance}(int);\n")
     return {

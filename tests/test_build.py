@@ -260,6 +260,9 @@ def test_a_def_file_names_its_arguments(tmp_path: Path) -> None:
     path.write_text("// some/launch.cuh: some_launcher<T>\n")
     with pytest.raises(SystemExit, match="no comment names the arguments"):
         instances.files(path)
+    path.write_text("// SOME_KERNEL(name)\n// some/launch.cuh: some_launcher<T>\nSOME_KERNEL(a)\n")
+    with pytest.raises(SystemExit, match="neither its macro nor its launcher"):
+        instances.files(path)
     path.write_text("// SOME_KERNEL(name, kind, dtypes)\n// some/launch.cuh: some<Kind::kind, T>\n"
                     "SOME_KERNEL(a, kOne, kF32 | kHalf)\nSOME_KERNEL(b, kTwo, kF64)\n")  # fmt: skip
     found = instances.files(path)

@@ -1,23 +1,19 @@
 // Of the CUDA library alone: the families' launchers.
 #include "fastconv/launch/launchers.h"
 
-#ifndef FASTCONV_FAMILIES
-#define FASTCONV_FAMILIES "fastconv/families/families.def"
-#endif
-
 namespace fastconv {
 
 #define FASTCONV_HOST_FAMILY(name)
 #define FASTCONV_FAMILY(name)    \
   const Family& name##_family(); \
   Launcher name##_launcher(const KernelEntry&, DType);
-#include FASTCONV_FAMILIES
+#include "fastconv/families/families.def"
 #undef FASTCONV_FAMILY
 
 Launcher launcher_of(const KernelEntry& kernel, DType dtype) {
 #define FASTCONV_FAMILY(name) \
   if (kernel.family == &name##_family()) return name##_launcher(kernel, dtype);
-#include FASTCONV_FAMILIES
+#include "fastconv/families/families.def"
 #undef FASTCONV_FAMILY
   return nullptr;
 }

@@ -2,7 +2,7 @@
 
 #include "fastconv/planner/registry.h"
 
-// Another list may be compiled in its place.
+// A test compiles another list in its place.
 #ifndef FASTCONV_FAMILIES
 #define FASTCONV_FAMILIES "fastconv/families/families.def"
 #endif

@@ -1,6 +1,7 @@
 #include "fastconv/core/integers.h"
 #include "fastconv/launch/launch.cuh"
 #include "fastconv/launch/launch.h"
+#include "fastconv/launch/with_dtype.cuh"
 #include "fastconv/planner/bias_grad.h"
 #include "fastconv/tile/bias_grad.cuh"
 
@@ -29,12 +30,7 @@ void run(const ConvProblem& problem, const DeviceSpec& device, const void* grad_
 void bias_grad_cuda(const ConvProblem& problem, const DeviceSpec& device, const void* grad_output, void* grad_bias,
                     void* workspace, void* stream) {
   Stream ours{static_cast<cudaStream_t>(stream), true};  // behind the other gradients
-  switch (problem.dtype) {
-    case DType::kFloat32: return run<float>(problem, device, grad_output, grad_bias, workspace, ours);
-    case DType::kFloat64: return run<double>(problem, device, grad_output, grad_bias, workspace, ours);
-    case DType::kFloat16: return run<__half>(problem, device, grad_output, grad_bias, workspace, ours);
-    case DType::kBFloat16: return run<__nv_bfloat16>(problem, device, grad_output, grad_bias, workspace, ours);
-  }
+  with_dtype(problem.dtype, [&]<typename T>() { run<T>(problem, device, grad_output, grad_bias, workspace, ours); });
 }
 
 }  // namespace fastconv

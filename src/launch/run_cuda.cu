@@ -6,6 +6,7 @@
 #include "fastconv/planner/scaled.h"
 
 namespace fastconv {
+
 void run_plan(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, Stream& stream) {
   const bool compiled = plan.kernel->is_cuda() && (plan.kernel->dtypes & dtype_bit(problem.dtype)) != 0;
   const Launcher launcher = compiled ? launcher_of(*plan.kernel, problem.dtype) : nullptr;

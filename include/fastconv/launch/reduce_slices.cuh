@@ -1,4 +1,4 @@
-// Host side of the second pass of a depthwise weight gradient.
+// Host side of the second pass of a weight gradient by split-K.
 #pragma once
 
 #include <algorithm>

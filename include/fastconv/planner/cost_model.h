@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 
 #include "fastconv/planner/device_spec.h"
@@ -13,20 +12,11 @@ inline constexpr double kCyclesPerUs = 1600;         // an H200's clock under lo
 inline constexpr double kTensorCyclesPerUs = 1755;   // its clock as the tensor-core families count
 inline constexpr double kBytesPerUsPerSm = 25e3;     // 3.3 TB/s over 132, reached by mixed reads and writes
 inline constexpr double kLaunchUs = 4;               // a kernel's start and drain on an idle stream
-inline constexpr double kBoxedLaunchUs = 2.5;        // the same where TMA brings boxes of pixels
 inline constexpr int32_t kReservedSmemBytes = 1024;  // of an SM, a block, besides what it asks for
-inline constexpr double kStoredShare = 1.12;         // where most is stored: of that the second-level cache keeps some
-// Tensor cores, times what is expected: of one channel, depthwise filters take as long, and do not round; what they are
-// expected to take is more.
-inline constexpr double kOneChannel = 1.2;
 
 // Blocks of an SM.
 inline int64_t resident_blocks(int64_t smem, const DeviceSpec& device, int64_t at_most) {
   return std::min((device.smem_optin_bytes + kReservedSmemBytes) / (smem + kReservedSmemBytes), at_most);
 }
-
-// Of two that go on at the same time: where both take as long, neither hides all of the other. NOTES: by roots, since
-// pow is another one since glibc 2.29.
-inline double together_us(double a, double b) { return std::sqrt(std::sqrt(a * a * a * a + b * b * b * b)); }
 
 }  // namespace fastconv

@@ -1,5 +1,5 @@
-// Second pass of a weight gradient of groups of one channel, or the like, whose pixels were shared out to several
-// slices of blocks: adds their sums.
+// Second pass of a weight gradient by split-K, whose pixels were shared out to several slices of blocks: adds their
+// sums, which are in the order of the filter.
 #pragma once
 
 #include "fastconv/core/fast_divmod.h"

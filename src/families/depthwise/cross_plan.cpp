@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "fastconv/core/integers.h"
+#include "fastconv/families/depthwise/cost.h"
 #include "fastconv/families/depthwise/pairs_plan.h"
-#include "fastconv/planner/cost_model.h"
 #include "fastconv/planner/sides.h"
 
 namespace fastconv {

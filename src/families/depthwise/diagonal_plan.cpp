@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "fastconv/core/integers.h"
-#include "fastconv/planner/cost_model.h"
+#include "fastconv/families/depthwise/cost.h"
 #include "fastconv/planner/sides.h"
 #include "fastconv/tile/copies.h"
 

@@ -3,8 +3,8 @@
 #include <cmath>
 
 #include "fastconv/core/integers.h"
+#include "fastconv/families/depthwise/cost.h"
 #include "fastconv/families/depthwise/diagonal_plan.h"
-#include "fastconv/planner/cost_model.h"
 #include "fastconv/planner/sides.h"
 #include "fastconv/tile/copies.h"
 

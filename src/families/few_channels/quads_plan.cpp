@@ -5,8 +5,8 @@
 #include <cmath>
 
 #include "fastconv/core/integers.h"
+#include "fastconv/families/few_channels/cost.h"
 #include "fastconv/families/few_channels/stem_config.h"
-#include "fastconv/planner/cost_model.h"
 #include "fastconv/planner/scaled.h"
 #include "fastconv/planner/sides.h"
 #include "fastconv/tile/extent.h"

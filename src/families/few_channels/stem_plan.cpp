@@ -5,7 +5,7 @@
 #include <initializer_list>
 
 #include "fastconv/core/integers.h"
-#include "fastconv/planner/cost_model.h"
+#include "fastconv/families/few_channels/cost.h"
 #include "fastconv/planner/scaled.h"
 #include "fastconv/planner/sides.h"
 #include "fastconv/tile/extent.h"

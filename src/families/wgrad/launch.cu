@@ -1,7 +1,7 @@
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
+#include <type_traits>
 
 #include "fastconv/families/wgrad/launchers.h"
+#include "fastconv/launch/with_dtype.cuh"
 
 namespace fastconv {
 namespace {
@@ -41,13 +41,11 @@ Launcher half_wgrad_launcher(const KernelEntry& kernel) {
 }  // namespace
 
 Launcher wgrad_launcher(const KernelEntry& kernel, DType dtype) {
-  switch (dtype) {
-    case DType::kFloat32: return float_wgrad_launcher(kernel);
-    case DType::kFloat16: return half_wgrad_launcher<__half>(kernel);
-    case DType::kBFloat16: return half_wgrad_launcher<__nv_bfloat16>(kernel);
-    case DType::kFloat64: break;
-  }
-  return nullptr;
+  return with_dtype(dtype, [&]<typename T>() -> Launcher {
+    if constexpr (std::is_same_v<T, float>) return float_wgrad_launcher(kernel);
+    if constexpr (sizeof(T) == 2) return half_wgrad_launcher<T>(kernel);
+    return nullptr;
+  });
 }
 
 }  // namespace fastconv
