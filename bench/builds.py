@@ -133,21 +133,16 @@ def compare(builds: Sequence[Build], seed: int, **case: Any) -> dict[str, Any]:
 
 
 def compared(rows: Sequence[dict[str, Any]]) -> str:
-    lines = [
-        [
-            row["problem"],
-            Mode(*row["mode"]).label,
-            row["layout"],
-            row["pass"],
-            " -> ".join(dict.fromkeys(row["kernels"])),
-        ]
-        for row in rows
-        if not row["same"]
-    ]
-    same = f"{len(rows) - len(lines)} of {len(rows)} results are the same, bit for bit"
-    return same + (
-        "; others:\n\n" + report.table(["problem", "mode", "layout", "pass", "kernel"], lines, left=5) if lines else ""
-    )
+    others = [row for row in rows if not row["same"]]
+    text = f"{len(rows) - len(others)} of {len(rows)} results are the same, bit for bit"
+    if not others:
+        return text
+    lines = [[*_case(row), " -> ".join(dict.fromkeys(row["kernels"]))] for row in others]
+    return f"{text}; others:\n\n" + report.table(["problem", "mode", "layout", "pass", "kernel"], lines, left=5)
+
+
+def _case(row: dict[str, Any]) -> list[str]:
+    return [row["problem"], Mode(*row["mode"]).label, row["layout"], row["pass"]]
 
 
 def markdown(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> str:
@@ -156,7 +151,7 @@ def markdown(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> str:
         first, *others = row["us"]
         ratios = [f"{us / first:.3f}" for us in others]
         kernels = list(dict.fromkeys(row["kernels"]))
-        what = [row["problem"], Mode(*row["mode"]).label, row["layout"], row["pass"], " -> ".join(kernels)]
+        what = [*_case(row), " -> ".join(kernels)]
         lines.append([*what, *(f"{us:.2f}" for us in row["us"]), *ratios])
     means = [
         math.exp(statistics.fmean(math.log(row["us"][i] / row["us"][0]) for row in rows)) for i in range(1, len(names))
@@ -194,13 +189,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         asked, rows = list(cases(options)), list[dict[str, Any]]()
         try:
             for problem, layout, mode, pass_ in tqdm(asked, disable=None):
-                case: dict[str, Any] = {
-                    "suite": options.suite,
-                    "problem": problem.name,
-                    "layout": layout,
-                    "pass": pass_,
-                }
-                case["mode"] = [mode.dtype, mode.precision]
+                case = {"suite": options.suite, "problem": problem.name, "layout": layout, "pass": pass_}
+                case |= {"mode": [mode.dtype, mode.precision]}
                 if options.results:
                     rows.append(compare(builds, seed=len(rows), **case))
                 else:

@@ -77,7 +77,7 @@ def problems(pass_: str, mode: tuple[str, str], channels_last: bool) -> list[nat
             dtype=dtype,
             precision=precision,
             channels_last=channels_last,
-        )  # fmt: skip
+        )
         for size, weight, stride, padding, groups in PROBLEMS
     ]
 

@@ -18,7 +18,7 @@ MAY_INCLUDE = {
     "tile": {"core", "planner", "ptx"},
     "launch": {"core", "planner", "ptx", "tile"},
     "cpu": {"core", "planner"},
-    "ops": {"core", "planner", "launch", "cpu", "tile"},
+    "ops": {"core", "planner", "launch", "cpu"},
     "families": {"core", "planner", "ptx", "tile", "launch"},
 }
 
