@@ -180,6 +180,7 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
                 .03 * (config.staging == HaloStaging::kTransposed && tiling.turns) +
                 .8 * (half && tiles.raw.step_log2 > 0 && tiling.turns && tiling.halo_stages == 2) +
                 (made ? rough_operands(work, config, tiling, tiles) : 0) +
+                .1 * (config.operands == OperandForm::kPromotedScaled && config.channels < 64 && config.block_k < 128) +
                 .01 * (!tiling.linear && tiling.block_w_log2 == 6) + (half && work.groups > 1 ? 1 : .02) * idle +
                 .5 * (config.operands == OperandForm::kTf32 && work.in.c <= 4) +
                 (config.channels == 8 && work.in.c > 8) + .15 * (config.staging == HaloStaging::kShifted) +
