@@ -600,7 +600,7 @@ struct QuadsUnit {
 };
 
 // A warp stages its share of the next tile behind its units, or, if not 0, behind so many. Of parts large images in
-// channels_last then take 2 % less time; 16 bits and TF32 take more there, others were not timed (docs/perf-log.md).
+// channels_last then take 2 % less time; 16 bits and TF32 take more there, others were not timed.
 template <QuadsOperands kOperands, int kSteps>
 inline constexpr int32_t kStagesEarly = kOperands == QuadsOperands::kParts && kSteps > 0 ? 3 : 0;
 
