@@ -24,6 +24,10 @@ from bench import opponents, report
 from bench.__main__ import choices
 from bench.modes import DTYPES, LONG, PRECISIONS, Mode, modes_of
 from bench.suites import LAYOUTS, PASSES, Problem, load_suite, select, suite_names
+from fastconv.explain import H100, H200
+
+# As the names of results have them.
+GPUS = {"h200": H200, "h100-80gb-hbm3": H100}
 
 
 class Case(NamedTuple):
@@ -65,7 +69,7 @@ def measured(results: Path, gpu: str) -> dict[Case, dict[str, Known]]:
     return found
 
 
-def chosen(problem: Problem, case: Case, mode: Mode, arch: int) -> str:
+def chosen(problem: Problem, case: Case, mode: Mode, gpu: str) -> str:
     text = fastconv.explain(
         problem.input,
         problem.weight,
@@ -76,7 +80,7 @@ def chosen(problem: Problem, case: Case, mode: Mode, arch: int) -> str:
         dtype=mode.torch_dtype,
         channels_last=case.layout == "nhwc",
         device="cuda",
-        arch=arch,
+        arch=GPUS[gpu],
     )
     return plan_of(text.splitlines()[1].removeprefix("plan: "))
 
@@ -110,7 +114,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--precision", type=choices(PRECISIONS), default=list(PRECISIONS), help="of fp32; default: all")
     add("--beyond", type=float, default=1.04, help="times the best known plan: what is listed")
     add("--gpu", default="h200", help="as the names of results have it")
-    add("--arch", type=int, default=90, help="its compute capability x 10")
     add("--results", type=Path, default=report.RESULTS)
     options = parser.parse_args(arguments)
     problems = [problem for suite in options.suite for problem in load_suite(suite).problems]
@@ -121,7 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for layout in options.layout:
                 for pass_ in options.pass_:
                     case = Case(problem.describe(), mode.label, layout, pass_)
-                    cases.append((problem.name, case, chosen(problem, case, mode, options.arch)))
+                    cases.append((problem.name, case, chosen(problem, case, mode, options.gpu)))
     header = ["problem", "mode", "layout", "pass", "ms", "measured", "ratio", "chosen", "ms", "measured", "best known"]
     found = lines(cases, measured(options.results, options.gpu), options.beyond)
     print(report.table(header, found, left=4))

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench import report
-from bench.hindsight import Case, chosen
+from bench.hindsight import GPUS, Case, chosen
 from bench.modes import Mode, modes_of
 from bench.suites import Problem, load_suite, suite_names
 
@@ -55,7 +55,7 @@ def measured(results: Path, gpu: str) -> dict[tuple[str, str, str, str], dict[st
     return found
 
 
-def choices(results: Path, gpu: str, arch: int) -> list[Choice]:
+def choices(results: Path, gpu: str) -> list[Choice]:
     problems: dict[str, Problem] = {p.name: p for name in suite_names() for p in load_suite(name).problems}
     found = []
     for (name, label, layout, pass_), times in measured(results, gpu).items():
@@ -63,7 +63,7 @@ def choices(results: Path, gpu: str, arch: int) -> list[Choice]:
             continue
         mode: Mode = MODES[label]
         case = Case(problems[name].describe(), label, layout, pass_)
-        kernel = chosen(problems[name], case, mode, arch).partition(" ")[0]
+        kernel = chosen(problems[name], case, mode, gpu).partition(" ")[0]
         best = min(times, key=lambda kernel: times[kernel])
         found.append(Choice(name, label, layout, pass_, kernel, times.get(kernel), best, times[best]))
     return found
@@ -74,15 +74,23 @@ def mean(found: Iterable[Choice]) -> float:
     return math.exp(statistics.fmean(math.log(choice.regret) for choice in found if choice.us))
 
 
+def by_problem(found: Iterable[Choice]) -> dict[str, float]:
+    """The same of each problem, over modes, layouts and passes."""
+    of_problem: dict[str, list[Choice]] = {}
+    for choice in found:
+        if choice.us:
+            of_problem.setdefault(choice.problem, []).append(choice)
+    return {problem: mean(choices) for problem, choices in of_problem.items()}
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.regret", description=__doc__.partition("\n")[0])
     add = parser.add_argument
     add("--beyond", type=float, default=1.05, help="times the best: what is listed")
-    add("--gpu", default="h200", help="as the names of results have it")
-    add("--arch", type=int, default=90, help="its compute capability x 10")
+    add("--gpu", default="h200", choices=GPUS, help="as the names of results have it")
     add("--results", type=Path, default=report.RESULTS)
     options = parser.parse_args(arguments)
-    found = choices(options.results, options.gpu, options.arch)
+    found = choices(options.results, options.gpu)
     known = [choice for choice in found if choice.us]
     lines = [
         [*choice[:4], choice.kernel, f"{choice.us:.1f}", choice.best, f"{choice.best_us:.1f}", f"{choice.regret:.3f}"]
@@ -92,7 +100,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     header = ["problem", "mode", "layout", "pass", "chosen", "us", "best", "us", "regret"]
     print(report.table(header, lines, left=5))
     above = sum(choice.regret > 1.1 for choice in known)
+    problems = by_problem(known)
+    worst = max(problems, key=lambda problem: problems[problem])
     print(f"\n{len(found)} cases, {len(known)} choices measured: geometric mean {mean(known):.4f}, {above} above 1.1")
+    print(f"{len(problems)} problems: the worst is {worst}, {problems[worst]:.4f}")
     return 0
 
 

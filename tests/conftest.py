@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import os
+import random
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+
+import sweeps
 
 # Shapes and numbers are drawn afresh in every run; CI must give the same answer twice.
 _COMMON: dict[str, Any] = {
@@ -30,7 +34,17 @@ _M_PERTURB = -6
 assert ctypes.CDLL(None).mallopt(_M_PERTURB, 0x80) == 1
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    add = parser.getgroup("fastconv").addoption
+    add("--all", action="store_true", help="all cases of the long sweeps, of which otherwise a sample runs")
+    add("--sample-seed", type=int, help="of that sample; default: drawn, 0 where the variable CI is set")
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "sweep(one_in): of its cases a sample runs, one in so many; all with --all")
+    if config.option.sample_seed is None:  # before pytest-xdist's workers get the options
+        config.option.sample_seed = 0 if "CI" in os.environ else random.randrange(1 << 31)
+    sweeps.all_cases = config.option.all
     config.addinivalue_line("markers", "cuda: needs an NVIDIA GPU")
     config.addinivalue_line("markers", "alone: sees what other processes do on the GPU")
     # Workers of pytest-xdist compute references side by side; each with a thread a core, they would take turns.
@@ -39,7 +53,30 @@ def pytest_configure(config: pytest.Config) -> None:
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_report_header(config: pytest.Config) -> str:
+    return "sweeps: all cases" if config.option.all else f"sweeps: --sample-seed {config.option.sample_seed}, or --all"
+
+
+def keep_a_sample(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Cases that were asked for by their names all run."""
+    cases = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("sweep"):
+            cases[item.nodeid.partition("[")[0]].append(item)
+    left_out = set()
+    for test, of_test in cases.items():
+        marker = of_test[0].get_closest_marker("sweep")
+        assert marker is not None
+        count = -(-len(of_test) // marker.args[0])
+        kept = random.Random(f"{test} {config.option.sample_seed}").sample(range(len(of_test)), count)
+        left_out |= {item.nodeid for index, item in enumerate(of_test) if index not in kept}
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left_out])
+    items[:] = [item for item in items if item.nodeid not in left_out]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.option.all and not any("[" in argument for argument in config.args):
+        keep_a_sample(config, items)
     if torch.cuda.is_available():
         return
     no_gpu = pytest.mark.skip(reason="torch sees no CUDA device")

@@ -106,3 +106,28 @@ def test_what_the_emulator_hides_is_there() -> None:
     hiding = ROOT / "tests/emulated/include"
     headers = [path.relative_to(hiding) for path in hiding.glob("fastconv/**/*.*")]
     assert headers and [str(path) for path in headers if not (ROOT / "include" / path).exists()] == []
+
+
+def test_numbers_that_were_measured_stand_in_tables() -> None:
+    """What planners count with is in costs.def, where bench.fit finds it, and not beside the formulas."""
+    counted = {"kWarpsAtOnce", "kUnitsTogether", "kMaxCount"}  # facts, not measurements
+    found = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path, folder in sources()
+        if folder in ("planner", "tile", "families") and path.suffix in (".h", ".cpp")
+        for name in re.findall(r"constexpr double (k\w+)", path.read_text())
+        if name not in counted
+    ]
+    assert not found
+
+
+def test_costs_are_used() -> None:
+    words = {word for path, _ in sources() if path.name != "costs.def" for word in re.findall(r"\w+", path.read_text())}
+    names = [
+        name
+        for path, _ in sources()
+        if path.name == "costs.def"
+        for name in re.findall(r"^FASTCONV_COSTS?\(\w+, (\w+),", path.read_text(), re.MULTILINE)
+    ]
+    assert len(names) > 200
+    assert not set(names) - words

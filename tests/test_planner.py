@@ -1579,3 +1579,21 @@ def test_weight_gradients_of_quads_name_aligned_addresses_alone() -> None:
 def test_meta_tensors_are_explained_as_their_sizes_are() -> None:
     x, w = torch.empty(2, 8, 16, 16, device="meta"), torch.empty(4, 8, 3, 3, device="meta")
     assert fastconv.explain(x, w) == fastconv.explain(x.shape, w.shape)
+
+
+@pytest.mark.parametrize("pass_", ["fprop", "dgrad", "wgrad"])
+def test_expectations_follow_the_device(pass_: str) -> None:
+    """Arithmetic its clock, copies its memory: each of these problems is bound by one of them."""
+
+    def us(problem: Problem, **changed: float) -> float:
+        device = native.DeviceSpec.cuda(90, 132, 227 << 10)
+        for name, times in changed.items():
+            setattr(device, name, times * getattr(device, name))
+        return native.make_plan(native_problem(problem, pass_, dtype="float16", channels_last=True), device).cost_us
+
+    products = Problem(64, 512, 56, 56, 512, 3, 3, padding=(1, 1))
+    copies = Problem(256, 64, 112, 112, 64, 3, 3, padding=(1, 1), groups=64)
+    assert us(products, clock_mhz=2) < 0.6 * us(products)
+    assert us(products, memory_gbps=2) > 0.9 * us(products)
+    assert us(copies, memory_gbps=2) < 0.7 * us(copies)
+    assert us(copies, clock_mhz=2) > 0.8 * us(copies)

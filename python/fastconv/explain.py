@@ -27,10 +27,14 @@ class Device(NamedTuple):
     arch: int  # compute capability times 10
     sm_count: int
     smem_optin_bytes: int  # most shared memory a block may have
+    clock_mhz: int  # of its SMs, at most
+    memory_gbps: int  # 10^9 bytes a second, by the memory's clock
+    l2_bytes: int
 
 
 # Planned for where no device is given or present.
-H200 = Device(arch=90, sm_count=132, smem_optin_bytes=232448)
+H200 = Device(90, 132, 232448, clock_mhz=1980, memory_gbps=4917, l2_bytes=60 << 20)
+H100 = H200._replace(memory_gbps=3352, l2_bytes=50 << 20)
 
 
 def explain(
@@ -47,7 +51,7 @@ def explain(
     dtype: torch.dtype | None = None,
     channels_last: bool | None = None,
     device: torch.device | str | None = None,
-    arch: int | None = None,
+    arch: int | Device | None = None,
     refusals: bool = False,
 ) -> str:
     """Says which kernel a convolution gets, with what plan, and what the others would cost, cheapest first.
@@ -60,8 +64,8 @@ def explain(
         stride, padding, dilation, groups, precision: as for :func:`fastconv.conv2d`.
         pass_: "fprop" (forward), "dgrad" (input gradient) or "wgrad" (weight gradient).
         dtype, channels_last, device: those of the tensors if tensors are given; otherwise float32, False and "cuda".
-        arch: compute capability times 10 of the GPU to plan for (80, 90, ...). None: the device's own, or an H200's
-            where there is none.
+        arch: compute capability times 10 of the GPU to plan for (80, 90, ...), or all that the planner knows of it
+            (:class:`fastconv.explain.Device`). None: the device's own, or an H200's where there is none.
         refusals: whether to say of each kernel that cannot compute this why not, and not their number alone.
 
     Returns:
@@ -113,6 +117,9 @@ def explain(
         arch=gpu.arch,
         sm_count=gpu.sm_count,
         smem_optin_bytes=gpu.smem_optin_bytes,
+        clock_mhz=gpu.clock_mhz,
+        memory_gbps=gpu.memory_gbps,
+        l2_bytes=gpu.l2_bytes,
         refusals=refusals,
     )
 
@@ -121,16 +128,22 @@ def _size(name: str, operand: Tensor | Sequence[int]) -> list[int]:
     return [_int(name, extent) for extent in (operand.shape if isinstance(operand, Tensor) else operand)]
 
 
-def _gpu(place: torch.device, arch: int | None) -> Device:
+def _gpu(place: torch.device, arch: int | Device | None) -> Device:
+    if isinstance(arch, Device):
+        return arch
     if place.type != "cuda" or not torch.cuda.is_available():
-        return H200._replace(arch=H200.arch if arch is None else arch)
-    properties = torch.cuda.get_device_properties(place)
-    own = properties.major * 10 + properties.minor
-    return Device(
-        arch=own if arch is None else arch,
-        sm_count=properties.multi_processor_count,
-        smem_optin_bytes=_smem_optin_bytes(properties),
-    )
+        gpu = H200
+    elif _library.cuda_error is None:
+        index = torch.cuda.current_device() if place.index is None else place.index
+        gpu = Device(*torch.ops.fastconv._cuda_device(index))
+    else:
+        properties = torch.cuda.get_device_properties(place)
+        gpu = H200._replace(
+            arch=properties.major * 10 + properties.minor,
+            sm_count=properties.multi_processor_count,
+            smem_optin_bytes=_smem_optin_bytes(properties),
+        )
+    return gpu if arch is None else gpu._replace(arch=arch)
 
 
 def _smem_optin_bytes(properties: Any) -> int:

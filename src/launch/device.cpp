@@ -20,6 +20,11 @@ DeviceSpec query_device(int device_index) {
   spec.arch = 10 * attribute(cudaDevAttrComputeCapabilityMajor) + attribute(cudaDevAttrComputeCapabilityMinor);
   spec.sm_count = attribute(cudaDevAttrMultiProcessorCount);
   spec.smem_optin_bytes = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  spec.l2_bytes = attribute(cudaDevAttrL2CacheSize);
+  // Drivers of parts of a GPU may not tell its clocks. Memory moves two words a clock.
+  const double khz = attribute(cudaDevAttrClockRate), memory_khz = attribute(cudaDevAttrMemoryClockRate);
+  if (khz > 0) spec.clock_mhz = khz / 1e3;
+  if (memory_khz > 0) spec.memory_gbps = memory_khz * attribute(cudaDevAttrGlobalMemoryBusWidth) / 4e6;
   return spec;
 }
 

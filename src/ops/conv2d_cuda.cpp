@@ -29,16 +29,31 @@ class CudaBackend {
   void* stream_ = nullptr;
 };
 
+// As python/fastconv/explain.py has it.
+Ints cuda_device(int64_t index) {
+  const DeviceSpec& spec = cuda_device_spec(static_cast<int>(index));
+  return {spec.arch,
+          spec.sm_count,
+          spec.smem_optin_bytes,
+          static_cast<int64_t>(spec.clock_mhz),
+          static_cast<int64_t>(spec.memory_gbps),
+          spec.l2_bytes};
+}
+
 std::string cuda_build() { return "architectures\t" FASTCONV_CUDA_ARCHS "\n"; }
 
 }  // namespace
 
-STABLE_TORCH_LIBRARY_FRAGMENT(fastconv, library) { library.def("_cuda_build() -> str"); }
+STABLE_TORCH_LIBRARY_FRAGMENT(fastconv, library) {
+  library.def("_cuda_build() -> str");
+  library.def("_cuda_device(int index) -> int[]");
+}
 
 STABLE_TORCH_LIBRARY_IMPL(fastconv, CUDA, library) { register_ops<CudaBackend>(library); }
 
 STABLE_TORCH_LIBRARY_IMPL(fastconv, CompositeExplicitAutograd, library) {
   library.impl("_cuda_build", TORCH_BOX(&cuda_build));
+  library.impl("_cuda_device", TORCH_BOX(&cuda_device));
 }
 
 }  // namespace fastconv::ops

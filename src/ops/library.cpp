@@ -7,7 +7,8 @@ namespace {
 
 std::string explain_op(Ints input_size, Ints weight_size, Ints stride, Ints padding, Ints dilation, int64_t groups,
                        std::string dtype, std::string pass, std::string precision, bool channels_last, bool bias,
-                       bool cuda, int64_t arch, int64_t sm_count, int64_t smem_optin_bytes, bool refusals) {
+                       bool cuda, int64_t arch, int64_t sm_count, int64_t smem_optin_bytes, int64_t clock_mhz,
+                       int64_t memory_gbps, int64_t l2_bytes, bool refusals) {
   if (input_size.size() == 3) input_size.insert(input_size.begin(), 1);
   const ConvArguments arguments = parse_arguments(stride, padding, dilation, groups, precision);
   const ConvGeometry geometry = make_geometry(std::move(input_size), std::move(weight_size), arguments);
@@ -27,6 +28,9 @@ std::string explain_op(Ints input_size, Ints weight_size, Ints stride, Ints padd
   device.arch = static_cast<int>(arch);
   device.sm_count = static_cast<int>(sm_count);
   device.smem_optin_bytes = smem_optin_bytes;
+  device.clock_mhz = static_cast<double>(clock_mhz);
+  device.memory_gbps = static_cast<double>(memory_gbps);
+  device.l2_bytes = l2_bytes;
   device.threads = static_cast<int>(torch::stable::get_num_threads());
   return explain(problem, device, forced_kernels(), refusals);
 }
@@ -72,7 +76,7 @@ STABLE_TORCH_LIBRARY(fastconv, library) {
   library.def(
       "_explain(int[] input_size, int[] weight_size, int[2] stride, int[2] padding, int[2] dilation, int groups, *, "
       "str dtype, str pass_, str precision, bool channels_last, bool bias, bool cuda, int arch, int sm_count, "
-      "int smem_optin_bytes, bool refusals) -> str");
+      "int smem_optin_bytes, int clock_mhz, int memory_gbps, int l2_bytes, bool refusals) -> str");
   library.def(
       "_output_size(int[] input_size, int[] weight_size, int[2] stride, int[2] padding, int[2] dilation, int groups) "
       "-> int[]");

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "fastconv/planner/cost.h"
 #include "fastconv/planner/registry.h"
 #include "fastconv/planner/scaled.h"
 
@@ -148,9 +149,8 @@ Choice make_plan(const ConvProblem& problem, const DeviceSpec& device, std::stri
   if (problem.dtype != DType::kFloat32) return exact;
   Choice rounded = plan_as(with_precision(problem, Precision::kTf32), device, force);
   if (exact.plan.kernel == nullptr) return rounded;
-  // Eager calls take the host longer than kHostUs, whatever the kernel.
-  constexpr double kFewPercent = 1.05, kHiddenUs = 1, kHostUs = 10;
-  const bool as_cheap = exact.plan.cost_us <= std::max(kFewPercent * rounded.plan.cost_us + kHiddenUs, kHostUs);
+  using namespace cost::exact;
+  const bool as_cheap = exact.plan.cost_us <= std::max(kTimes * rounded.plan.cost_us + kHiddenUs, kHostUs);
   return rounded.plan.kernel == nullptr || as_cheap ? exact : rounded;
 }
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "fastconv/core/integers.h"
-#include "fastconv/planner/cost_model.h"
+#include "fastconv/planner/cost.h"
 #include "fastconv/planner/planner.h"
 #include "fastconv/planner/sides.h"
 
@@ -72,11 +72,11 @@ const char* scaled_why_not(const KernelEntry& entry, const ConvProblem& problem)
 }
 
 Plan measured(Plan plan, const ConvProblem& problem, const DeviceSpec& device) {
-  constexpr double kMeasureUs = 5, kClosedUs = 2;
+  using namespace cost::scaled;
   if (!is_scaled(*plan.kernel)) return plan;
   const auto [first, second] = read_tensors(problem);
-  plan.cost_us += kMeasureUs + kClosedUs +
-                  4 * static_cast<double>(first.values + second.values) / (kBytesPerUsPerSm * device.sm_count);
+  const auto values = static_cast<double>(first.values + second.values);
+  plan.cost_us += kMeasureUs + kClosedUs + memory_us(kBytes * values, device);
   return plan;
 }
 

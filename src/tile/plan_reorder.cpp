@@ -5,9 +5,12 @@
 
 #include "fastconv/core/integers.h"
 #include "fastconv/tile/copies.h"
+#include "fastconv/tile/cost.h"
 
 namespace fastconv {
 namespace {
+
+using namespace cost::reorder;
 
 int64_t row_of(const Side& side, int64_t groups) { return round_up(side.c * groups, 8); }
 
@@ -84,26 +87,24 @@ void stream(Reorder& order, int64_t grid, int64_t warps) {
   order.round = FastDivmod(round);
 }
 
-double rewrite_us(double read, double written, double share) {
-  // Measured on an H200. What L2 cannot keep comes from memory once more, in part unseen.
-  constexpr double kBytesPerUs = 3.9e6, kL2Bytes = 4e7;
+double rewrite_us(double read, double written, double share, const DeviceSpec& device) {
   if (read + written == 0) return 0;
-  // A few SMs do not use up the memory.
-  return (read + written + .6 * std::max(0., written - kL2Bytes)) / (kBytesPerUs * std::min(1., 2 * share));
+  const double again = kReadAgain * std::max(0., written - kKept * static_cast<double>(device.l2_bytes));
+  return memory_us(read + written + again, device) / (kRate * std::min(1., kShares * share));
 }
 
-double reorder_us(const Side& side, int64_t groups, double share) {
+double reorder_us(const Side& side, int64_t groups, double share, const DeviceSpec& device) {
   const auto bytes = static_cast<double>(reordered_bytes(side, groups));
-  const double fixed_us = make_reorder(side, groups).copy == ReorderCopy::kValues ? 3 : 1.5;
-  return fixed_us + rewrite_us(bytes, bytes, share);
+  const double fixed_us = make_reorder(side, groups).copy == ReorderCopy::kValues ? kValuesUs : kFixedUs;
+  return fixed_us + rewrite_us(bytes, bytes, share, device);
 }
 
-double stream_us(const Side& side, int64_t groups, int64_t grid, int64_t warps, double share) {
-  constexpr double kSeen = .5;  // of what is streamed
+double stream_us(const Side& side, int64_t groups, int64_t grid, int64_t warps, double share,
+                 const DeviceSpec& device) {
   Reorder order = make_reorder(side, groups);
   stream(order, grid, warps);
   const double early = static_cast<double>(order.early) / order.units;
-  return reorder_us(side, groups, share) * (early + kSeen * (1 - early));
+  return reorder_us(side, groups, share, device) * (early + kSeen * (1 - early));
 }
 
 }  // namespace fastconv

@@ -4,6 +4,7 @@
 #include <initializer_list>
 
 #include "fastconv/core/integers.h"
+#include "fastconv/tile/cost.h"
 #include "fastconv/tile/plan_reorder.h"
 
 namespace fastconv {
@@ -168,10 +169,10 @@ int64_t filter_split_bytes(const ConvProblem& p, Operand operand, int parts) {
   return round_up(parts * all_rows * chunks_of(channels.size, operand) * kSplitChunkBytes, 128);
 }
 
-double split_us(const Side& side, int64_t groups, Operand operand, int parts, double share) {
-  constexpr double kFixedUs = 1.5;
+double split_us(const Side& side, int64_t groups, Operand operand, int parts, double share, const DeviceSpec& device) {
   const double read = 4. * static_cast<double>(side.n * side.h * side.w) * static_cast<double>(side.c * groups);
-  return kFixedUs + rewrite_us(read, static_cast<double>(split_bytes(side, groups, operand, parts)), share);
+  return cost::reorder::kFixedUs +
+         rewrite_us(read, static_cast<double>(split_bytes(side, groups, operand, parts)), share, device);
 }
 
 }  // namespace fastconv

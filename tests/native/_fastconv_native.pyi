@@ -56,6 +56,9 @@ class DeviceSpec:
     sm_count: int
     smem_optin_bytes: int
     threads: int
+    clock_mhz: float
+    memory_gbps: float
+    l2_bytes: int
     @staticmethod
     def cpu(threads: int = 1) -> DeviceSpec: ...
     @staticmethod
@@ -322,3 +325,9 @@ def split_products(parts: int) -> list[tuple[int, int]]:
 def make_plan(problem: ConvProblem, device: DeviceSpec, force: str = "") -> Plan: ...
 def explain(problem: ConvProblem, device: DeviceSpec, force: str = "") -> str: ...
 def kernel_table() -> list[Kernel]: ...
+def costs() -> dict[str, list[float]]:
+    """The constants of costs.def, as "group.name"."""
+
+def set_cost(name: str, index: int, value: float) -> None: ...
+def expected_us(questions: Sequence[tuple[Kernel, ConvProblem, DeviceSpec]]) -> list[float]:
+    """What plans are expected to take, infinite where a kernel refuses."""

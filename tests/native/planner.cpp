@@ -2,6 +2,7 @@
 #include <sstream>
 
 #include "fastconv/core/validate.h"
+#include "fastconv/planner/cost.h"
 #include "fastconv/planner/registry.h"
 #include "native.h"
 
@@ -128,9 +129,14 @@ void bind_planning(py::module_& m) {
       .def_static(
           "cuda",
           [](int arch, int sm_count, int64_t smem_optin_bytes) {
-            return DeviceSpec{true, arch, sm_count, smem_optin_bytes};
+            DeviceSpec device{true, arch, sm_count, smem_optin_bytes};
+            device.memory_gbps *= sm_count / 132.;  // as of a part of an H200
+            return device;
           },
           "arch"_a, "sm_count"_a, "smem_optin_bytes"_a)
+      .def_readwrite("clock_mhz", &DeviceSpec::clock_mhz)
+      .def_readwrite("memory_gbps", &DeviceSpec::memory_gbps)
+      .def_readwrite("l2_bytes", &DeviceSpec::l2_bytes)
       .def_readonly("is_cuda", &DeviceSpec::is_cuda)
       .def_readonly("arch", &DeviceSpec::arch)
       .def_readonly("sm_count", &DeviceSpec::sm_count)
@@ -185,6 +191,31 @@ void bind_planning(py::module_& m) {
         return explain(problem, device, force);
       },
       "problem"_a, "device"_a, "force"_a = "");
+  m.def("costs", [] {
+    std::map<std::string, std::vector<double>> costs;
+    for (const FittedCost& cost : fitted_costs()) costs[cost.name].assign(cost.values, cost.values + cost.count);
+    return costs;
+  });
+  m.def(
+      "set_cost",
+      [](const std::string& name, int index, double value) {
+        for (const FittedCost& cost : fitted_costs()) {
+          if (cost.name == name && 0 <= index && index < cost.count) cost.values[index] = value;
+        }
+      },
+      "name"_a, "index"_a, "value"_a);
+  // Infinite where a kernel refuses.
+  m.def(
+      "expected_us",
+      [](const std::vector<std::tuple<const KernelEntry*, const ConvProblem*, const DeviceSpec*>>& questions) {
+        std::vector<double> us;
+        for (const auto& [kernel, problem, device] : questions) {
+          const Offer offered = offer(*kernel, *problem, *device);
+          us.push_back(offered.why_not ? std::numeric_limits<double>::infinity() : offered.plan.cost_us);
+        }
+        return us;
+      },
+      "questions"_a);
   m.def("kernel_table", [] {
     py::list kernels;
     for (const KernelEntry& kernel : kernel_table()) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "fastconv/planner/device_spec.h"
 #include "fastconv/planner/sides.h"
 #include "fastconv/tile/reorder.h"
 #include "fastconv/tile/tensor_map_spec.h"
@@ -21,11 +22,11 @@ TensorMapSpec reorder_boxes(const Side& side, int64_t groups);
 // products.
 bool can_stream(const Side& side, int64_t groups, int64_t grid, int64_t warps);
 void stream(Reorder& order, int64_t grid, int64_t warps);
-// Of so many bytes, by all blocks, which run on this share of the chip.
-double rewrite_us(double read, double written, double share);
+// Of so many bytes, by all blocks, which run on this share of the device.
+double rewrite_us(double read, double written, double share, const DeviceSpec& device);
 // Of a tensor, and of the wait for all blocks.
-double reorder_us(const Side& side, int64_t groups, double share);
+double reorder_us(const Side& side, int64_t groups, double share, const DeviceSpec& device);
 // The same if a part is streamed.
-double stream_us(const Side& side, int64_t groups, int64_t grid, int64_t warps, double share);
+double stream_us(const Side& side, int64_t groups, int64_t grid, int64_t warps, double share, const DeviceSpec& device);
 
 }  // namespace fastconv

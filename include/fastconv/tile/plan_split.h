@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "fastconv/planner/device_spec.h"
 #include "fastconv/planner/sides.h"
 #include "fastconv/tile/split.h"
 
@@ -28,6 +29,6 @@ Split make_filter_split(const ConvProblem& problem, Operand operand, int parts);
 int64_t filter_split_bytes(const ConvProblem& problem, Operand operand, int parts);
 
 // Of a tensor, and of the wait for all blocks; see reorder_us.
-double split_us(const Side& side, int64_t groups, Operand operand, int parts, double share);
+double split_us(const Side& side, int64_t groups, Operand operand, int parts, double share, const DeviceSpec& device);
 
 }  // namespace fastconv

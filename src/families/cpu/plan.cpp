@@ -2,16 +2,17 @@
 #include <algorithm>
 
 #include "fastconv/cpu/conv_cpu.h"
+#include "fastconv/planner/cost.h"
 #include "fastconv/planner/registry.h"
+
+namespace fastconv::cost {
+#include "fastconv/families/cpu/costs.def"
+}
 
 namespace fastconv {
 namespace {
 
-// Of a thread, float32, on a Zen 3.
-constexpr double kProductsPerUs = 3e4;  // of a matrix product
-constexpr double kVectorisedPerUs = 1e4;
-constexpr double kPackedPerUs = 1.5e3;
-constexpr double kProductUs = 4;  // a matrix product's own
+using namespace cost::cpu;
 
 constexpr int64_t kMaxNarrowChannels = 16;  // in a group, of x or of y
 
@@ -35,10 +36,9 @@ Plan plan_of(const KernelEntry& entry, const DeviceSpec& device, double work_us,
 
 Plan gemm_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
   const auto [products, packed] = work(problem);
-  // A product with few rows or columns takes as long as one with eight.
   const auto least =
       static_cast<double>(std::min(problem.c_per_group() * problem.r * problem.s, problem.k_per_group()));
-  const double fill = std::max(1.0, 8 / std::max(1.0, least));
+  const double fill = std::max(1.0, kLeast / std::max(1.0, least));
   return plan_of(entry, device, products * fill / kProductsPerUs + packed / kPackedPerUs,
                  kProductUs * static_cast<double>(problem.groups));
 }

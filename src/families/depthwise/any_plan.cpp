@@ -7,11 +7,13 @@
 #include <numeric>
 
 #include "fastconv/core/integers.h"
-#include "fastconv/planner/cost_model.h"
+#include "fastconv/families/depthwise/cost.h"
 #include "fastconv/planner/sides.h"
 
 namespace fastconv {
 namespace {
+
+using namespace cost::any;
 
 constexpr int64_t kMostStep = 1 << 16;  // of strides, dilations and taps: coordinates then stay within 32 bits
 // Products of a slice that one thread adds up for a sum of the weight gradient, if images are enough: with the shorter
@@ -192,7 +194,6 @@ struct Work {
 };
 Work work_of(const DepthwiseAnyConfig& config, const ConvProblem& problem, const DepthwiseAnyParams& params,
              int64_t slices) {
-  constexpr double kStaged = 8, kStored = 10, kRun = 50, kChunkRow = 8;  // instructions
   const auto size = static_cast<double>(element_size(problem.dtype));
   const DepthwiseAnyTiling& tiling = params.tiling;
   const bool wgrad = problem.pass == Pass::kWgrad;
@@ -220,11 +221,11 @@ Work work_of(const DepthwiseAnyConfig& config, const ConvProblem& problem, const
   const double asides =
       wgrad ? double(chunks) * params.h.classes() * params.w.classes() * ceil_div(params.part_rows, params.run_rows)
             : 0;
-  const double row_instructions = double(windows + tap_reads) + double(chunks) * (kChunkRow + 4 * config.rows);
+  const double row_instructions = double(windows + tap_reads) + double(chunks) * (kChunkRow + kChunkRows * config.rows);
   // Threads side by side in a row read every second access.
   const double conflicts = tiling.lanes_w > 4 ? config.columns / 4 : 1;
   const double multiply =
-      std::max((products + visited * row_instructions + 2.5 * sums * asides) / 128,
+      std::max((products + visited * row_instructions + kAside * sums * asides) / 128,
                4 * (visited * (double(windows) * conflicts + double(tap_reads)) + sums / 2 * asides) / 32);
   const double outputs =
       double(params.target_planes.planes()) * params.target_planes.rows * params.target_planes.slots_w;
@@ -233,7 +234,7 @@ Work work_of(const DepthwiseAnyConfig& config, const ConvProblem& problem, const
   work.clocks =
       strands * rounds *
           (threads * multiply * rows_left(config, params) + (moved(source, kStaged) + moved(taps, kStaged)) / 128) +
-      moved(params.target_planes, kStored + 2 * shares_of(problem.pass, tiling)) / 128 + 400;
+      moved(params.target_planes, kStored + 2 * shares_of(problem.pass, tiling)) / 128 + kBlock;
   work.waits = strands * (tiling.buffers > 1 ? 1 : rounds) + 1;
   const double written = wgrad && slices > 1 ? 8 : size * sector_waste(params.target_planes, size);
   // Padding is not read. Strands of columns find their neighbours' sectors in the first-level cache.
@@ -250,8 +251,6 @@ Work work_of(const DepthwiseAnyConfig& config, const ConvProblem& problem, const
 
 double cost_us(const DepthwiseAnyConfig& config, const ConvProblem& problem, const DeviceSpec& device,
                const DepthwiseAnyParams& params, int64_t slices) {
-  constexpr double kLatencyClocks = 1500;  // of loads that a block waits for
-  constexpr double kL2Rate = 1.6;          // times device memory's
   constexpr int64_t kFewTaps = 4;
   const Work work = work_of(config, problem, params, slices);
   const auto blocks = static_cast<double>(blocks_of(problem, params) * slices);
@@ -262,13 +261,12 @@ double cost_us(const DepthwiseAnyConfig& config, const ConvProblem& problem, con
   const double resident = std::max(1., std::min(fit, std::floor(double(kThreadsPerSm) / std::max(threads, 64.))));
   const double rounds = std::max(1., std::ceil(blocks / device.sm_count));
   // Few threads do not keep the units busy.
-  const double idle = std::max(1., 320 / (threads * std::min(resident, rounds)));
-  const double clocks = rounds * work.clocks * idle + std::ceil(rounds / resident) * work.waits * kLatencyClocks;
+  const double idle = std::max(1., kEnoughThreads / (threads * std::min(resident, rounds)));
+  const double clocks = cost::depthwise::kInstruction * rounds * work.clocks * idle +
+                        std::ceil(rounds / resident) * work.waits * kLatency;
   const double bytes = std::max(compulsory_bytes(problem), blocks * work.bytes / kL2Rate);
-  // Measured: blocks that have few products for what they stage wait for it.
-  const double unseen = problem.pass == Pass::kWgrad && problem.r * problem.s <= kFewTaps ? 2 : 1;
-  return kLaunchUs * (slices > 1 ? 2 : 1) +
-         unseen * std::max(clocks / kCyclesPerUs, bytes / (kBytesPerUsPerSm * device.sm_count));
+  const double unseen = problem.pass == Pass::kWgrad && problem.r * problem.s <= kFewTaps ? kUnseenFewTaps : 1;
+  return kLaunchUs * (slices > 1 ? 2 : 1) + unseen * time_us({.clocks = clocks, .bytes = bytes}, device);
 }
 
 // Slices of the weight gradient's steps: as many as fill the device, and as keep sums short.

@@ -5,32 +5,23 @@
 #include <cmath>
 
 #include "fastconv/core/integers.h"
-#include "fastconv/planner/cost_model.h"
+#include "fastconv/families/depthwise/cost.h"
 #include "fastconv/planner/sides.h"
 #include "fastconv/tile/copies.h"
 
 namespace fastconv {
 namespace {
 
+using namespace cost::banded;
+
 constexpr int64_t kWarps = kBandedThreads / 32;
-// Of a run of rows, as fits the layers of EfficientNet, ConvNeXt and KernelBench on an H200: what a round of warps is
-// idle at the end; rows that take as long as a warp's begin; cycles of an instruction; and the share of the time for
-// its bytes that a transposed kernel takes.
-constexpr double kIdleAtEnd = 0.2, kStartRows = 5.3, kRunCycles = 1.28, kTransposedBytes = 0.85;
-constexpr double kLoneCycles = 4.3;  // the same of an instruction where others hide nothing of it
-constexpr int64_t kFewParts = 16;    // that rows are cut into: up to those any number, then each the double of the last
+constexpr int64_t kFewParts = 16;  // that rows are cut into: up to those any number, then each the double of the last
 // Weight gradient: slices that are tried, and the most rows that one warp adds up, which bounds the rounding errors of
 // its sums.
 constexpr int64_t kMostSlices = 256;
 constexpr int64_t kMostRowsOfWarp = 1024;
-// Rows that take as long as what a warp's tile has besides them, as a block's begin and end, as the kernel that adds up
-// slices, and as a slice there; and the share of a round of blocks that takes less time if fewer blocks are in it.
-constexpr double kTileRows = 11, kBlockRows = 4.5, kReduceRows = 9, kSliceRows = 0.05;
-constexpr double kEvenRounds = 0.05;
-constexpr double kUnusedTaps = 1.03;  // times the time, if a kernel has more rows of taps than the filter
 constexpr int32_t kMostFilterBytes = 48 << 10;
-// Staged: warps of an SM that hide each other's waits for rows, and the most blocks that it takes.
-constexpr double kEnoughWarps = 20;
+// Of an SM.
 constexpr int64_t kMostBlocks = 32;
 constexpr int64_t kSectorBytes = 32;
 
@@ -132,12 +123,11 @@ double rows_of_runs(const DepthwiseBandedConfig& config, const ConvProblem& a, i
       std::max(runs, all - std::max<int64_t>(0, -first) - std::max<int64_t>(0, end - source_side(a).h)));
 }
 
-// Instructions of a row that a warp sees: loads, products and what else a loop has.
 double row_instructions(const DepthwiseBandedConfig& config, const ConvProblem& a, int32_t run_rows) {
   const double seen = run_rows + double(a.r) - 1;
   const double rows_a_product = config.any_rows() ? double(run_rows) * double(a.r) / seen : config.rows().slots();
-  const double products = rows_a_product * std::max(1, config.words() / 2) * (config.any_rows() ? 3 : 1);
-  return 12.0 * config.words() / config.word() + (a.pass == Pass::kWgrad ? 2 : 1) * products + 20;
+  const double products = rows_a_product * std::max(1, config.words() / 2) * (config.any_rows() ? kAnyRowsProduct : 1);
+  return kWord * config.words() / config.word() + (a.pass == Pass::kWgrad ? kWgradProduct : kProduct) * products + kRow;
 }
 
 // Runs of rows to choose from, the longest ones first.
@@ -157,20 +147,18 @@ void each_run(const DepthwiseBandedConfig& config, const ConvProblem& a, const D
 int32_t choose_run(const DepthwiseBandedConfig& config, const ConvProblem& a, const DeviceSpec& device) {
   if (config.any_rows()) return kBandedRows;
   const double tiles = double(tiles_of_run(config, a)) * double(target_channels(a));
-  const double bytes_us =
-      (config.transposed() ? kTransposedBytes : 1) * compulsory_bytes(a) / (kBytesPerUsPerSm * device.sm_count);
+  const double bytes = (config.transposed() ? kTransposedMemory : 1) * compulsory_bytes(a);
   auto best = static_cast<int32_t>(std::max<int64_t>(1, target_side(a).h));
   double least = 0;
   each_run(config, a, device, [&](int32_t run) {
     const double runs = double(runs_of(a, run)), resident = resident_warps(config, a, run, device);
     const double rounds = std::max(1., tiles * runs) / (resident * device.sm_count);
-    const double memory = bytes_us * std::max(1., kEnoughWarps / resident) * (1 + kIdleAtEnd / rounds);
+    const double waits = std::max(1., kEnoughWarps / resident) * (1 + kIdleAtEnd / rounds);
     const double rows = rows_of_runs(config, a, run) + kStartRows * runs;
-    const double lone = kLoneCycles * (double(config.rows().seen(run)) + kStartRows);
-    const double compute = std::max(kRunCycles * tiles * rows / (4.0 * device.sm_count), lone) *
-                           row_instructions(config, a, run) / kCyclesPerUs;
-    // Little more than the larger one.
-    const double time = memory * memory * memory * memory + compute * compute * compute * compute;
+    const double lone = kLone * (double(config.rows().seen(run)) + kStartRows);
+    const double clocks =
+        std::max(kRun * tiles * rows / (4.0 * device.sm_count), lone) * row_instructions(config, a, run);
+    const double time = time_us({.clocks = clocks, .bytes = waits * bytes, .shown = kRunShown, .fades = 3}, device);
     if (least == 0 || time < least) least = time, best = run;
   });
   return best;
@@ -315,26 +303,22 @@ Offer depthwise_banded_plan(const KernelEntry& entry, const ConvProblem& problem
   }
   const double seen = config.any_rows() ? run_rows + double(problem.r) - 1 : rows.seen(run_rows);
   const double all_rows = double(channels) * double(tiles) * double(parts) * seen;
-  // Times what is counted, on an H200: products wait for shared memory where the filter lies there, and for operands
-  // that are transposed. Gradients of a stride move less than others in the time, those of the filter by the rows that
-  // two runs see; and warps of the weight gradient wait for staged rows one tile after the other.
   const bool wgrad = problem.pass == Pass::kWgrad, staged = config.staged(), single = config.word() == 1;
-  const double waits = config.any_rows() ? 3 : wgrad ? 2 : 1.2;
+  const double waits = config.any_rows() ? kAnyRowsWaits : wgrad ? kWgradWaits : kWaits;
   const double cycles = waits * all_rows * row_instructions(config, problem, run_rows) / (4.0 * device.sm_count);
   const double unused = config.taps > problem.r ? kUnusedTaps : 1;
   const double strided = wgrad && config.stride > 1
                              ? unused * double(rows.seen(run_rows)) / double(config.stride * run_rows)
-                         : config.transposed() ? 1.1
-                                               : 0.97;
-  const double moved = staged ? (wgrad ? 1.3 : 0.93) : strided;
-  // Rows shorter than a sector are read twice if they are not staged; single elements of them are stored one by one.
+                         : config.transposed() ? kTransposed
+                                               : kMemory;
+  const double moved = staged ? (wgrad ? kStagedWgrad : kStaged) : strided;
   const bool narrow = row_bytes(wgrad ? source_side(problem) : target_side(problem)) <= kSectorBytes;
-  double more = wgrad && single ? 1.3 : 1;
-  if (narrow && wgrad && !staged) more *= 1.5;
-  if (narrow && single && !wgrad) more = staged ? 2.7 : 3;
+  double more = wgrad && single ? kSingleWgrad : 1;
+  if (narrow && wgrad && !staged) more *= kNarrowWgrad;
+  if (narrow && single && !wgrad) more = staged ? kNarrowSingleStaged : kNarrowSingle;
   const double bytes = compulsory_bytes(problem) + 2.0 * static_cast<double>(plan.workspace_bytes);
   plan.cost_us = kLaunchUs * (plan.split > 1 ? 2 : 1) +
-                 more * std::max(moved * bytes / (kBytesPerUsPerSm * device.sm_count), cycles / kCyclesPerUs);
+                 more * time_us({.clocks = cost::depthwise::kInstruction * cycles, .bytes = moved * bytes}, device);
   return plan;
 }
 

@@ -10,23 +10,15 @@
 namespace fastconv {
 namespace {
 
+using namespace cost::depthwise;
+using namespace cost::cross;
+
 constexpr int32_t kMostStages = 6, kMostSourceStages = 24;
 constexpr int64_t kMostColumns = 64;  // of a box
 constexpr int32_t kMostParts = 3;     // boxes of x that a box of dy goes on by
 constexpr int64_t kAlignment = 1024;
 // Steps of 8 columns that one sum adds up, which bounds its rounding errors: tensor cores truncate.
 constexpr int64_t kMostSteps = 1024;
-// Cycles, as fits layers of ConvNeXt and EfficientNet measured on an H200.
-constexpr double kBlockCycles = 6500;   // until a block's first boxes are on their way, and its sums stored
-constexpr double kTapCycles = 61;       // of a step, for each column of taps
-constexpr double kBoxCycles = 150;      // until the next box's products have begun
-constexpr double kRunCycles = 800;      // until a run's products have begun
-constexpr double kStagedBytes = 23;     // a cycle, that TMA brings
-constexpr double kBothShare = 1.0 / 6;  // of products or copies, whichever take less, that the others do not hide
-constexpr double kSumUs = 1.9;          // of slices
-constexpr double kSliceCycles = 10;     // until a thread has added up one slice more
-constexpr double kMemoryShare = 1.05;   // times what a copy takes
-
 int64_t channel_blocks(const ConvProblem& a) { return ceil_div(a.c, int64_t{kCrossChannels}); }
 int64_t row_boxes(const ConvProblem& a, const DepthwiseCrossTiling& tiling) { return ceil_div(a.p(), tiling.rows); }
 int64_t plane_columns(const ConvProblem& a) { return ceil_div(a.w, a.stride.w); }
@@ -44,19 +36,18 @@ int64_t smem_bytes(const DepthwiseCrossConfig& config, const DepthwiseCrossTilin
   return kAlignment + tiling.smem_bytes(config);
 }
 
-double time_us(const DepthwiseCrossConfig& config, const ConvProblem& a, const DepthwiseCrossTiling& tiling,
-               const DeviceSpec& device) {
+double tiling_us(const DepthwiseCrossConfig& config, const ConvProblem& a, const DepthwiseCrossTiling& tiling,
+                 const DeviceSpec& device) {
   const int64_t slices = slices_of(a, tiling), boxes = tiling.slice_boxes;
   const double rounds = double(ceil_div(channel_blocks(a) * slices, int64_t{device.sm_count}));
   const double runs = double(ceil_div(boxes, row_boxes(a, tiling)));  // each with more boxes of x at first
-  const double products = double(boxes) * (kTapCycles * config.taps * tiling.steps() + kBoxCycles) + runs * kRunCycles;
+  const double products = double(boxes) * (kTapClocks * config.taps * tiling.steps() + kBoxClocks) + runs * kRunClocks;
   const double source = tiling.source_bytes(config) / kStagedBytes, target = tiling.target_bytes(config) / kStagedBytes;
   const double first = tiling.met_boxes(config) * source + target;
   const double copies = runs * first + (double(boxes) - runs) * (tiling.new_boxes(config) * source + target);
-  const double block = kBlockCycles + first + std::max(products, copies) + kBothShare * std::min(products, copies);
-  const double sum = slices > 1 ? kSumUs + kSliceCycles * double(slices) / kTensorCyclesPerUs : 0;
-  const double memory = kMemoryShare * compulsory_bytes(a) / (kBytesPerUsPerSm * device.sm_count);
-  return std::max(memory, rounds * block / kTensorCyclesPerUs) + sum;
+  const double block = kBlockClocks + first + std::max(products, copies) + kBothShown * std::min(products, copies);
+  const double sum = slices > 1 ? kSumUs + compute_us(kSliceClocks * double(slices), device) : 0;
+  return time_us({.clocks = rounds * block, .bytes = kMemory * compulsory_bytes(a), .us = sum}, device);
 }
 
 // So many that most are on their way while a box of dy is multiplied; false if that leaves none.
@@ -99,7 +90,7 @@ Choice fastest(const DepthwiseCrossConfig& config, const ConvProblem& a, const D
     const int64_t slices = std::clamp<int64_t>(device.sm_count / channel_blocks(a), 1, most_slices);
     tiling.slice_boxes = static_cast<int32_t>(std::min(ceil_div(boxes, slices), kMostSteps / tiling.steps()));
     if (slices_of(a, tiling) > most_slices) return;
-    const double us = time_us(config, a, tiling, device);
+    const double us = tiling_us(config, a, tiling, device);
     if (best.us == 0 || us < best.us) best = {tiling, us};
   };
   for (int64_t images = std::min(a.n, kMostColumns / tile); images >= 1; --images) {
@@ -147,7 +138,7 @@ Offer depthwise_cross_plan(const KernelEntry& entry, const ConvProblem& problem,
   plan.grid = channel_blocks(problem) * plan.split;
   plan.block_threads = kCrossThreads;
   plan.smem_bytes = static_cast<int32_t>(smem_bytes(entry.config.as<DepthwiseCrossConfig>(), choice.tiling));
-  plan.cost_us = kBoxedLaunchUs + choice.us;
+  plan.cost_us = kBoxedStartUs + choice.us;
   return plan;
 }
 

@@ -11,21 +11,8 @@
 namespace fastconv {
 namespace {
 
-// Cycles of a warp's quarter of an SM. A product was measured on an H200, the others are instructions.
-constexpr double kDiagonalProductCycles = 8, kGroupProductCycles = 5.5;
-constexpr double kStartCycles = 400;  // of a warp: taps, addresses
-constexpr double kRowCycles = 150;    // barrier, copies, and what products wait for
-constexpr double kTargetCycles = 50;  // a row of targets: rounded, transposed, stored
-constexpr double kWaits = 1.2;        // times what is counted
-// The same of boxes, which warps multiply without a pause, as measured on an H100 and an H200.
-constexpr double kBoxedStartCycles = 4500, kTapsCycles = 280;  // of a block: the latter a product's operand
-constexpr double kBoxedBytesPerUsPerSm = 1.06 * kBytesPerUsPerSm;
-constexpr double kHalfLines = 1.06;       // times what whole lines of 128 bytes take
-constexpr double kScatteredRows = 1.12;   // the same of a transposed kernel, which stores most of what it moves
-constexpr double kBoxCycles = 250;        // beside its products; fitted when all warps met at a box's end
-constexpr double kBytesOfBoxes = 640;     // a cycle, that keep warps waiting
-constexpr double kEmptyBoxCycles = 400;   // that has rows of targets alone
-constexpr double kOwnProductCycles = 10;  // until a warp's next one
+using namespace cost::diagonal;
+
 constexpr int64_t kMostPixelBytes = 128;  // of a box, a line of TMA's pattern of banks
 
 // A transposed window has the convolution's padding.
@@ -110,44 +97,43 @@ int64_t resident_blocks(const DepthwiseDiagonalConfig& config, const ConvProblem
   return std::clamp<int64_t>(fit, 1, config.warps / (tiling.chunks * tiling.groups));
 }
 
-double product_cycles(const DepthwiseDiagonalConfig& config) {
-  return config.groups() ? kGroupProductCycles : kDiagonalProductCycles;
+double product_clocks(const DepthwiseDiagonalConfig& config) {
+  return config.groups() ? kGroupProductClocks : kProductClocks;
 }
 
 // Products and other instructions, of all warps.
-double compute_us(const DepthwiseDiagonalConfig& config, const ConvProblem& a, const DepthwiseDiagonalTiling& tiling,
-                  const DeviceSpec& device) {
+double compute_clocks(const DepthwiseDiagonalConfig& config, const ConvProblem& a,
+                      const DepthwiseDiagonalTiling& tiling, const DeviceSpec& device) {
   // A stage has one row of products for each of the filter's.
   const double products = double(config.operands()) * config.taps;
-  const double others = products + kRowCycles * config.stage_rows() + kTargetCycles * config.rows().shift();
+  const double others = products + kRowClocks * config.stage_rows() + kTargetClocks * config.rows().shift();
   const double stages = double(rows_read(config, a, tiling.run_rows)) / config.stage_rows();
-  const double warp = kStartCycles + std::max(product_cycles(config) * products, others) * stages;
+  const double warp = kStartClocks + std::max(product_clocks(config) * products, others) * stages;
   const double warps = blocks_of(a, tiling).all * tiling.chunks * tiling.groups;
-  return kWaits * warps * warp / (4.0 * device.sm_count * kTensorCyclesPerUs);
+  return kWaits * warps * warp / (4.0 * device.sm_count);
 }
 
 // The same where a block goes through boxes of rows of its share of the images.
-double boxed_us(const DepthwiseDiagonalConfig& config, const ConvProblem& a, const DepthwiseDiagonalTiling& tiling,
-                const DeviceSpec& device) {
+double boxed_clocks(const DepthwiseDiagonalConfig& config, const ConvProblem& a, const DepthwiseDiagonalTiling& tiling,
+                    const DeviceSpec& device) {
   const Blocks blocks = blocks_of(a, tiling);
   const int64_t work = blocks.of_chunks * blocks.of_columns, units = std::max<int64_t>(1, a.n * blocks.runs);
   const int64_t resident = resident_blocks(config, a, tiling, device);
   const double rounds = double(ceil_div(work * tiling.shares, resident * device.sm_count));
   const int64_t at_once = std::min(resident, ceil_div(work * tiling.shares, device.sm_count));
   const double warps = std::max(1., double(at_once * tiling.chunks * tiling.groups) / 4);  // of a quarter
-  const double operands = double(config.operands()) * config.taps, start = kBoxedStartCycles + kTapsCycles * operands;
+  const double operands = double(config.operands()) * config.taps, start = kBoxedStartClocks + kTapsClocks * operands;
   const double box =
-      std::max(kWaits * product_cycles(config) * warps, kOwnProductCycles) * operands * config.box_stages() +
-      kBoxCycles + double(at_once) * boxes_of(config, a, tiling).stage_bytes / kBytesOfBoxes;
+      std::max(kWaits * product_clocks(config) * warps, kOwnProductClocks) * operands * config.box_stages() +
+      kBoxClocks + double(at_once) * boxes_of(config, a, tiling).stage_bytes / kBytesOfBoxes;
   const double rows = double(ceil_div(rows_read(config, a, tiling.run_rows), config.box_rows));
   const double all = double(ceil_div(stages_of(config, a, tiling.run_rows), config.box_stages()));
-  const double unit = rows * box + std::max(0., all - rows) * kEmptyBoxCycles;
-  return rounds * (start + double(ceil_div(units, tiling.shares)) * unit) / kTensorCyclesPerUs;
+  const double unit = rows * box + std::max(0., all - rows) * kEmptyBoxClocks;
+  return rounds * (start + double(ceil_div(units, tiling.shares)) * unit);
 }
 
 // What the neighbours read, too, is in L2 by then.
-double boxed_memory_us(const DepthwiseDiagonalConfig& config, const ConvProblem& a,
-                       const DepthwiseDiagonalTiling& tiling, const DeviceSpec& device) {
+double boxed_bytes(const DepthwiseDiagonalConfig& config, const ConvProblem& a, const DepthwiseDiagonalTiling& tiling) {
   const Side from = source_side(a), to = target_side(a);
   const double rows = double(runs_of(a, tiling.run_rows)) * double(rows_read(config, a, tiling.run_rows));
   const double pixels = double(a.n) * (std::max(rows, double(from.h)) * double(from.w) + double(to.h) * double(to.w));
@@ -155,15 +141,16 @@ double boxed_memory_us(const DepthwiseDiagonalConfig& config, const ConvProblem&
   const double bytes = pixels * double(round_up(chunks_of(a), together) * config.chunk_bytes());
   const double read_twice = double(round_up(tiling.chunks, together)) / tiling.chunks;
   return bytes * read_twice * (tiling.chunks * config.chunk_bytes() < kMostPixelBytes ? kHalfLines : 1) *
-         (config.transposed() ? kScatteredRows : 1) / (kBoxedBytesPerUsPerSm * device.sm_count);
+         (config.transposed() ? kScatteredRows : 1) / kBoxedRate;
 }
 
 // Blocks that are wide read few columns twice, and few of their warps may be idle; long runs read few rows twice; and
 // blocks should fill whole rounds.
-double time_us(const DepthwiseDiagonalConfig& config, const ConvProblem& a, const DepthwiseDiagonalTiling& tiling,
-               const DeviceSpec& device) {
+double tiling_us(const DepthwiseDiagonalConfig& config, const ConvProblem& a, const DepthwiseDiagonalTiling& tiling,
+                 const DeviceSpec& device) {
   if (config.boxed()) {
-    return std::max(boxed_memory_us(config, a, tiling, device), boxed_us(config, a, tiling, device));
+    return time_us({.clocks = boxed_clocks(config, a, tiling, device), .bytes = boxed_bytes(config, a, tiling)},
+                   device);
   }
   const Side from = source_side(a), to = target_side(a);
   const Blocks blocks = blocks_of(a, tiling);
@@ -171,13 +158,12 @@ double time_us(const DepthwiseDiagonalConfig& config, const ConvProblem& a, cons
   const double rows = double(blocks.runs) * double(rows_read(config, a, tiling.run_rows));
   const double read = double(blocks.of_columns) * columns * rows;
   const double bytes_read = double(round_up(tiling.chunks, kChunksReadTogether) * kChunkBytes);  // of a pixel
-  const double memory = double(a.n) * double(blocks.of_chunks) * bytes_read * (read + double(to.h) * double(to.w)) /
-                        (kBytesPerUsPerSm * device.sm_count);
+  const double bytes = double(a.n) * double(blocks.of_chunks) * bytes_read * (read + double(to.h) * double(to.w));
   const auto resident = static_cast<double>(resident_blocks(config, a, tiling, device));
   const double rounds = std::max(1., blocks.all) / (resident * device.sm_count);
   const double idle =
       rounds > 1 ? std::ceil(rounds) / rounds : std::max(1., device.sm_count / std::max(1., blocks.all));
-  return idle * std::max(memory, compute_us(config, a, tiling, device));
+  return idle * time_us({.clocks = compute_clocks(config, a, tiling, device), .bytes = bytes}, device);
 }
 
 // As many as fill the SMs once, or so many fewer that all have as much to do.
@@ -207,7 +193,7 @@ DepthwiseDiagonalTiling choose_tiling(const DepthwiseDiagonalConfig& config, con
         if (config.boxed()) tiling.shares = choose_shares(config, a, tiling, device);
         if (groups > groups_of(a) || smem_bytes(config, a, tiling) > device.smem_optin_bytes) continue;
         if (config.boxed() && box_columns(config, a, tiling) > kMaxBox) continue;
-        const double time = time_us(config, a, tiling, device);
+        const double time = tiling_us(config, a, tiling, device);
         if (least == 0 || time < least) least = time, best = tiling;
       }
     }
@@ -273,7 +259,8 @@ Offer depthwise_diagonal_plan(const KernelEntry& entry, const ConvProblem& probl
   plan.grid = config.boxed() ? blocks.of_chunks * blocks.of_columns * tiling.shares : static_cast<int64_t>(blocks.all);
   plan.block_threads = 32 * tiling.chunks * tiling.groups;
   plan.smem_bytes = smem_bytes(config, problem, tiling);
-  plan.cost_us = (config.boxed() ? kBoxedLaunchUs : kLaunchUs) + time_us(config, problem, tiling, device);
+  plan.cost_us =
+      (config.boxed() ? cost::depthwise::kBoxedStartUs : kLaunchUs) + tiling_us(config, problem, tiling, device);
   return plan;
 }
 

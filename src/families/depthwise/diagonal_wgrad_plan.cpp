@@ -11,14 +11,9 @@
 namespace fastconv {
 namespace {
 
-constexpr double kProductCycles = 9;       // of a warp's quarter of an SM, with what they wait for
-constexpr double kStepCycles = 150;        // the same: barrier, addresses
-constexpr double kBlockCycles = 6000;      // until a block's first rows are there, and its sums stored
-constexpr double kSliceCycles = 10;        // until a thread has added up one slice more
-constexpr double kShareOfBandwidth = 0.7;  // that few warps reach, measured on an H200
-// Times as long, where blocks share what memory brings at once, as copies alone take.
-constexpr double kSharedReads = 1.1;
-constexpr double kBytesPerCycle = kShareOfBandwidth * kBytesPerUsPerSm / kTensorCyclesPerUs;
+using namespace cost::depthwise;
+using namespace cost::diagonal_wgrad;
+
 // That one sum adds up, which bounds its rounding errors: tensor cores truncate.
 constexpr int64_t kMostProducts = 1024;
 
@@ -45,36 +40,29 @@ int64_t plane_of(const DiagonalWgradConfig& config, const ConvProblem& a, int64_
 }
 
 // Of so many rows of dy, and of steps that bring rows of x alone: products with rows that a slice lacks are left out.
-double run_cycles(const DiagonalWgradConfig& config, const ConvProblem& a, int64_t columns, double rows,
-                  double others = 0) {
+double run_clocks(const DiagonalWgradConfig& config, const ConvProblem& a, const DeviceSpec& device, int64_t columns,
+                  double rows, double others = 0) {
   const double products =
       double(ceil_div(columns, kDiagonalWgradPixels) * config.sources()) * config.tap_pairs() * config.taps;
   // Whole images see padding beside them; a tensor's last chunks may not fill a block.
   const int64_t seen = columns + (columns % a.q() == 0 ? 0 : config.gap() * images_of(a, columns));
   const double pixels = double(config.stride * config.stride * seen + columns);
   const double bytes = 2.0 * pixels * double(a.c) / double(chunk_blocks(a));
-  return std::max(rows * kProductCycles * products + (rows + others) * kStepCycles,
-                  (rows + others) * bytes / kBytesPerCycle);
+  return std::max(rows * kProductClocks * products + (rows + others) * kStepClocks,
+                  wait_clocks((rows + others) * bytes / kRate, device));
 }
 
-int64_t choose_columns(const DiagonalWgradConfig& config, const ConvProblem& a) {
+int64_t choose_columns(const DiagonalWgradConfig& config, const ConvProblem& a, const DeviceSpec& device) {
   int64_t best = 1;
   double least = 0;
   for (int64_t columns = std::min<int64_t>(config.columns(), all_columns(a)); columns >= 1; --columns) {
     if (config.stride * plane_of(config, a, columns) > config.most_positions()) continue;
-    const double time = double(ceil_div(all_columns(a), columns)) * run_cycles(config, a, columns, 1);
+    const double time = double(ceil_div(all_columns(a), columns)) * run_clocks(config, a, device, columns, 1);
     if (least > 0 && time > least) continue;
     least = time, best = columns;
   }
   return best;
 }
-
-// Of the kernels to which TMA brings rows, as fits 20 layers measured on an H200.
-constexpr double kSumUs = 1.9;  // of slices
-constexpr double kBoxedBlockCycles = 2800;
-constexpr double kBoxedProductCycles = 6.5, kBoxedRowCycles = 36;
-constexpr double kBoxCycles = 360;    // beside its products; fitted when all warps met at a box's end
-constexpr double kUnitCycles = 1400;  // of branches, where a run begins and ends
 
 DiagonalWgradBoxes boxes_of(const DiagonalWgradConfig& config, const ConvProblem& a, int64_t run_rows) {
   DiagonalWgradBoxes boxes{};
@@ -89,12 +77,17 @@ DiagonalWgradBoxes boxes_of(const DiagonalWgradConfig& config, const ConvProblem
   return boxes;
 }
 
+// Of sums that are added up by threads.
+double slices_us(int64_t slices, double launch_us, const DeviceSpec& device) {
+  return launch_us + compute_us(kSliceClocks * double(slices), device);
+}
+
 struct Work {
   int64_t columns;   // of a tile
   int64_t rows = 0;  // of dy: of all tiles
   int64_t slices = 1;
   int32_t smem_bytes = 0;
-  double cycles = 0;
+  double us = 0;
   int64_t run_rows = 0;  // boxed
 };
 
@@ -120,11 +113,11 @@ Work boxed_work_of(const DiagonalWgradConfig& config, const ConvProblem& a, cons
     const double products =
         double(config.units() * config.sources()) * config.tap_pairs() * config.taps * double(work.run_rows);
     const double warps = std::min(double(resident), std::ceil(double(chunk_blocks(a) * work.slices) / device.sm_count));
-    const double unit = warps * (kBoxedProductCycles * products + kBoxedRowCycles * double(steps)) +
-                        kBoxCycles * double(ceil_div(steps, int64_t{config.box_rows})) + kUnitCycles;
-    const double sum = work.slices > 1 ? kSumUs * kTensorCyclesPerUs + kSliceCycles * double(work.slices) : 0;
-    work.cycles = rounds * (double(units) * unit + kBoxedBlockCycles) + sum;
-    if (best.cycles == 0 || work.cycles < best.cycles) best = work;
+    const double unit = warps * (kBoxedProductClocks * products + kBoxedRowClocks * double(steps)) +
+                        kBoxClocks * double(ceil_div(steps, int64_t{config.box_rows})) + kUnitClocks;
+    work.us = compute_us(rounds * (double(units) * unit + kBoxedBlockClocks), device) +
+              (work.slices > 1 ? slices_us(work.slices, kSumUs, device) : 0);
+    if (best.us == 0 || work.us < best.us) best = work;
   }
   return best;
 }
@@ -133,7 +126,7 @@ Work work_of(const DiagonalWgradConfig& config, const ConvProblem& a, const Devi
   if (config.boxed()) return boxed_work_of(config, a, device);
   Work work{};
   work.columns = 1;
-  work.columns = choose_columns(config, a);
+  work.columns = choose_columns(config, a, device);
   work.rows = ceil_div(all_columns(a), work.columns) * a.p();
   DiagonalWgradParams staged{};
   staged.positions = static_cast<int32_t>(config.stride * plane_of(config, a, work.columns));
@@ -151,11 +144,12 @@ Work work_of(const DiagonalWgradConfig& config, const ConvProblem& a, const Devi
     const double rounds = double(ceil_div(chunk_blocks(a) * slices, blocks_of_sm * device.sm_count));
     // What begins within an image sees rows of x that another slice sees, too.
     const int64_t others = rows % a.p() == 0 ? 0 : (a.r - 1) / config.stride;
-    const double slice = double(blocks_of_sm) * run_cycles(config, a, work.columns, double(rows), double(others));
-    const double sum = slices > 1 ? kLaunchUs * kTensorCyclesPerUs + kSliceCycles * double(slices) : 0;
-    const double cycles = rounds * (slice + kBlockCycles) + sum;
-    if (work.cycles > 0 && cycles >= work.cycles) continue;
-    work.cycles = cycles, work.slices = slices;
+    const double slice =
+        double(blocks_of_sm) * run_clocks(config, a, device, work.columns, double(rows), double(others));
+    const double us =
+        compute_us(rounds * (slice + kBlockClocks), device) + (slices > 1 ? slices_us(slices, kLaunchUs, device) : 0);
+    if (work.us > 0 && us >= work.us) continue;
+    work.us = us, work.slices = slices;
   }
   return work;
 }
@@ -181,7 +175,7 @@ const char* why_not(const KernelEntry& entry, const ConvProblem& problem, const 
   }
   if (const char* why_not = diagonal_boxes_why_not(config, problem)) return why_not;
   const Work work = work_of(config, problem, device);
-  if (config.boxed() && problem.n > 0 && work.cycles == 0) return "would sum up too many pixels at once";
+  if (config.boxed() && problem.n > 0 && work.us == 0) return "would sum up too many pixels at once";
   if (double(chunk_blocks(problem)) * double(work.slices) > INT32_MAX) return "would need more blocks than a grid has";
   if (work.smem_bytes > device.smem_optin_bytes) return "needs more shared memory";
   // A pixel's distance from its tile's begin has 32 bits; TMA counts with more.
@@ -216,8 +210,7 @@ Offer depthwise_diagonal_wgrad_plan(const KernelEntry& entry, const ConvProblem&
   double read_again = boxed ? double(round_up(chunks, kChunksReadTogether)) / double(chunks) : 1;
   if (boxed && chunks % kChunksReadTogether != 0) read_again *= kSharedReads;
   const double bytes = compulsory_bytes(problem) * read_again + 2.0 * static_cast<double>(plan.workspace_bytes);
-  plan.cost_us = (boxed ? kBoxedLaunchUs : kLaunchUs) +
-                 std::max(bytes / (kBytesPerUsPerSm * device.sm_count), work.cycles / kTensorCyclesPerUs);
+  plan.cost_us = (boxed ? kBoxedStartUs : kLaunchUs) + std::max(memory_us(bytes, device), work.us);
   return plan;
 }
 

@@ -4,25 +4,16 @@
 #include <cmath>
 
 #include "fastconv/core/integers.h"
-#include "fastconv/planner/cost_model.h"
+#include "fastconv/families/depthwise/cost.h"
 #include "fastconv/planner/sides.h"
 #include "fastconv/tile/copies.h"
 
 namespace fastconv {
 namespace {
 
-constexpr int64_t kMostStages = 4;
-// Cycles, as measured on an H100.
-constexpr double kStartCycles = 4500;   // of a block: barriers, operands, the first box
-constexpr double kProductCycles = 9.6;  // of a warp's quarter of an SM, two warps
-constexpr double kSameBanks = 1.6;      // times that where a row's runs lie in the same banks
-constexpr double kBoxCycles = 400;      // until it is there, and stored
-// Times all, by stages: fewer boxes on their way.
-constexpr double kTwoStages = 1.18, kThreeStages = 1.06;
-constexpr double kMemoryShare = 1.05;  // times what a copy takes
-constexpr double kOwnRate = 1.25;      // a block's, where others leave it device memory
-constexpr double kLeadUs = 2;          // until boxes are there, and while the last are stored
+using namespace cost::pairs;
 
+constexpr int64_t kMostStages = 4;
 int64_t channel_blocks(const ConvProblem& a) { return ceil_div(a.c, int64_t{kPairsChannels}); }
 int64_t column_blocks(const ConvProblem& a, const DepthwisePairsTiling& tiling) {
   return std::max<int64_t>(1, ceil_div(target_side(a).w, tiling.columns()));
@@ -53,21 +44,20 @@ int64_t smem_bytes(const DepthwisePairsConfig& config, const DepthwisePairsTilin
   return kAlignment + tiling.stages * stage_bytes(config, tiling);
 }
 
-double time_us(const DepthwisePairsConfig& config, const ConvProblem& a, const DepthwisePairsTiling& tiling,
-               const DeviceSpec& device) {
-  const double products = 2 * config.taps * kProductCycles * (tiling.targets == kRunTargets ? kSameBanks : 1);
+double tiling_us(const DepthwisePairsConfig& config, const ConvProblem& a, const DepthwisePairsTiling& tiling,
+                 const DeviceSpec& device) {
+  const double products = 2 * config.taps * kProductClocks * (tiling.targets == kRunTargets ? kSameBanks : 1);
   const int64_t rows = std::min<int64_t>(source_side(a).h, tiling.unit_rows + config.taps - 1);
   const double boxes = double(ceil_div(rows, config.box_rows()));
   const double all = double(ceil_div(tiling.unit_rows + config.taps - 1, config.box_rows()));
-  const double unit = boxes * 2 * products * config.box_rows() + all * kBoxCycles;
+  const double unit = boxes * 2 * products * config.box_rows() + all * kBoxClocks;
   const double rounds = double(ceil_div(blocks_of(a, tiling), int64_t{device.sm_count}));
-  const double block = kStartCycles + double(ceil_div(units_of(a, tiling), tiling.shares)) * unit;
-  const double compute = rounds * block / kTensorCyclesPerUs;
+  const double block = kStartClocks + double(ceil_div(units_of(a, tiling), tiling.shares)) * unit;
   const double again = 1 + double(row_units(a, tiling) - 1) * (config.taps - 1) / double(target_side(a).h) / 2;
   const double share = std::min(1., kOwnRate * double(blocks_of(a, tiling)) / device.sm_count);
-  const double memory = kMemoryShare * again * compulsory_bytes(a) / (kBytesPerUsPerSm * device.sm_count * share);
   const double waits = tiling.stages == 2 ? kTwoStages : tiling.stages == 3 ? kThreeStages : 1;
-  return kLeadUs + waits * std::max(compute, memory);
+  return kLeadUs +
+         waits * time_us({.clocks = rounds * block, .bytes = kMemory * again * compulsory_bytes(a) / share}, device);
 }
 
 // The fastest; none if time is 0.
@@ -93,7 +83,7 @@ Choice fastest(const DepthwisePairsConfig& config, const ConvProblem& a, const D
         const int64_t units = std::max<int64_t>(1, units_of(a, tiling));
         const int64_t most = device.sm_count / std::max<int64_t>(1, blocks_of(a, tiling));
         tiling.shares = static_cast<int32_t>(ceil_div(units, ceil_div(units, std::clamp<int64_t>(most, 1, units))));
-        const double us = time_us(config, a, tiling, device);
+        const double us = tiling_us(config, a, tiling, device);
         if (best.us == 0 || us < best.us) best = {tiling, us};
       }
     }

@@ -6,12 +6,15 @@
 #include <numeric>
 
 #include "fastconv/core/integers.h"
-#include "fastconv/planner/cost_model.h"
+#include "fastconv/families/depthwise/cost.h"
 #include "fastconv/planner/sides.h"
 #include "fastconv/tile/copies.h"
 
 namespace fastconv {
 namespace {
+
+using namespace cost::depthwise;
+using namespace cost::multiply_rows;
 
 constexpr int32_t kLanesOfChannels = 32;   // at most: a warp then reads whole sectors
 constexpr int32_t kLanesOfColumns = 64;    // at most; the rest of a block are runs and channels
@@ -26,28 +29,10 @@ constexpr int64_t kColumnThreadsPerSm = 2048, kChannelThreadsPerSm = 768;
 constexpr int32_t kLeastRun = 8;       // times the filter's rows
 constexpr int32_t kShortRun = 56;      // outputs of a thread, over the stride
 constexpr int32_t kLeastShortRun = 2;  // times the filter's rows, and one more
-// Where there are not even so many of them, runs may be as short as the filter: a thread's time is what counts then.
-constexpr double kFewThreads = 0.25;
-// Cycles of a thread if others hide nothing of it: of an instruction, and a row that is waited for, a sector for each
-// element where those of neighbouring lanes do not lie side by side. Measured with single images.
-constexpr double kLoneCycles = 1.4, kLoneRowCycles = 200, kScatteredRowCycles = 2000;
-constexpr double kLoneStaged = 1.7;  // times what a block of staged rows takes among others
 // Weight gradient: blocks per SM that slices fill, and the most rows that one thread adds up, which bounds
 // the rounding errors of its sums.
 constexpr int64_t kBlocksPerSm = 16, kStagedBlocksPerSm = 4;  // the latter run at once
-// What so many blocks of an SM do in a time, those whose products or whose stores take longest, and the
-// share of it in a last round that leaves places empty: as fits layers of ConvNeXt and EfficientNet measured on an
-// H200.
-constexpr double kStagedRates[] = {0, .5, .9, 1, 1}, kStagedStoreRates[] = {0, .9, 1.06, 1.01, 1};
-constexpr double kLastRound = .85;
 constexpr int64_t kMostRowsOfThread = 256;
-// Times what is counted, 16-bit elements in channels_last on an H200: of 3x3, of its weight gradient, of larger
-// filters.
-constexpr double kUnseenHalf3x3 = 1.1, kUnseenHalfGradient = 1.2, kUnseenHalf = 1.5;
-constexpr double kUnseenStridedGradient = 1.2;  // the same in NCHW, of larger filters with a stride
-// The same of staged rows, which begin later, in any dtype; and of gradients in 16 bits.
-constexpr double kUnseenStaged = .85, kUnseenStagedHalf = 1.1, kStagedStartUs = 1;
-
 bool column_vectors(const Side& side, const ConvProblem& a, int64_t channels, int64_t elements) {
   const Strides& strides = side.stride;
   return strides.w == 1 && side.w % elements == 0 && side.align >= elements * element_size(a.dtype) &&
@@ -337,14 +322,14 @@ Offer depthwise_plan(const KernelEntry& entry, const ConvProblem& problem, const
   const bool beside = (config.lanes == Lanes::kChannels ? from.stride.c : from.stride.w) == 1;
   const double bytes = compulsory_bytes(problem) * (beside ? 1 : 32.0 / double(4 * element_size(problem.dtype))) +
                        2.0 * static_cast<double>(plan.workspace_bytes);
-  // Of a run: products, about three instructions for an access and those of a row, and what a thread begins with.
   const double outputs = double(tiling.run_rows) * config.columns * config.channels();
   const double products = outputs * double(taps) / (config.transposed() ? config.stride * config.stride : 1);
   const double rows = config.seen(tiling.run_rows);
   const double accesses =
       double(config.across().seen(config.columns)) / (config.column_vectors() ? config.vector : 1) + 1;
   const double instructions =
-      products + rows * (config.staged() ? accesses + 8 : 3 * accesses + 10) + 2 * outputs + 300;
+      products + rows * (config.staged() ? kStagedAccess * accesses + kStagedRow : kAccess * accesses + kRow) +
+      kOutput * outputs + kRun;
   const double threads =
       static_cast<double>(int64_t{h.tiles} * w.tiles * problem.n * ceil_div(channels, config.channels()));
   double cycles = threads * instructions / (128.0 * device.sm_count);
@@ -352,8 +337,8 @@ Offer depthwise_plan(const KernelEntry& entry, const ConvProblem& problem, const
     const int64_t strands = strands_of(config, tiling);
     const double own_tiles =
         problem.pass == Pass::kWgrad ? double(slice_tiles(strands, tiles, plan.split)) / double(strands) : 1;
-    const double row_cycles = beside ? kLoneRowCycles : kScatteredRowCycles;
-    cycles = std::max(cycles, own_tiles * (kLoneCycles * instructions + row_cycles * rows));
+    const double row_cycles = beside ? kLoneRow : kScatteredRow;
+    cycles = std::max(cycles, own_tiles * (kLone * instructions + row_cycles * rows));
   } else if (plan.grid > 0 && plan.grid < device.sm_count) {
     // Images are not cut, however few there are.
     cycles *= kLoneStaged * static_cast<double>(device.sm_count) / double(plan.grid);
@@ -370,7 +355,7 @@ Offer depthwise_plan(const KernelEntry& entry, const ConvProblem& problem, const
     unseen = kUnseenStridedGradient;
   }
   plan.cost_us = kLaunchUs * (plan.split > 1 ? 2 : 1) + (config.staged() ? kStagedStartUs : 0) +
-                 unseen * std::max(bytes / (kBytesPerUsPerSm * device.sm_count), cycles / kCyclesPerUs);
+                 unseen * time_us({.clocks = kInstruction * cycles, .bytes = bytes}, device);
   return plan;
 }
 

@@ -4,18 +4,20 @@
 #include <cmath>
 
 #include "fastconv/core/integers.h"
-#include "fastconv/planner/cost_model.h"
+#include "fastconv/families/few_channels/cost.h"
 #include "fastconv/planner/sides.h"
 #include "fastconv/tile/split.h"
 
 namespace fastconv {
 namespace {
 
+using namespace cost::few_channels;
+using namespace cost::embed;
+
 constexpr int32_t kWgradSmemBytes = 16 * kEmbedWgradThreads * kEmbedMostChunks;  // a lane has a quad of each
 constexpr int64_t kMostChannels = 4;
 // Steps of 16 pixels that one sum of the weight gradient adds up, which bounds its rounding errors.
 constexpr int64_t kMostTurns = 1024;
-constexpr double kStartUs = 2.5, kReduceUs = 3;  // and end; of the second kernel
 
 // A patch's rows of values that lie side by side.
 struct PatchRows {
@@ -67,19 +69,12 @@ int64_t set_bytes(const EmbedConfig& config, const ConvProblem& problem) {
   return steps_of(problem) * config.parts * 1024;
 }
 
-// Of a warp's quarter of an SM, counted in the compiled code: a lane's part of a step is read; a row of four
-// values turned into operands; what eight products have the depth of is multiplied and added up; and a set is stored.
 struct Clocks {
-  double read, split, multiply, store;
+  double split, multiply, store;
 };
 Clocks clocks_of(const EmbedConfig& config, const ConvProblem& problem) {
-  const double store = whole_runs(config, problem) ? 100 : 400;
-  if (config.parts == 1) return {60, 8, 60, store};
-  return config.parts == 2 ? Clocks{60, 30, 130, store} : Clocks{60, 50, 220, store};
-}
-
-double memory_us(const ConvProblem& problem, const DeviceSpec& device, double more_bytes = 0) {
-  return (compulsory_bytes(problem) + more_bytes) / (kBytesPerUsPerSm * device.sm_count);
+  const int part = config.parts - 1;
+  return {kSplit[part], kMultiply[part], whole_runs(config, problem) ? kStore : kStoreElements};
 }
 
 int64_t turns_of(const ConvProblem& problem, int64_t threads) {
@@ -88,8 +83,6 @@ int64_t turns_of(const ConvProblem& problem, int64_t threads) {
 
 double cost_us(const EmbedConfig& config, const ConvProblem& problem, const DeviceSpec& device,
                const EmbedTiling& tiling) {
-  // Of a block that fetches its filters; and of a warp alone, until a round is there or multiplied.
-  constexpr double kPackClocks = 300, kRoundClocks = 900, kFirstClocks = 2500;
   const Clocks of = clocks_of(config, problem);
   const auto steps = static_cast<double>(steps_of(problem));
   const double rounds = std::ceil(steps / kEmbedSteps), reads = rounds > 1 ? tiling.sets : 1;
@@ -97,27 +90,25 @@ double cost_us(const EmbedConfig& config, const ConvProblem& problem, const Devi
   const double at_once = std::ceil(blocks / device.sm_count);  // of the busiest SM
   const double warps = config.threads() / 32.;
   const double units = std::ceil(double(turns_of(problem, config.threads())) / tiling.walkers);
-  const double unit = reads * steps * (of.read + 2 * of.split) + tiling.sets * (steps * of.multiply + of.store);
+  const double unit = reads * steps * (kRead + 2 * of.split) + tiling.sets * (steps * of.multiply + of.store);
   const double lone = reads * rounds * kRoundClocks + tiling.sets * (steps * of.multiply + of.store);
   const double pack = kPackClocks * std::ceil(2 * tiling.sets * steps / warps);
   const double clocks = kFirstClocks + pack + units * std::max(at_once * warps / 4 * unit, lone);
-  const double compute = clocks / kTensorCyclesPerUs, memory = memory_us(problem, device);
-  return kStartUs + std::max(compute, memory) + std::min(compute, memory) / 4;
+  return time_us({.clocks = clocks, .bytes = compulsory_bytes(problem), .shown = kShown, .us = kStartUs}, device);
 }
 
 double wgrad_cost_us(const EmbedConfig& config, const ConvProblem& problem, const DeviceSpec& device,
                      const EmbedTiling& tiling) {
-  constexpr double kFirstClocks = 5000;  // and the sums of a block's warps
-  constexpr double kUnseen = 1.2;        // times what is counted, as measured on an H200
   const Clocks of = clocks_of(config, problem);
   const double pairs = std::ceil(static_cast<double>(chunks_of(problem)) / 4);  // of a lane
   const double waves = std::ceil(double(tiling.walkers) * double(sets_of(problem)) / device.sm_count);
   const double units = waves * std::ceil(double(turns_of(problem, kEmbedWgradThreads)) / tiling.walkers);
-  const double unit = (1 + pairs) * of.read + (4 + 2 * pairs) * of.split + pairs * of.multiply + of.store;
-  const double clocks = kFirstClocks + kUnseen * units * kEmbedWgradWarps / 4 * unit;
+  const double unit = (1 + pairs) * kRead + (4 + 2 * pairs) * of.split + pairs * of.multiply + of.store;
+  const double clocks = kWgradFirstClocks + kUnseenWgrad * units * kEmbedWgradWarps / 4 * unit;
   const double sums = 2. * 4 * tiling.walkers * static_cast<double>(problem.k * problem.c * problem.r * problem.s);
-  const double compute = clocks / kTensorCyclesPerUs, memory = memory_us(problem, device, sums);
-  return kStartUs + kReduceUs + std::max(compute, memory) + std::min(compute, memory) / 4;
+  return time_us(
+      {.clocks = clocks, .bytes = compulsory_bytes(problem) + sums, .shown = kShown, .us = kStartUs + kReduceUs},
+      device);
 }
 
 // Blocks that share the turns, each with as many or one less.

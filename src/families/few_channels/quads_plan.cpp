@@ -14,6 +14,9 @@
 namespace fastconv {
 namespace {
 
+using namespace cost::few_channels;
+using namespace cost::quads;
+
 constexpr int64_t kBankBytes = 128;   // from a bank of shared memory to itself
 constexpr int64_t kCopiedBytes = 16;  // at once, of a filter
 
@@ -25,31 +28,19 @@ struct Clocks {
   double tile;                               // pixels on their way, barriers
   double pack;                               // of a step of a set's filter
 };
-// Fitted to tilings of images of few channels, as measured on an H200: of any number of steps, and of three that warps
-// keep, whose sum alone is known. Of parts by the difference to TF32.
-constexpr Clocks kHalfClocks{31, 39, 0.64, 32, 1324, 0.62, 1425, 149};
-constexpr Clocks kHalfKeptClocks{15, 36, 0.46, 150, 200, 0.72, 1457, 342};
-constexpr Clocks kTf32Clocks{50, 69, 0.71, 118, 2236, 0.81, 558, 192};
-constexpr Clocks kTf32KeptClocks{25, 59, 0.84, 200, 220, 0.80, 1174, 700};
-constexpr Clocks kPartsClocks{54, 73, 0.75, 126, 2300, 0.85, 600, 210};
-constexpr Clocks kPartsKeptClocks{23, 59, 0.88, 200, 220, 0.84, 1174, 800};
-constexpr Clocks kScaledClocks{38, 40, 0.80, 100, 1400, 0.90, 1400, 350};  // units of half as many pixels
-constexpr Clocks kSquaresClocks{138, 250, 0.85, 212, 1125, 0.90, 1400, 350};
-constexpr double kStartUs = 2.5;  // and end
-// Of a row of a tile that has others beside it, where pixels lie side by side: as if there were more, for lines of
-// memory that two tiles share.
-constexpr double kSharedBytes = 10.24;
-constexpr double kHalved = 0.03;       // more than two tiles in a row were slower, each time that they are halved
 constexpr int64_t kLeastColumns = 24;  // of a tile that has others beside it
 constexpr int64_t kMostPixels = 4096;  // of a tile with its halo
 
-const Clocks& clocks_of(const QuadsConfig& config) {
-  if (config.squares) return kSquaresClocks;
+Clocks clocks_of(const QuadsConfig& config) {
+  auto of = [](const double (&cost)[8]) {
+    return Clocks{cost[0], cost[1], cost[2], cost[3], cost[4], cost[5], cost[6], cost[7]};
+  };
+  if (config.squares) return of(kSquares);
   switch (config.operands) {
-    case QuadsOperands::kTf32: return config.steps > 0 ? kTf32KeptClocks : kTf32Clocks;
-    case QuadsOperands::kParts: return config.steps > 0 ? kPartsKeptClocks : kPartsClocks;
-    case QuadsOperands::kScaledParts: return kScaledClocks;
-    default: return config.steps > 0 ? kHalfKeptClocks : kHalfClocks;
+    case QuadsOperands::kTf32: return of(config.steps > 0 ? kTf32Kept : kTf32);
+    case QuadsOperands::kParts: return of(config.steps > 0 ? kPartsKept : kParts);
+    case QuadsOperands::kScaledParts: return of(kScaled);
+    default: return of(config.steps > 0 ? kHalvesKept : kHalves);
   }
 }
 
@@ -142,7 +133,7 @@ double cost_us(const QuadsConfig& config, const ConvProblem& problem, const Devi
                      : std::ceil(double(params.tile_p) * params.tile_q / quads_pixels(config.operands)) * params.sets;
   const double steps = config.squares ? params.cells.steps : params.steps;
   const double workers = config.squares ? warps / 4 : warps;
-  const Clocks& of = clocks_of(config);
+  const Clocks of = clocks_of(config);
   const double staged = double(params.units) * params.channels;
   // What is stored by elements takes as many accesses; not measured.
   const double stored = params.whole_runs || (config.squares && !config.channels_inner) ? 1
@@ -155,8 +146,9 @@ double cost_us(const QuadsConfig& config, const ConvProblem& problem, const Devi
   const auto parts = static_cast<uint32_t>(ceil_div(params.w.rows, params.tile_q));
   const double row_bytes = double(params.tile_q) * element_size(problem.dtype);
   const double shared = parts > 1 && params.target.w == 1 ? kSharedBytes / row_bytes : 0;
-  const double memory = (1 + shared) * compulsory_bytes(problem) / (kStoredShare * kBytesPerUsPerSm * device.sm_count);
-  const double us = together_us(clocks / kTensorCyclesPerUs, memory);
+  const double us = time_us(
+      {.clocks = clocks, .bytes = (1 + shared) * compulsory_bytes(problem) / kStoredRate, .shown = kShown, .fades = 3},
+      device);
   const int halved = std::max(0, static_cast<int>(std::bit_width(parts - 1)) - 1);
   return kStartUs + us * (1 + kHalved * halved) * (problem.c == 1 ? kOneChannel : 1);
 }

@@ -4,28 +4,21 @@
 #include <cmath>
 
 #include "fastconv/core/integers.h"
+#include "fastconv/families/few_channels/cost.h"
 #include "fastconv/families/few_channels/quads_plan.h"
-#include "fastconv/planner/cost_model.h"
 #include "fastconv/planner/sides.h"
 #include "fastconv/tile/extent.h"
 
 namespace fastconv {
 namespace {
 
+using namespace cost::few_channels;
+using namespace cost::quads_wgrad;
+
 // Of pixels of a sum, all of a warp: tensor cores truncate what they add to.
 constexpr int64_t kMostProducts = 16384;
 constexpr int64_t kMostPixels = 4096;  // of a tile with its halo
 constexpr int64_t kLeastColumns = 32;  // of a tile that has others beside it; narrower ones were not measured
-
-// Clocks, as a few tilings took them on an H200: of one of an SM's four parts, for a warp's step; of a warp,
-// whatever else is there; of an SM.
-constexpr double kProductClocks = 8.5, kStepClocks = 100;
-constexpr double kLoneClocks = 450;
-constexpr double kStagedClocks = 1, kCopyClocks = 0.25;  // of what is staged at once; of a copy of dy
-constexpr double kTileClocks = 2000;                     // barriers, and what begins anew
-constexpr double kStartUs = 4, kReduceUs = 3;            // and end; of the second kernel
-constexpr double kSumsRate = 0.45;                       // times device memory's, of blocks' sums, twice
-constexpr double kMemoryShare = 1.12;                    // of what is read, as measured of other kernels
 
 int64_t units_of(const QuadsWgradConfig& config, const ConvProblem& problem) {
   return ceil_div(problem.r * problem.s, int64_t{8} * config.groups());
@@ -52,11 +45,12 @@ double cost_us(const QuadsWgradConfig& config, const ConvProblem& problem, const
   const double busy = steps * params.tap_units / 4 * step, lone = std::ceil(steps / params.slices) * kLoneClocks;
   const double tile =
       kTileClocks + std::max(busy, lone) + params.units * kStagedClocks + quads_wgrad_chunks(params) * kCopyClocks;
-  const double rate = kBytesPerUsPerSm * device.sm_count;
-  const double reduce = kReduceUs + 8. * params.walkers * static_cast<double>(sums_of(problem)) / (kSumsRate * rate);
-  const double compute = waves * tiles * tile / kTensorCyclesPerUs;
-  const double memory = compulsory_bytes(problem) / (kMemoryShare * rate);
-  return kStartUs + reduce + std::max(compute, memory) + std::min(compute, memory) / 4;
+  const double sums = 8. * params.walkers * static_cast<double>(sums_of(problem));
+  return time_us({.clocks = waves * tiles * tile,
+                  .bytes = compulsory_bytes(problem) / kStoredRate,
+                  .shown = kShown,
+                  .us = kStartUs + kReduceUs + memory_us(sums / kSumsRate, device)},
+                 device);
 }
 
 // The cheapest tiling; none if plan.kernel is null.

@@ -11,16 +11,10 @@
 namespace fastconv {
 namespace {
 
-constexpr int64_t kMostPasses = 16;  // of a block, measured up to there
+using namespace cost::few_channels;
+using namespace cost::ready_quads;
 
-// Fitted to 16 problems by blocks of 1 to 16 passes, as measured on an H200 (bench/results/tried/ready-quads-*), times
-// what quads_plan.cpp expects of each over what was measured: costs are there to be compared.
-constexpr double kStartUs = 1.47;      // and end
-constexpr double kFirstClocks = 1080;  // until a block's first products
-constexpr double kBlockClocks = 110;   // of it the SM's
-constexpr double kPassClocks = 555;    // if nothing hides a warp's latencies
-constexpr double kUnitClocks = 94;     // of an SM
-constexpr double kCopied = 17;         // bytes a clock of an SM
+constexpr int64_t kMostPasses = 16;  // of a block, measured up to there
 
 int64_t sets_of(const ConvProblem& problem) { return ceil_div(problem.k, int64_t{kQuadsSet}); }
 int64_t pixels_of(const ConvProblem& problem) { return problem.n * problem.p() * problem.q(); }
@@ -68,9 +62,12 @@ Plan cheapest(const KernelEntry& entry, const ConvProblem& problem, const Device
     const double copies = double(smem) / kCopied;  // of a block: all but a quad of it
     const double busy = blocks * (double(passes) * kReadyWarps * kUnitClocks + kBlockClocks + copies);
     const double lone = turns * (double(passes) * kPassClocks + copies) + (turns - 1) * kFirstClocks;
-    const double memory = compulsory_bytes(problem) / (kStoredShare * kBytesPerUsPerSm * device.sm_count);
-    const double cost =
-        kStartUs + kFirstClocks / kTensorCyclesPerUs + together_us(std::max(busy, lone) / kTensorCyclesPerUs, memory);
+    const double cost = time_us({.clocks = std::max(busy, lone),
+                                 .bytes = compulsory_bytes(problem) / kStoredRate,
+                                 .shown = kShown,
+                                 .fades = 3,
+                                 .us = kStartUs + compute_us(kFirstClocks, device)},
+                                device);
     if (best.kernel != nullptr && cost >= best.cost_us) continue;
     best.kernel = &entry;
     best.grid = tiling.walkers * sets;

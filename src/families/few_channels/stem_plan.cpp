@@ -14,50 +14,32 @@
 namespace fastconv {
 namespace {
 
+using namespace cost::few_channels;
+using namespace cost::stem;
+
 constexpr int64_t kMostChannels = 4;
 
-// Clocks, estimated from counted instructions; an SM's four parts go on at the same time.
 constexpr double kWarpsAtOnce = 4;
-constexpr double kCopyClocks = 25. / 128;  // of an SM, a copy
-constexpr double kLookClocks = 50. / 128;  // and what has been copied is looked at
-constexpr double kPackClocks = 40;         // of an SM, a step of a tile of filters
-constexpr double kLoadLatency = 1500, kTileClocks = 500;
-constexpr double kRangeClocks = 1000;  // of a tile's barriers while it is looked at
-constexpr double kAlone = 1.5;         // times as long if nothing hides a warp's latencies
 
 double copy_clocks(const StemConfig& config) { return kCopyClocks + config.is_scaled() * kLookClocks; }
 
 // Of a warp, for a step: what it gathers and splits, and the products by its set of filters.
-double step_clocks(const StemConfig& config, double gathers) {
-  // Forward, with 64 filters.
-  const double full = config.is_scaled() ? (config.parts == 2 ? 340 : 150) : (config.parts == 3 ? 640 : 330);
-  return full * (gathers + config.filters / 80.);
+double step_clocks(const StemConfig& config, double share) {
+  return share * (config.is_scaled() ? kScaledStep[config.parts - 1] : kPartsStep[config.parts - 2]);
 }
-// What was measured is so many times that. Tilings of one kernel compare better without it, kernels with it. Forward,
-// this and the rest down to rates_of() are fitted to 11 problems, both layouts and all kernels, as measured on an H200,
-// times 1.09, about as much as quads_plan.cpp, with which this has to compare, expects too much
-// (bench/results/tried/stem-costs-*); the clocks of single stores to one of them, in NCHW.
-constexpr double kUnseenWgrad = 2;
 double unseen_of(const StemConfig& config) {
-  const double scale = !config.is_scaled() ? 1.7 : config.parts == 2 ? 1.76 : 2.2;
-  return scale * (config.filters == 32 ? 1.05 : 1);
+  return (config.is_scaled() ? kUnseenScaled[config.parts - 1] : kUnseenParts) * (config.filters == 32 ? kUnseen32 : 1);
 }
-// Of a unit, with 64 filters.
-double store_clocks(StemStores stores) {
-  switch (stores) {
-    case StemStores::kFilters: return 295;
-    case StemStores::kPixels: return 240;
-    case StemStores::kPixelPairs: return 375;
-    default: return 2600;
-  }
-}
-// What a walk takes besides: start and end; device memory's rate over that of mixed reads and writes; and of what takes
-// less time, memory or all else, the share that shows.
+double store_clocks(StemStores stores) { return kStores[static_cast<int>(stores)]; }
+// What a walk takes besides: start and end; device memory's rate; and of what takes less time, memory or all else, the
+// share that shows.
 struct WalkRates {
-  double launch_us, memory, shown;
+  double start_us, memory, shown;
 };
-constexpr WalkRates kWgradRates{kLaunchUs, 1, 0.2};
-WalkRates rates_of(StemStores stores) { return {3.4, stores == StemStores::kFilters ? 1.3 : 1.15, 0.48}; }
+WalkRates wgrad_rates() { return {kLaunchUs, 1, kWgradShown}; }
+WalkRates rates_of(StemStores stores) {
+  return {kStartUs, stores == StemStores::kFilters ? kFiltersRate : kPixelsRate, kShown};
+}
 
 // Most words that can be copied at once, of `extent` that lie side by side, at multiples of as many.
 int32_t widest(const Side& side, int64_t extent, std::initializer_list<std::pair<int64_t, int64_t>> strides) {
@@ -156,7 +138,6 @@ int64_t smem_of(const StemConfig& config, const StemWgradParams& params) {
 // A block's time for its tiles, and the time that memory takes for all of them.
 double walk_us(const StemConfig& config, const ConvProblem& problem, const DeviceSpec& device, const StemWalk& params,
                double blocks, double prologue_clocks, double tile_clocks, const WalkRates& rates) {
-  constexpr double kL2Rate = 1.6;  // times device memory's
   const double copies = params.x.units * copy_clocks(config);
   const double tiles = std::ceil(params.tiles / static_cast<double>(params.walkers));
   // That is waited for.
@@ -165,9 +146,11 @@ double walk_us(const StemConfig& config, const ConvProblem& problem, const Devic
                         tiles * (tile_clocks + copies + kTileClocks + config.is_scaled() * kRangeClocks);
   const double staged = blocks / params.walkers * params.tiles * 4. * params.x.words;
   const double bytes = std::max(compulsory_bytes(problem), staged / kL2Rate);
-  const double compute = clocks / kTensorCyclesPerUs + loads * params.stage_bytes / kBytesPerUsPerSm;
-  const double memory = bytes / (rates.memory * kBytesPerUsPerSm * device.sm_count);
-  return rates.launch_us + std::max(compute, memory) + rates.shown * std::min(compute, memory);
+  return time_us({.clocks = clocks + wait_clocks(loads * params.stage_bytes, device),
+                  .bytes = bytes / rates.memory,
+                  .shown = rates.shown,
+                  .us = rates.start_us},
+                 device);
 }
 
 // Of warps that share some units, of an SM; a unit alone waits for its own latencies.
@@ -179,25 +162,24 @@ double cost_us(const StemConfig& config, const ConvProblem& problem, const Devic
                double unseen = 1) {
   const double sets = params.by_sets.divisor, blocks = double(params.walkers) * params.by_set_blocks.divisor;
   const auto pixels = static_cast<double>(ceil_div(params.tile_p * params.tile_q, config.unit_pixels()));
-  const double unit =
-      params.steps * unseen * step_clocks(config, 0.2) + store_clocks(params.stores) * config.filters / 64;
+  const double unit = params.steps * unseen * step_clocks(config, kGathers + config.filters / kFilters) +
+                      store_clocks(params.stores) * config.filters / 64;
   return walk_us(config, problem, device, params, blocks, sets * params.steps * config.set_tiles() * kPackClocks,
                  units_clocks(pixels * sets, unit), rates_of(params.stores));
 }
 
 double cost_us(const StemConfig& config, const ConvProblem& problem, const DeviceSpec& device,
                const StemWgradParams& params, int64_t workspace, double unseen = 1) {
-  constexpr double kReduceUs = 3, kPartialRate = 2;  // of the second kernel; times device memory's, from its cache
   const double blocks = double(params.walkers) * params.by_jobs.divisor;
-  // Both operands are gathered, that of the filters as often as there are.
-  const double step = unseen * step_clocks(config, 0.3 + config.filters / 320.);
+  const double step =
+      unseen * step_clocks(config, kWgradGathers + config.filters / kWgradFilters + config.filters / kFilters);
   const auto steps = static_cast<double>(ceil_div(params.tile_p * params.tile_q, kStemStep));
   const double turns = std::ceil(steps / params.slices) * params.slices * params.units;
   const double end = 2. * 16 * kStemThreads * config.quads() / 128;
-  const double rate = kPartialRate * kBytesPerUsPerSm * device.sm_count;
-  const double reduce = params.walkers > 1 ? kReduceUs + 2. * static_cast<double>(workspace) / rate : 0;
+  const double reduce =
+      params.walkers > 1 ? kReduceUs + memory_us(2. * static_cast<double>(workspace) / kPartialRate, device) : 0;
   return reduce + walk_us(config, problem, device, params, blocks, end,
-                          units_clocks(turns, step) + params.y.units * copy_clocks(config), kWgradRates);
+                          units_clocks(turns, step) + params.y.units * copy_clocks(config), wgrad_rates());
 }
 
 // f(tiling), `sets` and `walkers` apart.

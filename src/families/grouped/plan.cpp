@@ -4,8 +4,8 @@
 #include <bit>
 
 #include "fastconv/core/integers.h"
+#include "fastconv/families/grouped/cost.h"
 #include "fastconv/families/grouped/work.h"
-#include "fastconv/planner/cost_model.h"
 #include "fastconv/tile/chain_length.h"
 
 namespace fastconv {
@@ -13,6 +13,8 @@ namespace fastconv {
 using namespace grouped;
 
 namespace {
+
+using namespace cost::grouped;
 
 constexpr int64_t kWarps = kGroupedThreads / 32;
 
@@ -66,12 +68,12 @@ int64_t blocks_of(const ConvProblem& problem, const GroupedParams& params) {
 // Clocks of an SM that a block takes, if others hide its latencies. Estimates, from counted instructions and
 // accesses of shared memory.
 double block_clocks(const GroupedConfig& config, const GroupedParams& params) {
-  constexpr double kFilterRow = 2.5;  // the taps of a filter, gathered
   const double sets = static_cast<double>(params.tile_g) * params.sets;
   const double depth = static_cast<double>(params.set_bytes) / (config.filters * kGroupedRowBytes);
   const double tiles = config.filters / 8.;
   const bool floats = config.operands == GroupedOperands::kFloat;
-  const double unit = floats ? 40 * depth + 80 : (17 + 2 * tiles) * depth / 2 + 30 * tiles + 15;
+  const double unit =
+      floats ? kFloatDepth * depth + kFloatUnit : (kDepth + kDepthTile * tiles) * depth / 2 + kUnitTile * tiles + kUnit;
   const auto pixels = static_cast<double>(ceil_div(params.tile_p * params.tile_q, config.unit_pixels()));
   // Some warps have a unit more than others.
   const double units = pixels * static_cast<double>(params.by_runs.divisor);
@@ -86,9 +88,8 @@ double cost_us(const KernelEntry& entry, const ConvProblem& problem, const Devic
   const double written = tile_bytes(problem, static_cast<double>(params.tile_p) * params.tile_q, params.tile_g,
                                     params.filters, params.store == GroupedStore::kChannels);
   const auto blocks = static_cast<double>(blocks_of(problem, params));
-  // Rows of 16 bits that a forward pass strides over, as measured on an H200.
   const bool strides = problem.pass == Pass::kFprop && problem.stride.w > 1 && element_size(problem.dtype) == 2;
-  const double clocks = (strides ? 1.2 : 1) * block_clocks(entry.config.as<GroupedConfig>(), params);
+  const double clocks = (strides ? kHalfStrided : 1) * block_clocks(entry.config.as<GroupedConfig>(), params);
   return kLaunchUs + blocks_us(problem, device,
                                {blocks, static_cast<double>(resident), 1, clocks,
                                 blocks * (tile_bytes(problem, params.rows, params.tile_g) + written)});

@@ -4,23 +4,17 @@
 #include <bit>
 
 #include "fastconv/core/integers.h"
-#include "fastconv/planner/cost_model.h"
+#include "fastconv/families/grouped/cost.h"
 #include "fastconv/planner/sides.h"
 #include "fastconv/tile/copies.h"
 
 namespace fastconv {
 namespace {
 
+using namespace cost::grouped_planes;
+
 // Pixels that one sum of tensor cores adds up, or those of one tile: tensor cores truncate what they add to.
 constexpr int64_t kMostPixels = 4096;
-// Estimates, clocks: a row of a warp's columns, counted in the compiled code, and at least; a tile's first and last
-// ones; of a block, its first copies and its sums.
-constexpr double kHalfRowClocks = 35, kFloatRowClocks = 90, kLeastRowClocks = 120;
-constexpr double kTileClocks = 500, kBlockClocks = 4000;
-constexpr double kUnseenUs = 6;      // of what does not grow with a problem; an H100 takes more for it
-constexpr double kEnoughWarps = 16;  // of an SM, for others' rows to be on their way
-constexpr double kReadAgain = .1;    // of what rows of x cost that two runs see
-
 int64_t blocks_of(const ConvProblem& a) { return ceil_div(a.q(), kPlanesColumns); }
 
 // In shared memory, from one plane's rows to the next one's: with up to 15 bytes before and after, and 16 bytes further
@@ -85,7 +79,7 @@ Work work_of(const GroupedPlanesConfig& config, const ConvProblem& a, const Devi
   const double waits = std::max(1., kEnoughWarps / (busy * double(warps)));
   const double seen = double(seen_rows(a, tiling.run_rows)) / double(tiling.run_rows * a.stride.h);
   const double bytes = compulsory_bytes(a) * (1 + kReadAgain * (seen - 1));
-  work.us = std::max(clocks / kTensorCyclesPerUs, waits * bytes / (kBytesPerUsPerSm * device.sm_count));
+  work.us = time_us({.clocks = clocks, .bytes = waits * bytes}, device);
   return work;
 }
 
@@ -149,7 +143,7 @@ Offer grouped_planes_plan(const KernelEntry& entry, const ConvProblem& problem, 
   plan.grid = problem.c / planes_of(problem) * plan.split;
   plan.block_threads = static_cast<int32_t>(32 * warps_of(problem, work.tiling.images));
   plan.smem_bytes = static_cast<int32_t>(work.smem_bytes);
-  const double sums = 2.0 * static_cast<double>(plan.workspace_bytes) / (kBytesPerUsPerSm * device.sm_count);
+  const double sums = memory_us(2.0 * static_cast<double>(plan.workspace_bytes), device);
   plan.cost_us = kLaunchUs * (plan.split > 1 ? 2 : 1) + kUnseenUs + work.us + sums;
   return plan;
 }

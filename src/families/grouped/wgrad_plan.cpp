@@ -2,9 +2,9 @@
 #include <cmath>
 
 #include "fastconv/core/integers.h"
+#include "fastconv/families/grouped/cost.h"
 #include "fastconv/families/grouped/plan.h"
 #include "fastconv/families/grouped/work.h"
-#include "fastconv/planner/cost_model.h"
 #include "fastconv/tile/chain_length.h"
 
 namespace fastconv {
@@ -12,6 +12,8 @@ namespace fastconv {
 using namespace grouped;
 
 namespace {
+
+using namespace cost::grouped_wgrad;
 
 // Pixels that one sum of tensor cores adds up, which truncate what they add to.
 constexpr int64_t kTensorChain = 4096;
@@ -69,16 +71,15 @@ int64_t partial_bytes(const GroupedWgradParams& params) {
 // Clocks of an SM, of which a block has `share`. Estimates, from counted instructions and accesses of shared
 // memory.
 double block_clocks(const GroupedConfig& config, const GroupedWgradParams& params, double share) {
-  constexpr double kMemoryLatency = 1600, kTileLatency = 500, kCopyLatency = 150;
   constexpr double kUnitsTogether = 2 * kGroupedThreads;  // on their way through registers
   const bool floats = config.operands == GroupedOperands::kFloat;
   // A step of a unit on tensor cores reads 20 times all banks for the input, of either width.
-  const double unit_step = floats ? 24. / 32 : 22 + config.filters / 4.;
+  const double unit_step = floats ? kFloatStep : kStep + config.filters / kFilters;
   const auto turns = static_cast<double>(turns_of(config, params));
   double work = turns * params.slices * params.tile_g * params.block_units * unit_step;
   // One after the other: copies go on meanwhile. Some 70 instructions of tensor cores' steps, six clocks each (measured
   // with eight warps), and 25 of a copy.
-  const double step_latency = floats ? 130 : 420;
+  const double step_latency = floats ? kFloatStepLatency : kStepLatency;
   double latency = turns * step_latency, copies = 0;
   for (const GroupedRows* rows : {&params.rows, &params.y_rows}) {
     work += stage_clocks(*rows, params.tile_g);
@@ -98,7 +99,6 @@ double block_clocks(const GroupedConfig& config, const GroupedWgradParams& param
 
 double cost_us(const GroupedConfig& config, const ConvProblem& problem, const DeviceSpec& device,
                const GroupedWgradParams& params) {
-  constexpr double kReduceUs = 3, kPartialRate = 2;  // of the second kernel; times device memory's, from its cache
   const double blocks = static_cast<double>(params.by_jobs.divisor) * params.parts;
   const double most = std::min<double>(config.wgrad_blocks_per_sm(), std::ceil(blocks / device.sm_count));
   const auto room = static_cast<double>((device.smem_optin_bytes + kReservedSmemBytes) /
@@ -106,18 +106,18 @@ double cost_us(const GroupedConfig& config, const ConvProblem& problem, const De
   const double resident = std::min(most, room);
   const double bytes =
       tile_bytes(problem, params.rows, params.tile_g) + tile_bytes(problem, params.y_rows, params.tile_g);
-  const double rate = kPartialRate * kBytesPerUsPerSm * device.sm_count;
-  const double reduce = params.parts > 1 ? kReduceUs + 2. * static_cast<double>(partial_bytes(params)) / rate : 0;
+  const double partials = 2. * static_cast<double>(partial_bytes(params));
+  const double reduce = params.parts > 1 ? kReduceUs + memory_us(partials / kPartialRate, device) : 0;
   return kLaunchUs + reduce +
          blocks_us(problem, device,
                    {blocks, resident, static_cast<double>(params.part_tiles),
                     block_clocks(config, params, 1 / resident), blocks * params.part_tiles * bytes});
 }
 
-// What was measured of 16 bits in channels_last on an H100 is so many times that; tilings compare without it.
+// Times what is counted; tilings compare without it.
 double unseen(const GroupedConfig& config, const ConvProblem& problem) {
   if (config.operands != GroupedOperands::kHalf || problem.x_strides.c != 1) return 1;
-  return std::max(problem.stride.h, problem.stride.w) > 1 ? 1.6 : 1.3;
+  return std::max(problem.stride.h, problem.stride.w) > 1 ? kHalfNhwcStrided : kHalfNhwc;
 }
 
 // The cheapest tiling, and parts; none if plan.kernel is null.

@@ -4,10 +4,12 @@
 #include <cmath>
 #include <cstdlib>
 
-#include "fastconv/planner/cost_model.h"
+#include "fastconv/families/grouped/cost.h"
 
 namespace fastconv::grouped {
 namespace {
+
+using namespace cost::grouped;
 
 constexpr int64_t kMostChannels = 16;  // of a group
 
@@ -85,7 +87,9 @@ const char* grouped_why_not(const KernelEntry& entry, const ConvProblem& problem
 }
 
 double stage_clocks(const GroupedRows& rows, int32_t tile_g) {
-  const double row = rows.copy_bytes > 0 ? 0.3 + 1.6 / rows.copy_bytes : rows.pairs ? 0.4 : 0.7;
+  const double row = rows.copy_bytes > 0 ? kCopied + kCopiedBytes / rows.copy_bytes
+                     : rows.pairs        ? kStagedPairs
+                                         : kStaged;
   return rows.tile_h * rows.tile_w * tile_g * rows.chunks * row;
 }
 
@@ -102,16 +106,13 @@ double tile_bytes(const ConvProblem& problem, const GroupedRows& rows, int32_t t
 }
 
 double blocks_us(const ConvProblem& problem, const DeviceSpec& device, const Blocks& blocks) {
-  constexpr double kLatencyClocks = 3000;  // of a block: its loads, its stores, and what waits for them
-  constexpr double kL2Rate = 1.6;          // times device memory's
   const double rounds = std::ceil(blocks.count / device.sm_count);
   const double clocks = rounds * blocks.clocks + std::ceil(rounds / blocks.resident) * kLatencyClocks;
   // Memory and the rest overlap as far as blocks of an SM are at different stages, or tiles of a block.
   const double turns = rounds / blocks.resident * blocks.tiles;
   const double apart = blocks.tiles > 1 ? turns : std::min(blocks.resident, turns);
   const double bytes = std::max(compulsory_bytes(problem), blocks.bytes / kL2Rate);
-  const double compute = clocks / kTensorCyclesPerUs, memory = bytes / (kBytesPerUsPerSm * device.sm_count);
-  return std::max(compute, memory) + std::min(compute, memory) / std::max(1., apart);
+  return time_us({.clocks = clocks, .bytes = bytes, .shown = 1 / std::max(1., apart)}, device);
 }
 
 }  // namespace fastconv::grouped

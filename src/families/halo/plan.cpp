@@ -6,7 +6,6 @@
 
 #include "fastconv/core/integers.h"
 #include "fastconv/families/halo/cost.h"
-#include "fastconv/planner/cost_model.h"
 #include "fastconv/planner/scaled.h"
 #include "fastconv/tile/copies.h"
 #include "fastconv/tile/plan_fold.h"
@@ -136,7 +135,7 @@ Best best_tiling(const Work& work, const HaloConfig& config, const ConvProblem& 
         if (workspace.bytes() > max_workspace) return false;
         const double cost = any ? 0
                                 : cost_us(work, config, tiling, tiles, reaches,
-                                          {workspace.packed, !filter.along_cols()}, bytes, device.sm_count);
+                                          {workspace.packed, !filter.along_cols()}, bytes, device);
         if (cost < best.cost_us) best = {tiling, tiles, workspace, cost};
         if (any) return true;
       }

@@ -5,6 +5,7 @@
 #include <initializer_list>
 
 #include "fastconv/core/integers.h"
+#include "fastconv/families/halo/cost.h"
 #include "fastconv/tile/copies.h"
 #include "fastconv/tile/float_lead.h"
 #include "fastconv/tile/plan_reorder.h"
@@ -12,6 +13,8 @@
 
 namespace fastconv::halo {
 namespace {
+
+using namespace cost::halo;
 
 constexpr int64_t kMaxHaloPixels = 1 << 20;
 constexpr int64_t kMaxTiles = 1 << 29;
@@ -233,7 +236,6 @@ int64_t rows_of_busiest(const Work& work, int64_t run_rows, int sm_count) {
 
 int8_t choose_run_rows(const Work& work, int sm_count) {
   constexpr int kMost = 64;
-  constexpr double kSharedLines = .1;  // rows that storing the ends of a run takes
   int best = 1;
   auto cost = [&](int rows) {
     return static_cast<double>(rows_of_busiest(work, rows, sm_count)) * (1 + kSharedLines / rows);
@@ -272,8 +274,6 @@ Workspace workspace_of(const Work& work, const HaloConfig& config, const ConvPro
 }
 
 bool can_share(const Work& work, const HaloConfig& config, const HaloTiling& tiling, const Tiles& tiles, int sm_count) {
-  // Clusters live in groups of SMs, some of which have few to spare.
-  constexpr double kInClusters = .75;
   const int64_t channel_blocks = ceil_div(work.in.c, config.channels);
   return shares_tiles(config.staging, config.m_blocks, config.columns, config.lines) && !tiling.turns &&
          tiles.count > 0 && channel_blocks % tiling.shares == 0 &&
@@ -281,8 +281,6 @@ bool can_share(const Work& work, const HaloConfig& config, const HaloTiling& til
 }
 
 CopyWarps copy_warps(const HaloConfig& config, const HaloTiling& tiling, const Tiles& tiles, const Reaches& reaches) {
-  constexpr double kCopyClocks = 70;         // that a warp takes for each (bench/micro/row_copies.cu)
-  constexpr double kFilterStepClocks = 200;  // see FilterTurn
   const auto copies = static_cast<double>(tiling.linear ? tiles.halo_rows : 1);
   const double steps = static_cast<double>(tiles.steps) / static_cast<double>(reaches.groups() * tiles.c_blocks);
   const int64_t fragments = tiles.pixels / kBlock * (tiles.pixel_bytes / 32);

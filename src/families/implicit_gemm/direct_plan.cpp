@@ -6,7 +6,6 @@
 #include "fastconv/core/integers.h"
 #include "fastconv/families/implicit_gemm/cost.h"
 #include "fastconv/families/implicit_gemm/tile_config.h"
-#include "fastconv/planner/cost_model.h"
 #include "fastconv/tile/chain_length.h"
 #include "fastconv/tile/conv_coords.cuh"
 
@@ -173,8 +172,9 @@ Offer plan_direct(const KernelEntry& entry, const ConvProblem& problem, const De
   plan.split = split;
   plan.workspace_bytes = split > 1 ? partial_bytes * split : 0;
   const double partial_traffic = split > 1 ? 2.0 * static_cast<double>(plan.workspace_bytes) : 0;
-  // One block on an SM waits for its own loads, and a few still do (measured on an H200).
-  const double alone = plan.grid <= device.sm_count ? 1.4 : plan.grid <= 4 * device.sm_count ? 1.25 : 1;
+  // One block on an SM waits for its own loads, and a few still do.
+  using namespace cost::multiply_adds;
+  const double alone = plan.grid <= device.sm_count ? kAlone : plan.grid <= 4 * device.sm_count ? kFew : 1;
   plan.cost_us =
       alone * tiled_cost_us(entry, problem, device,
                             {plan.grid, slice_depth / kTileDepth, compulsory_bytes(problem) + partial_traffic}) +

@@ -7,7 +7,6 @@
 #include "fastconv/families/implicit_gemm/cost.h"
 #include "fastconv/families/implicit_gemm/direct_plan.h"
 #include "fastconv/families/implicit_gemm/tile_config.h"
-#include "fastconv/planner/cost_model.h"
 #include "fastconv/tile/conv_coords.cuh"
 
 namespace fastconv {
@@ -91,7 +90,7 @@ Offer plan_im2col(const KernelEntry& entry, const ConvProblem& problem, const De
       static_cast<double>(blocks.column_bytes) * static_cast<double>(1 + ceil_div(columns.filters, entry.tile.n));
   const double block_us =
       tiled_cost_us(entry, problem, device, {plan.grid, ceil_div(depth, blocks.slices * kTileDepth), column_traffic}) +
-      kLaunchUs + column_traffic / (kBytesPerUsPerSm * device.sm_count);
+      kLaunchUs + memory_us(column_traffic, device);
   plan.cost_us = blocks.launches * block_us;
   return plan;
 }

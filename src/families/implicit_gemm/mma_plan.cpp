@@ -4,9 +4,9 @@
 
 #include "fastconv/core/integers.h"
 #include "fastconv/families/implicit_gemm/config.h"
+#include "fastconv/families/implicit_gemm/cost.h"
 #include "fastconv/families/implicit_gemm/direct_plan.h"
 #include "fastconv/families/implicit_gemm/mma_config.h"
-#include "fastconv/planner/cost_model.h"
 
 namespace fastconv {
 namespace {
@@ -32,13 +32,10 @@ Plan plan_of_split(const KernelEntry& entry, const ConvProblem& problem, const D
   plan.grid = direct_tiles(entry, gemm) * plan.split;
   plan.workspace_bytes = plan.split > 1 ? direct_slice_bytes(problem, gemm) * plan.split : 0;
 
-  // Fitted to times on an H200 (docs/perf-log.md): bytes of products a clock and SM, of which it has 1,984
-  // at most, less where fragments and stores are those of pixels; bytes from L2; a copy by each thread, if of an
-  // element also of one whose neighbours lie elsewhere; a tile's beginning and end.
+  using namespace cost::mma;
   const bool wgrad = problem.pass == Pass::kWgrad;
-  const double product_bytes = wgrad ? 1600 : 1100, tile_clocks = wgrad ? 6000 : 14000;
-  constexpr double kL2Bytes = 22, kCopyClocks = 20, kElementClocks = 85, kStrayClocks = 250, kMemoryBytes = 28e3;
-  const auto sms = static_cast<double>(device.sm_count);
+  const double product_bytes = wgrad ? kWgradProductBytes : kProductBytes;
+  const double tile_clocks = wgrad ? kWgradTileClocks : kTileClocks;
   const bool scalar = entry.config.as<GemmConfig>().reads == VectorReads::kScalar;
   const double copies = static_cast<double>(config.stage_bytes()) / (scalar ? 4 : kMmaChunkBytes) / kMmaThreads;
   const double clocks = !scalar ? kCopyClocks : direct_channels_inner(problem) ? kStrayClocks : kElementClocks;
@@ -46,11 +43,13 @@ Plan plan_of_split(const KernelEntry& entry, const ConvProblem& problem, const D
   const double step = clocks * copies + std::max(products / product_bytes, config.stage_bytes() / kL2Bytes);
   const auto steps = static_cast<double>(direct_slice_depth(problem, plan.split, depth) / depth);
   const auto waves = static_cast<double>(ceil_div(plan.grid, int64_t{device.sm_count}));
-  const double compute = waves * (steps * step + tile_clocks) / kTensorCyclesPerUs;
-  const double memory = compulsory_bytes(problem) / (kMemoryBytes * sms) + tile_clocks / kTensorCyclesPerUs;
-  plan.cost_us = kLaunchUs + std::max(compute, memory);
+  // Memory is waited for by the last tile, too.
+  plan.cost_us = time_us({.clocks = waves * (steps * step + tile_clocks) - tile_clocks,
+                          .bytes = compulsory_bytes(problem) / kMemoryRate,
+                          .us = kLaunchUs + compute_us(tile_clocks, device)},
+                         device);
   if (plan.split > 1) {
-    plan.cost_us += kLaunchUs + 2.0 * static_cast<double>(plan.workspace_bytes) / (kBytesPerUsPerSm * sms);
+    plan.cost_us += kLaunchUs + memory_us(2.0 * static_cast<double>(plan.workspace_bytes), device);
   }
   return plan;
 }

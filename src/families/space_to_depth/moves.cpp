@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "fastconv/core/integers.h"
-#include "fastconv/planner/cost_model.h"
+#include "fastconv/families/space_to_depth/cost.h"
 
 namespace fastconv {
 namespace {
@@ -96,16 +96,15 @@ bool patches_fit_int32(const PatchGrid& grid) {
   return most < static_cast<double>(kMaxExtent);
 }
 
-// Every patch is read once and written once, or instructions take longer: about so many a vector, counted in the
-// compiled code, also of lanes that have none.
+// Every patch is read once and written once, or instructions take longer.
 double move_us(const Patches& patches, int64_t element_bytes, const DeviceSpec& device) {
-  constexpr double kMoveInstructions = 100, kLanes = 128;
-  constexpr double kScattered = 2;  // a guess: neighbours in the workspace that are none in the image
+  using namespace cost::moves;
   const double elements = static_cast<double>(patches.pixels) * patches.chunks * patches.vector;
   const double bytes =
       2 * elements * static_cast<double>(element_bytes) * (patches.levels[2].stride == 1 ? 1 : kScattered);
-  const double instructions = static_cast<double>(patches.units) * kPatchChunks * kPatchPixels * kMoveInstructions;
-  return kLaunchUs + std::max(bytes / kBytesPerUsPerSm, instructions / (kLanes * kCyclesPerUs)) / device.sm_count;
+  const double instructions = static_cast<double>(patches.units) * kPatchChunks * kPatchPixels * kMove;
+  return time_us({.clocks = kInstruction * instructions / (128. * device.sm_count), .bytes = bytes, .us = kLaunchUs},
+                 device);
 }
 
 }  // namespace fastconv

@@ -6,7 +6,7 @@
 #include <tuple>
 
 #include "fastconv/core/integers.h"
-#include "fastconv/planner/cost_model.h"
+#include "fastconv/families/space_to_depth/cost.h"
 #include "fastconv/planner/planner.h"
 #include "fastconv/planner/scaled.h"
 #include "fastconv/planner/sides.h"
@@ -218,7 +218,6 @@ const char* why_not(const SubpixelConfig& config, const ConvProblem& p) {
 Offer subpixel_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
   const SubpixelConfig& config = entry.config.as<SubpixelConfig>();
   if (const char* reason = why_not(config, problem)) return reason;
-  constexpr double kWriteInstructions = 100, kLanes = 128;  // an element of the filter
   const SubpixelLaunch launch = make_subpixel(config, problem);
   const std::optional<InnerPlan> product = inner_plan(launch, problem, device);
   if (!product) return "would need too much workspace";
@@ -229,8 +228,10 @@ Offer subpixel_plan(const KernelEntry& entry, const ConvProblem& problem, const 
   plan.block_threads = kPatchThreads;
   plan.grid = ceil_div(launch.blocks.units, kPatchThreads / 32);
   plan.workspace_bytes = launch.inner_offset + inner.workspace_bytes;
-  plan.cost_us = inner.cost_us + move_us(launch.blocks, element_size(problem.dtype), device) + kLaunchUs +
-                 launch.filter.elements * kWriteInstructions / (kLanes * kCyclesPerUs * device.sm_count);
+  using namespace cost::moves;
+  const double filter = kInstruction * kFilter * launch.filter.elements / (128. * device.sm_count);
+  plan.cost_us = inner.cost_us + move_us(launch.blocks, element_size(problem.dtype), device) +
+                 time_us({.clocks = filter, .us = kLaunchUs}, device);
   // Measured: input gradients by multiply-adds with errors of up to 1.25 times cuDNN's in strict float32, where 1.2 is
   // the contract. They run where they are asked for, but nothing chooses them.
   const bool strict = problem.dtype == DType::kFloat32 && problem.precision == Precision::kIeee;

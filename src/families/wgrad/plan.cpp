@@ -9,7 +9,6 @@
 
 #include "fastconv/core/integers.h"
 #include "fastconv/families/wgrad/cost.h"
-#include "fastconv/planner/cost_model.h"
 #include "fastconv/planner/scaled.h"
 #include "fastconv/tile/copies.h"
 #include "fastconv/tile/plan_fold.h"
@@ -183,11 +182,8 @@ Plan plan_as(const KernelEntry& entry, const ConvProblem& problem, const DeviceS
   const WgradConfig& config = entry.config.as<WgradConfig>();
   const Work work = make_work(problem, config, fold);
   const Copied copied = copied_operands(work, config.staging);
-  const double dram_clocks = read_bytes(work, problem) / kDramBytes;
   const bool prepares = work.prepares();
-  constexpr double kBothUs = 3;  // that two splits share
-  // Bytes of sums a clock, of blocks that store each of a KCRS filter's values of 16 bits by itself.
-  constexpr double kScattered = 4;
+  using namespace cost::wgrad;
   const int64_t most = workspace_room(problem, device, is_scaled(entry)),
                 room = most - workspace_of(work).partial_offset();
   const bool can = !streams || (streams_x(config.staging) && work.reorder_x &&
@@ -227,27 +223,27 @@ Plan plan_as(const KernelEntry& entry, const ConvProblem& problem, const DeviceS
       for_each_shape(work, config.staging, consider);
       if (tile.count == 0) consider(y_has_pixel_rows(config.staging) ? last_pixel_rows(work) : kLastResort);
       if (tile.count == 0) continue;
-      const Sharing sharing = share_pixels(config, device, jobs, tile.count, clocks_of_best, dram_clocks,
+      const Sharing sharing = share_pixels(config, device, jobs, tile.count, clocks_of_best, read_bytes(work, problem),
                                            prepares ? kMaxCooperativeCluster : kMaxWgradCluster, room);
       const int64_t grid = sharing.splits * jobs, partials = sharing.splits / sharing.cluster;
       const int64_t first_grid =
           prepares ? std::min(grid, device.sm_count / sharing.cluster * sharing.cluster) : int64_t{0};
       const double share = std::min(1., static_cast<double>(grid) / device.sm_count);
-      double cost_us = sharing.clocks / kTensorCyclesPerUs - kBothUs * (work.parts > 0 && !work.floats);
+      double cost_us = sharing.us - kBothUs * (work.parts > 0 && !work.floats);
       if (work.reorder_x) {
-        cost_us += streams ? stream_us(work.x_planes, work.groups, first_grid, config.threads() / 32, share)
-                           : reorder_us(work.x_planes, work.groups, share);
+        cost_us += streams ? stream_us(work.x_planes, work.groups, first_grid, config.threads() / 32, share, device)
+                           : reorder_us(work.x_planes, work.groups, share, device);
       }
-      if (work.reorder_y) cost_us += reorder_us(work.y_planes, work.groups, share);
+      if (work.reorder_y) cost_us += reorder_us(work.y_planes, work.groups, share, device);
       if (work.parts > 0) {
-        cost_us += split_us(work.x_planes, work.groups, work.operand, work.parts, share);
-        if (!work.floats) cost_us += split_us(work.y_planes, work.groups, work.operand, work.parts, share);
+        cost_us += split_us(work.x_planes, work.groups, work.operand, work.parts, share, device);
+        if (!work.floats) cost_us += split_us(work.y_planes, work.groups, work.operand, work.parts, share, device);
       }
-      if (fold) cost_us += reorder_us(work.x, work.groups, share);
+      if (fold) cost_us += reorder_us(work.x, work.groups, share, device);
       const Store store = partials == 1 ? store_of(problem, config, units, partials, fold) : Store{};
       const bool scattered = store.mode == WgradStore::kQuads && problem.w_strides.c > 1;
       if (partials == 1 && scattered && element_size(problem.dtype) == 2) {
-        cost_us += static_cast<double>(config.job_bytes() / sharing.cluster) / kScattered / kTensorCyclesPerUs;
+        cost_us += compute_us(static_cast<double>(config.job_bytes() / sharing.cluster) / kScattered, device);
       }
       if (cost_us >= plan.cost_us) continue;
       tiling.cluster = static_cast<int8_t>(sharing.cluster);

@@ -1,10 +1,7 @@
-// What the planners of this family estimate times with.
 #pragma once
 
-#include "fastconv/planner/cost_model.h"
+#include "fastconv/planner/cost.h"
 
-namespace fastconv {
-
-inline constexpr double kBoxedLaunchUs = 2.5;  // kLaunchUs, where TMA brings boxes of pixels
-
-}  // namespace fastconv
+namespace fastconv::cost {
+#include "fastconv/families/depthwise/costs.def"
+}

@@ -2,6 +2,11 @@
 #pragma once
 
 #include "fastconv/families/halo/tiles.h"
+#include "fastconv/planner/cost.h"
+
+namespace fastconv::cost {
+#include "fastconv/families/halo/costs.def"
+}
 
 namespace fastconv::halo {
 
@@ -12,8 +17,8 @@ struct Packing {
   bool turned;
 };
 
-// Clocks of an average tile, times tiles of the busiest SM. Rates measured on an H200.
+// Clocks of an average tile, times tiles of the busiest SM.
 double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& tiling, const Tiles& tiles,
-               const Reaches& reaches, Packing packing, double bytes, int sm_count);
+               const Reaches& reaches, Packing packing, double bytes, const DeviceSpec& device);
 
 }  // namespace fastconv::halo

@@ -10,7 +10,6 @@
 namespace fastconv::halo {
 
 inline constexpr int64_t kInt32Max = std::numeric_limits<int32_t>::max();
-inline constexpr double kLoadBytesPerClock = 40;  // of an SM's TMA, measured
 
 struct Store {
   StoreMode mode;

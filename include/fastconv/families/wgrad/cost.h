@@ -4,11 +4,13 @@
 #include <limits>
 
 #include "fastconv/families/wgrad/tiles.h"
-#include "fastconv/planner/device_spec.h"
+#include "fastconv/planner/cost.h"
+
+namespace fastconv::cost {
+#include "fastconv/families/wgrad/costs.def"
+}
 
 namespace fastconv::wgrad {
-
-inline constexpr double kDramBytes = 2711;  // a clock
 
 // Of one pass.
 double tile_clocks(const Work& work, const WgradConfig& config, const Reach& reach, const WgradTiling& tiling,
@@ -16,12 +18,12 @@ double tile_clocks(const Work& work, const WgradConfig& config, const Reach& rea
 
 // How a job's pixels are shared out.
 struct Sharing {
-  double clocks = std::numeric_limits<double>::max();
+  double us = std::numeric_limits<double>::max();
   int64_t splits = 1, cluster = 1;
 };
 
-// `room`: bytes for the sums of several clusters.
+// `bytes`: through device memory. `room`: bytes for the sums of several clusters.
 Sharing share_pixels(const WgradConfig& config, const DeviceSpec& device, int64_t jobs, int64_t tiles,
-                     double tile_clocks, double dram_clocks, int64_t max_cluster, int64_t room);
+                     double tile_clocks, double bytes, int64_t max_cluster, int64_t room);
 
 }  // namespace fastconv::wgrad
