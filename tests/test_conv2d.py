@@ -49,6 +49,7 @@ from shapes import (
     tensor,
     wide_problems,
 )
+from sweeps import examples
 
 dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: str(d).removeprefix("torch."))
 seeds = st.integers(0, 2**31)
@@ -92,7 +93,7 @@ def test_every_pair_of_views(device: str, input_view: str, weight_view: str) -> 
 
 
 @given(problem=problems(), dtype=st.sampled_from(DTYPES), seed=seeds, view=st.sampled_from(sorted(VIEWS)))
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_gradient_of_a_sum_is_expanded(device: str, problem: Problem, dtype: torch.dtype, seed: int, view: str) -> None:
     """y.sum().backward() sends one element with every stride 0."""
     ones = torch.ones((), dtype=dtype, device=device).expand(problem.output_size)
@@ -111,7 +112,7 @@ def test_gradient_of_a_sum_is_expanded(device: str, problem: Problem, dtype: tor
 )
 class TestKernel:
     @given(problem=problems(batches=[None, 1, 2, 3]), dtype=st.sampled_from(DTYPES), seed=seeds, kinds=views)
-    @settings(max_examples=40)
+    @settings(max_examples=examples(40))
     def test_is_right_wherever_it_does_not_refuse(
         self, kernel: Kernel, problem: Problem, dtype: torch.dtype, seed: int, kinds: tuple[str, str, str]
     ) -> None:
@@ -123,7 +124,7 @@ class TestKernel:
         seed=seeds,
         kinds=st.tuples(*[layouts] * 3),
     )
-    @settings(max_examples=30)
+    @settings(max_examples=examples(30))
     def test_is_right_where_tensor_cores_work(
         self, kernel: Kernel, problem: Problem, mode: tuple[torch.dtype, str], seed: int, kinds: tuple[str, str, str]
     ) -> None:
@@ -164,7 +165,7 @@ class TestKernel:
 @pytest.mark.cuda
 @pytest.mark.parametrize("kernel", [pytest.param(k, id=k.name) for k in KERNELS if k.name.startswith("depthwise_")])
 @given(data=st.data(), dtype=st.sampled_from([torch.float32, *HALF]), seed=seeds, kinds=views)
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_depthwise_kernels(
     kernel: Kernel, data: st.DataObject, dtype: torch.dtype, seed: int, kinds: tuple[str, str, str]
 ) -> None:
@@ -242,7 +243,7 @@ def test_depthwise_gradient_of_rows_that_no_output_sees(kernel: Kernel) -> None:
     seed=seeds,
     kinds=st.one_of(views, st.tuples(*[layouts] * 3)),
 )
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_patches(
     kernel: Kernel, problem: Problem, mode: tuple[torch.dtype, str], seed: int, kinds: tuple[str, str, str]
 ) -> None:
@@ -267,7 +268,7 @@ def test_patches(
     seed=seeds,
     kinds=st.one_of(views, st.tuples(*[layouts] * 3)),
 )
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_blocks_of_outputs(
     kernel: Kernel, data: st.DataObject, mode: tuple[torch.dtype, str], seed: int, kinds: tuple[str, str, str]
 ) -> None:
@@ -295,7 +296,7 @@ def by_cudnn(pass_: str, o: Operands, problem: Problem) -> Tensor:
 @pytest.mark.cuda
 @pytest.mark.parametrize("kernel", [k for k in KERNELS if k.name.startswith(("halo_", "sm90_"))], ids=lambda k: k.name)
 @given(problem=wide_problems(), dtype=st.sampled_from(HALF), seed=seeds, kinds=st.tuples(*[layouts] * 3))
-@settings(max_examples=6)
+@settings(max_examples=examples(6))
 def test_tensor_cores_lose_no_more_than_cudnn(
     kernel: Kernel, problem: Problem, dtype: torch.dtype, seed: int, kinds: tuple[str, str, str]
 ) -> None:

@@ -23,6 +23,7 @@ from shapes import (
     precision_of,
     takes_pixels,
 )
+from sweeps import examples
 
 Products = npt.NDArray[np.int64]  # a row each: offsets of source, filter and target
 PAIR = st.tuples(st.integers(1, 4), st.integers(1, 4))
@@ -127,7 +128,7 @@ def depthwise_convolutions(draw: st.DrawFn) -> Convolution:
         st.tuples(*[st.integers(1, 3)] * 2, *[st.integers(1, 2)] * 3, *[st.integers(1, 9)] * 2, st.integers(1, 2)),
     ),
 )
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_depthwise_with_any_filter_forms_every_product_once(
     conv: Convolution, channels_last: bool, tiling: tuple[int, ...] | None, kernel: native.Kernel
 ) -> None:
@@ -170,7 +171,7 @@ def test_pixels_of_narrow_groups_are_found_one_from_the_other(width: int, step: 
     tile=st.one_of(st.none(), st.tuples(*[st.integers(1, 9)] * 2, st.integers(1, 3))),
     data=st.data(),
 )
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_narrow_groups_form_every_product_once(
     conv: Convolution,
     channels_last: bool,
@@ -228,7 +229,7 @@ def images_of_few_channels(draw: st.DrawFn, kernel: native.Kernel) -> tuple[Conv
         st.none(), st.tuples(*[st.integers(1, 9)] * 2, st.integers(1, 3), st.integers(1, 2), st.integers(1, 4))
     ),
 )
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_images_of_few_channels_form_every_product_once(
     data: st.DataObject, channels_last: bool, tiling: tuple[int, int, int, int, int] | None, kernel: native.Kernel
 ) -> None:
@@ -257,7 +258,7 @@ QUADS_KERNELS = [kernel for kernel in native.kernel_table() if kernel.name.start
     channels_last=st.booleans(),
     tiling=st.one_of(st.none(), st.tuples(*(st.integers(1, most) for most in (9, 4, 3, 4)))),
 )
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_quads_form_every_product_once(
     data: st.DataObject, channels_last: bool, tiling: tuple[int, int, int, int] | None, kernel: native.Kernel
 ) -> None:
@@ -286,7 +287,7 @@ READY_KERNELS = [kernel for kernel in native.kernel_table() if kernel.name.start
 
 @pytest.mark.parametrize("kernel", READY_KERNELS, ids=lambda kernel: kernel.name)
 @given(data=st.data(), sms=st.sampled_from([1, 2, 4, 16, 132]), smem_kib=st.sampled_from([5, 8, 227]))
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_ready_quads_form_every_product_once(
     data: st.DataObject, sms: int, smem_kib: int, kernel: native.Kernel
 ) -> None:
@@ -312,7 +313,7 @@ EMBED_KERNELS = [kernel for kernel in native.kernel_table() if kernel.name.start
 
 @pytest.mark.parametrize("kernel", EMBED_KERNELS, ids=lambda kernel: kernel.name)
 @given(data=st.data(), sms=st.sampled_from([1, 4, 132]))
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 def test_patch_embeddings_form_every_product_once(data: st.DataObject, sms: int, kernel: native.Kernel) -> None:
     drawn, view = data.draw(patch_embeddings().filter(lambda drawn: drawn[1] != "batch_inside"))
     conv = Convolution((drawn.n or 1, drawn.c, drawn.h, drawn.w), drawn.weight_size, *drawn.geometry)
@@ -345,7 +346,7 @@ DEPTHWISE_KERNELS = [
 
 @pytest.mark.parametrize("kernel", DEPTHWISE_KERNELS, ids=lambda kernel: kernel.name)
 @given(data=st.data(), channels_last=st.booleans(), sms=st.sampled_from([1, 132]))
-@settings(max_examples=30, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(30), suppress_health_check=list(HealthCheck))
 def test_depthwise_threads_form_every_product_once(
     data: st.DataObject, channels_last: bool, sms: int, kernel: native.Kernel
 ) -> None:
@@ -534,7 +535,7 @@ def dtype_of(kernel: native.Kernel) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kernel", HALO_KERNELS, ids=lambda kernel: kernel.name)
 @given(data=st.data())
-@settings(max_examples=8, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(8), suppress_health_check=list(HealthCheck))
 def test_halo_engine_forms_every_product_once_and_no_other(kernel: native.Kernel, data: st.DataObject) -> None:
     conv = data.draw(staged_convolutions(kernel))
     # Pixels that lie apart are for the kernel that takes any strides; those for contiguous channels write NCHW anew.
@@ -613,7 +614,7 @@ def test_halo_engine_multiplies_the_parts_that_the_precision_needs(
 
 @pytest.mark.parametrize("kernel", [k for k in HALO_KERNELS if "lines" in k.name], ids=lambda kernel: kernel.name)
 @given(data=st.data(), sm_count=st.sampled_from([1, 3, 132]), images=st.integers(1, 3))
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 def test_every_byte_of_the_output_is_stored_once_and_inner_lines_whole(
     kernel: native.Kernel, data: st.DataObject, sm_count: int, images: int
 ) -> None:
@@ -650,7 +651,7 @@ def test_halo_engine_forms_the_products_of_tiny_nchw_images(pass_: str, size: tu
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("pass_", ["fprop", "dgrad"])
 @given(data=st.data())
-@settings(max_examples=30, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(30), suppress_health_check=list(HealthCheck))
 def test_halo_engine_packs_the_filter_as_it_is_used(pass_: str, channels_last: bool, data: st.DataObject) -> None:
     packing = [
         k for k in HALO_KERNELS if k.pass_ == pass_ and "krsc" not in k.name and dtype_of(k)["dtype"] == "float16"
@@ -752,7 +753,7 @@ def test_planes_become_rows_of_pixels_and_back(
 
 @pytest.mark.parametrize("kernel", [k for k in HALO_KERNELS if "folded" in k.name], ids=lambda kernel: kernel.name)
 @given(data=st.data(), channels_last=st.booleans())
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 def test_halo_engine_packs_the_folded_filter_as_it_is_used(
     kernel: native.Kernel, data: st.DataObject, channels_last: bool
 ) -> None:
@@ -776,13 +777,13 @@ def test_division_by_edges_of_edges(divisor: int) -> None:
 @given(divisor=st.integers(1, LIMIT), dividend=st.integers(0, LIMIT))
 @example(divisor=LIMIT, dividend=LIMIT)
 @example(divisor=1, dividend=LIMIT)
-@settings(max_examples=2000)
+@settings(max_examples=examples(2000))
 def test_division_of_anything(divisor: int, dividend: int) -> None:
     assert native.FastDivmod(divisor).divmod(dividend) == divmod(dividend, divisor)
 
 
 @given(divisor=st.integers(1, LIMIT), quotient=st.integers(0, LIMIT), below=st.integers(0, 2))
-@settings(max_examples=2000)
+@settings(max_examples=examples(2000))
 def test_division_just_around_multiples(divisor: int, quotient: int, below: int) -> None:
     """The only dividends at which an inexact reciprocal shows."""
     dividend = quotient * divisor - below
@@ -803,7 +804,7 @@ def test_division_of_every_small_number() -> None:
     padding=st.integers(0, 20),
     dilation=st.integers(1, 6),
 )
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 def test_output_size_counts_the_positions_of_the_filter(
     size: int, kernel: int, stride: int, padding: int, dilation: int
 ) -> None:

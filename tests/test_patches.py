@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import _fastconv_native as native
 from shapes import PASSES, Problem, patch_problems
+from sweeps import examples
 from test_index_maths import Convolution, are_same_but_for_repetitions, products_by_definition
 from test_planner import DTYPES, GPUS, check_plan, native_problem
 
@@ -57,7 +58,7 @@ def moves_by_definition(problem: native.ConvProblem, inner: native.ConvProblem, 
     filter_=st.sampled_from(["nchw", "nhwc", "nwhc", "nwch", "nhcw"]),
     align=st.sampled_from([2, 4, 8, 16, 128]),
 )
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_every_element_is_moved_once_to_where_its_tap_finds_it(
     kernel: native.Kernel, problem: Problem, dtype: str, image: str, gap: int, filter_: str, align: int
 ) -> None:

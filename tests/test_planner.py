@@ -22,6 +22,7 @@ import _fastconv_native as native
 import fastconv
 from bench.suites import load_suite
 from shapes import CASES, PASSES, PUBLIC, STEMS, Problem, group_widths, problems, wide_problems
+from sweeps import examples
 
 # Compute capability: SMs and shared memory that a block may have, from the CUDA programming guide's table of them.
 GPUS = {
@@ -122,7 +123,7 @@ def check_plan(problem: native.ConvProblem, pass_: str, device: native.DeviceSpe
 
 @devices
 @given(problem=st.one_of(problems(), wide_problems()), pass_=passes, options=options)
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_every_legal_problem_has_a_plan_within_the_limits(
     name: str, problem: Problem, pass_: str, options: dict[str, object]
 ) -> None:
@@ -138,7 +139,7 @@ def test_every_legal_problem_has_a_plan_within_the_limits(
 @example(problem=Problem(2**31, 1, 1, 1, 1, 1, 1), pass_="wgrad", options={})
 @example(problem=Problem(1, 2**20, 1, 1, 2**20, 1, 1), pass_="fprop", options={})
 @example(problem=Problem(1, 2**20, 8, 8, 2**20, 3, 3, groups=2**20), pass_="dgrad", options={})
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_huge_problems_have_a_plan_within_the_limits(
     name: str, problem: Problem, pass_: str, options: dict[str, object]
 ) -> None:
@@ -221,7 +222,7 @@ def test_the_command_line_explains_problems_without_products() -> None:
 
 @devices
 @given(problem=st.one_of(problems(), wide_problems()), pass_=passes, options=options)
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_planning_is_pure(name: str, problem: Problem, pass_: str, options: dict[str, object]) -> None:
     """The same question has the same answer, whatever was asked in between."""
     asked = native_problem(problem, pass_, **options)
@@ -235,7 +236,7 @@ def test_planning_is_pure(name: str, problem: Problem, pass_: str, options: dict
 
 @devices
 @given(problem=st.one_of(problems(), wide_problems()), pass_=passes, options=options)
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_every_other_kernel_is_dearer_or_refuses(
     name: str, problem: Problem, pass_: str, options: dict[str, object]
 ) -> None:
@@ -1364,7 +1365,7 @@ pairs = st.tuples(small, small)
     dilation=pairs,
     groups=small,
 )
-@settings(max_examples=1500)
+@settings(max_examples=examples(1500))
 def test_validate_agrees_with_torch(
     input: tuple[int, ...],
     weight: tuple[int, ...],

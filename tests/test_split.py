@@ -12,6 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import _fastconv_native as native
+from sweeps import examples
 from test_index_maths import HOPPER, parts_of_operands
 
 SMALLEST = 2.0**-133  # bf16, denormal
@@ -341,7 +342,7 @@ def mapped_elements(p: native.ConvProblem, pass_: str, name: str, sizes: list[in
 @pytest.mark.parametrize("precision", ["tf32", "bf16x3", "ieee"])
 @pytest.mark.parametrize("pass_", ["fprop", "dgrad", "wgrad"])
 @given(data=st.data())
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_tensor_maps_hold_every_part_of_every_value(pass_: str, precision: str, data: st.DataObject) -> None:
     problem = data.draw(float_problems(pass_, precision))
     kernels = [k for k in SM90_KERNELS if k.pass_ == pass_ and k.why_not(problem, HOPPER) is None]

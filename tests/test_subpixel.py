@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import _fastconv_native as native
 from shapes import PUBLIC, Problem, subpixel_problems
+from sweeps import examples
 from test_index_maths import Convolution, are_same, are_same_but_for_repetitions, products_by_definition
 from test_patches import SIZES, strides
 from test_planner import DTYPES, GPUS, PRECISIONS, check_plan, native_problem
@@ -24,7 +25,7 @@ orders = st.sampled_from(["nchw", "nhwc", "cnhw", "nhcw", "nwch"])
 
 @kernels
 @given(data=st.data(), dtype=st.sampled_from(DTYPES), target=orders, filter_=orders, gap=st.sampled_from([0, 0, 1, 8]))
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 def test_every_product_is_formed_once_and_no_other(
     kernel: native.Kernel, data: st.DataObject, dtype: str, target: str, filter_: str, gap: int
 ) -> None:
@@ -52,7 +53,7 @@ def test_every_product_is_formed_once_and_no_other(
 
 @kernels
 @given(data=st.data(), dtype=st.sampled_from(DTYPES), channels_last=st.booleans(), arch=st.sampled_from([75, 80, 90]))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_the_inner_problem_is_one_that_other_families_compute(
     kernel: native.Kernel, data: st.DataObject, dtype: str, channels_last: bool, arch: int
 ) -> None:

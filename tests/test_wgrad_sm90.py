@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import _fastconv_native as native
 from shapes import PUBLIC
+from sweeps import examples
 from test_index_maths import HOPPER, Convolution, are_same, parts_of_operands, products_by_definition
 
 PRECISIONS = ["tf32", "bf16x3", "ieee"]
@@ -66,7 +67,7 @@ def stageable(draw: st.DrawFn, kernel: native.Kernel) -> Convolution:
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
 @given(data=st.data())
-@settings(max_examples=8)
+@settings(max_examples=examples(8))
 def test_every_product_is_formed_once_and_no_other(kernel: native.Kernel, data: st.DataObject) -> None:
     conv = data.draw(stageable(kernel))
     assume(not native.validate(*conv))
@@ -96,7 +97,7 @@ def test_products_of_parts_come_once_and_small_ones_first(parts: int) -> None:
     ],
 )
 @given(data=st.data())
-@settings(max_examples=8)
+@settings(max_examples=examples(8))
 def test_every_product_of_parts_is_formed_once_and_no_other(
     kernel: native.Kernel, precision: str, data: st.DataObject
 ) -> None:
@@ -191,7 +192,7 @@ def folded(draw: st.DrawFn, width: int) -> Convolution:
     "kernel", [kernel for kernel in KERNELS if kernel.name.endswith(("tma", "rows"))], ids=lambda kernel: kernel.name
 )
 @given(data=st.data())
-@settings(max_examples=8)
+@settings(max_examples=examples(8))
 def test_folded_strides_form_every_product_once_and_no_other(kernel: native.Kernel, data: st.DataObject) -> None:
     conv = data.draw(folded(int(kernel.name.split("_")[2].split("x")[0])))
     assume(not native.validate(*conv))
