@@ -481,6 +481,7 @@ def test_quads_of_filters_that_shared_memory_has_no_room_for_twice(kernel: nativ
     reference.assert_right(result.value, expect_pass("fprop", o, problem), kernel.name, precision)
 
 
+@sweeps.sweep(6)
 @pytest.mark.parametrize("kernel", [it for it in QUADS if precision_of(str(it.id)) != "ieee"])  # these are too small
 @pytest.mark.parametrize(
     ("size", "strides"),
@@ -708,6 +709,7 @@ def test_emulated_images_of_few_channels(
         reference.assert_right(result.value, expected, kernel.name, precision)
 
 
+@sweeps.sweep(4)
 @pytest.mark.parametrize("exponent", [-20, -30, -40, -60])
 @pytest.mark.parametrize(
     ("pass_", "problem", "sms", "changed"),
