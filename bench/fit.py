@@ -16,6 +16,7 @@ import fnmatch
 import math
 import random
 import re
+import statistics
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -24,12 +25,12 @@ from typing import NamedTuple
 import _fastconv_native as native
 from bench import report
 from bench.hindsight import GPUS
-from bench.regret import MODES, measured
-from bench.suites import Problem, load_suite, suite_names
+from bench.regret import MODES, measured, named_problems
 
 COSTS = Path(__file__).parents[1] / "include/fastconv"
 STEPS = (2.0, 0.5, 1.25, 0.8, 1.08, 0.93, 1.02, 0.98)
-UNMEASURED = 1.3  # times the least that was expected: beyond, bench.alternatives measured nothing
+SHARPNESS = 0.02  # how near expectations are, of which the loss sees no difference
+CALIBRATION = 0.02  # share in the loss of how far expectations are from measurements
 Question = tuple[native.Kernel, native.ConvProblem, native.DeviceSpec]
 
 
@@ -58,7 +59,7 @@ def device_of(gpu: str) -> native.DeviceSpec:
 
 
 def load(results: Path, gpus: Iterable[str]) -> Data:
-    problems: dict[str, Problem] = {p.name: p for name in suite_names() for p in load_suite(name).problems}
+    problems = named_problems()
     kernels = {kernel.name: kernel for kernel in native.kernel_table()}
     data = Data([], [])
     for gpu in gpus:
@@ -96,18 +97,18 @@ def regrets(data: Data) -> list[float]:
     return found
 
 
-def loss(data: Data, sharpness: float = 0.02, calibration: float = 0.02) -> float:
+def loss(data: Data) -> float:
     """The regret of a choice that is the less certain, the closer expectations are; and their distance from times."""
     expected = native.expected_us(data.questions)
     total = 0.0
     for case in data.cases:
         here = expected[case.places]
         least, best = min(here), min(case.us)
-        weights = [math.exp(-math.log(us / least) / sharpness) for us in here]
+        weights = [math.exp(-math.log(us / least) / SHARPNESS) for us in here]
         regret = sum(w * (us / best - 1) for w, us in zip(weights, case.us, strict=True)) / sum(weights)
         apart = [math.log(us / took) for us, took in zip(here, case.us, strict=True)]
         mean = sum(apart) / len(apart)
-        total += regret + 2 * regret**2 + calibration * sum((value - mean) ** 2 for value in apart) / len(apart)
+        total += regret + 2 * regret**2 + CALIBRATION * sum((value - mean) ** 2 for value in apart) / len(apart)
     return total / len(data.cases)
 
 
@@ -152,8 +153,8 @@ def halves(data: Data) -> list[tuple[Data, Data]]:
 
 
 def summary(found: Sequence[float]) -> str:
-    mean = math.exp(sum(map(math.log, found)) / len(found))
-    return f"geometric mean {mean:.4f}, worst {max(found):.3f}, {sum(r > 1.1 for r in found)} above 1.1"
+    above = sum(regret > 1.1 for regret in found)
+    return f"geometric mean {statistics.geometric_mean(found):.4f}, worst {max(found):.3f}, {above} above 1.1"
 
 
 def write(old: dict[str, list[float]], new: dict[str, list[float]]) -> None:
@@ -163,7 +164,7 @@ def write(old: dict[str, list[float]], new: dict[str, list[float]]) -> None:
         for name, values in new.items():
             if values != old[name]:
                 group, _, constant = name.partition(".")
-                words = ", ".join(f"{value:.4g}".removeprefix("0") for value in values)
+                words = ", ".join(f"{value:.4g}".removeprefix("0") or "0" for value in values)
                 text = re.sub(rf"(FASTCONV_COSTS?\({group}, {constant}, )[^)]*\)", rf"\g<1>{words})", text)
         path.write_text(text)
 

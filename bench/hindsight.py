@@ -113,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--dtype", type=choices(list(DTYPES), LONG), default=["float16", "float32"], help="default: fp16,fp32")
     add("--precision", type=choices(PRECISIONS), default=list(PRECISIONS), help="of fp32; default: all")
     add("--beyond", type=float, default=1.04, help="times the best known plan: what is listed")
-    add("--gpu", default="h200", help="as the names of results have it")
+    add("--gpu", default="h200", choices=GPUS, help="as the names of results have it")
     add("--results", type=Path, default=report.RESULTS)
     options = parser.parse_args(arguments)
     problems = [problem for suite in options.suite for problem in load_suite(suite).problems]

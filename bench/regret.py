@@ -26,6 +26,10 @@ from bench.suites import Problem, load_suite, suite_names
 MODES = {mode.label: mode for mode in modes_of(["float16", "bfloat16", "float32"], ["ieee", "bf16x3", "tf32"])}
 
 
+def named_problems() -> dict[str, Problem]:
+    return {problem.name: problem for name in suite_names() for problem in load_suite(name).problems}
+
+
 class Choice(NamedTuple):
     """Of a case: what the planner takes now, and the best kernel that was measured."""
 
@@ -56,7 +60,7 @@ def measured(results: Path, gpu: str) -> dict[tuple[str, str, str, str], dict[st
 
 
 def choices(results: Path, gpu: str) -> list[Choice]:
-    problems: dict[str, Problem] = {p.name: p for name in suite_names() for p in load_suite(name).problems}
+    problems = named_problems()
     found = []
     for (name, label, layout, pass_), times in measured(results, gpu).items():
         if name not in problems:
@@ -71,7 +75,7 @@ def choices(results: Path, gpu: str) -> list[Choice]:
 
 def mean(found: Iterable[Choice]) -> float:
     """Geometric, over the choices that were measured."""
-    return math.exp(statistics.fmean(math.log(choice.regret) for choice in found if choice.us))
+    return statistics.geometric_mean(choice.regret for choice in found if choice.us)
 
 
 def by_problem(found: Iterable[Choice]) -> dict[str, float]:

@@ -16,7 +16,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-import _fastconv_native as native
 import fastconv
 from bench import (
     accuracy,
@@ -24,7 +23,6 @@ from bench import (
     bias_grad,
     builds,
     environment,
-    fit,
     hindsight,
     limits,
     opponents,
@@ -649,38 +647,6 @@ def test_the_planner_chooses_what_was_measured_to_be_fast() -> None:
     assert len(found) > 400 and len(known) >= 0.95 * len(found)
     assert regret.mean(known) <= 1.01, "python -m bench.regret lists the worst"
     assert max(regret.by_problem(known).values()) <= 1.1
-
-
-def test_costs_are_fitted_to_measurements() -> None:
-    """A constant that is far off is found again, and what is written is what a costs.def holds."""
-    data = fit.load(report.RESULTS, ["h200"])
-    before = native.costs()
-    rate = before["halo.kProductRate"][0]
-    try:
-        good = fit.loss(data)
-        native.set_cost("halo.kProductRate", 0, rate / 4)
-        assert fit.loss(data) > 1.5 * good
-        fit.fit(data, ["halo.kProductRate"], rounds=3, least=1e-5, prior=0)
-        assert native.costs()["halo.kProductRate"][0] == pytest.approx(rate, rel=0.3)
-        assert fit.loss(data) < 1.1 * good
-    finally:
-        fit.reset(before)
-    assert native.costs() == before
-    assert all(math.isfinite(value) for values in before.values() for value in values)
-
-
-def test_fitted_costs_are_written_into_their_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = tmp_path / "families" / "costs.def"
-    table.parent.mkdir()
-    table.write_text(
-        "FASTCONV_COST(a, kOne, .5)  // why (and how)\nFASTCONV_COSTS(a, kTwo, 1, 2)\nFASTCONV_COST(b, kOne, 7)\n"
-    )
-    monkeypatch.setattr(fit, "COSTS", tmp_path)
-    old = {"a.kOne": [0.5], "a.kTwo": [1.0, 2.0], "b.kOne": [7.0]}
-    fit.write(old, old | {"a.kOne": [0.25], "a.kTwo": [1.0, 2.5]})
-    assert table.read_text() == (
-        "FASTCONV_COST(a, kOne, .25)  // why (and how)\nFASTCONV_COSTS(a, kTwo, 1, 2.5)\nFASTCONV_COST(b, kOne, 7)\n"
-    )
 
 
 def test_regret_is_over_the_newest_measurement_of_a_case(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 import _fastconv_native as native
 import fastconv
 from bench.suites import load_suite
+from fastconv.explain import H100, H200, Device
 from shapes import CASES, PASSES, PUBLIC, STEMS, Problem, group_widths, problems, wide_problems
 from sweeps import examples
 
@@ -1598,3 +1599,24 @@ def test_expectations_follow_the_device(pass_: str) -> None:
     assert us(products, memory_gbps=2) > 0.9 * us(products)
     assert us(copies, memory_gbps=2) < 0.7 * us(copies)
     assert us(copies, clock_mhz=2) > 0.8 * us(copies)
+
+
+def test_explain_plans_for_a_gpu_of_which_all_is_given() -> None:
+    """As for the architecture alone, which stands for an H200; an H100's memory takes longer."""
+
+    def us(gpu: int | Device) -> float:
+        text = fastconv.explain(
+            (256, 64, 112, 112),
+            (64, 1, 3, 3),
+            padding=1,
+            groups=64,
+            dtype=torch.float16,
+            channels_last=True,
+            device="cuda",
+            arch=gpu,
+        )
+        return float(re.findall(r"cost_us (\S+)", text)[0])
+
+    if not torch.cuda.is_available():
+        assert us(90) == us(H200)
+    assert us(H100) > 1.2 * us(H200)

@@ -64,8 +64,9 @@ def explain(
         stride, padding, dilation, groups, precision: as for :func:`fastconv.conv2d`.
         pass_: "fprop" (forward), "dgrad" (input gradient) or "wgrad" (weight gradient).
         dtype, channels_last, device: those of the tensors if tensors are given; otherwise float32, False and "cuda".
-        arch: compute capability times 10 of the GPU to plan for (80, 90, ...), or all that the planner knows of it
-            (:class:`fastconv.explain.Device`). None: the device's own, or an H200's where there is none.
+        arch: compute capability times 10 of the GPU to plan for (80, 90, ...), or all that the planner knows of one
+            (``from fastconv.explain import Device, H100, H200``). None: the device's own, or an H200's where there is
+            none.
         refusals: whether to say of each kernel that cannot compute this why not, and not their number alone.
 
     Returns:
@@ -114,12 +115,7 @@ def explain(
         channels_last=channels_last,
         bias=bias is not None and bias is not False,
         cuda=place.type == "cuda",
-        arch=gpu.arch,
-        sm_count=gpu.sm_count,
-        smem_optin_bytes=gpu.smem_optin_bytes,
-        clock_mhz=gpu.clock_mhz,
-        memory_gbps=gpu.memory_gbps,
-        l2_bytes=gpu.l2_bytes,
+        **gpu._asdict(),
         refusals=refusals,
     )
 

@@ -63,11 +63,11 @@ inline int64_t resident_blocks(int64_t smem, const DeviceSpec& device, int64_t a
 
 // What a kernel takes of a device.
 struct Workload {
-  double clocks = 0;  // of the SM that is busy longest
-  double bytes = 0;   // that pass through device memory
-  double shown = 0;   // of the one that takes less time, the share that the other does not hide
-  int fades = 0;      // how fast less shows where it takes less, a power
-  double us = 0;      // that pass on any device: launches, and what waits for them
+  double clocks = 0;   // of the SM that is busy longest
+  double bytes = 0;    // that pass through device memory
+  double shown = 0;    // of the one that takes less time, the share that the other does not hide
+  bool fades = false;  // that share falls with the cube of their ratio
+  double us = 0;       // that pass on any device: launches, and what waits for them
 };
 
 // By the clocks and the memory that kernels find under load.
@@ -85,9 +85,8 @@ inline double wait_clocks(double bytes, const DeviceSpec& device) {
 inline double time_us(const Workload& work, const DeviceSpec& device) {
   const double compute = compute_us(work.clocks, device), memory = memory_us(work.bytes, device);
   const double more = std::max(compute, memory), less = std::min(compute, memory);
-  double seen = work.shown * less;
-  for (int i = 0; i < work.fades && more > 0; ++i) seen *= less / more;
-  return work.us + more + seen;
+  const double ratio = more > 0 ? less / more : 0;
+  return work.us + more + work.shown * less * (work.fades ? ratio * ratio * ratio : 1);
 }
 
 }  // namespace fastconv

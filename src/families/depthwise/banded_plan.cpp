@@ -21,8 +21,7 @@ constexpr int64_t kFewParts = 16;  // that rows are cut into: up to those any nu
 constexpr int64_t kMostSlices = 256;
 constexpr int64_t kMostRowsOfWarp = 1024;
 constexpr int32_t kMostFilterBytes = 48 << 10;
-// Of an SM.
-constexpr int64_t kMostBlocks = 32;
+constexpr int64_t kMostBlocks = 32;  // that an SM takes
 constexpr int64_t kSectorBytes = 32;
 
 // Padding as a window sees it that slides over the filter: dgrad of stride 1 does so with the last tap first.
@@ -158,7 +157,7 @@ int32_t choose_run(const DepthwiseBandedConfig& config, const ConvProblem& a, co
     const double lone = kLone * (double(config.rows().seen(run)) + kStartRows);
     const double clocks =
         std::max(kRun * tiles * rows / (4.0 * device.sm_count), lone) * row_instructions(config, a, run);
-    const double time = time_us({.clocks = clocks, .bytes = waits * bytes, .shown = kRunShown, .fades = 3}, device);
+    const double time = time_us({.clocks = clocks, .bytes = waits * bytes, .shown = kRunShown, .fades = true}, device);
     if (least == 0 || time < least) least = time, best = run;
   });
   return best;

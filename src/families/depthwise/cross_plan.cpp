@@ -19,6 +19,7 @@ constexpr int32_t kMostParts = 3;     // boxes of x that a box of dy goes on by
 constexpr int64_t kAlignment = 1024;
 // Steps of 8 columns that one sum adds up, which bounds its rounding errors: tensor cores truncate.
 constexpr int64_t kMostSteps = 1024;
+
 int64_t channel_blocks(const ConvProblem& a) { return ceil_div(a.c, int64_t{kCrossChannels}); }
 int64_t row_boxes(const ConvProblem& a, const DepthwiseCrossTiling& tiling) { return ceil_div(a.p(), tiling.rows); }
 int64_t plane_columns(const ConvProblem& a) { return ceil_div(a.w, a.stride.w); }
@@ -46,7 +47,7 @@ double tiling_us(const DepthwiseCrossConfig& config, const ConvProblem& a, const
   const double first = tiling.met_boxes(config) * source + target;
   const double copies = runs * first + (double(boxes) - runs) * (tiling.new_boxes(config) * source + target);
   const double block = kBlockClocks + first + std::max(products, copies) + kBothShown * std::min(products, copies);
-  const double sum = slices > 1 ? kSumUs + compute_us(kSliceClocks * double(slices), device) : 0;
+  const double sum = slices > 1 ? slices_us(slices, kSumUs, device) : 0;
   return time_us({.clocks = rounds * block, .bytes = kMemory * compulsory_bytes(a), .us = sum}, device);
 }
 

@@ -77,11 +77,6 @@ DiagonalWgradBoxes boxes_of(const DiagonalWgradConfig& config, const ConvProblem
   return boxes;
 }
 
-// Of sums that are added up by threads.
-double slices_us(int64_t slices, double launch_us, const DeviceSpec& device) {
-  return launch_us + compute_us(kSliceClocks * double(slices), device);
-}
-
 struct Work {
   int64_t columns;   // of a tile
   int64_t rows = 0;  // of dy: of all tiles

@@ -146,9 +146,11 @@ double cost_us(const QuadsConfig& config, const ConvProblem& problem, const Devi
   const auto parts = static_cast<uint32_t>(ceil_div(params.w.rows, params.tile_q));
   const double row_bytes = double(params.tile_q) * element_size(problem.dtype);
   const double shared = parts > 1 && params.target.w == 1 ? kSharedBytes / row_bytes : 0;
-  const double us = time_us(
-      {.clocks = clocks, .bytes = (1 + shared) * compulsory_bytes(problem) / kStoredRate, .shown = kShown, .fades = 3},
-      device);
+  const double us = time_us({.clocks = clocks,
+                             .bytes = (1 + shared) * compulsory_bytes(problem) / kStoredRate,
+                             .shown = kShown,
+                             .fades = true},
+                            device);
   const int halved = std::max(0, static_cast<int>(std::bit_width(parts - 1)) - 1);
   return kStartUs + us * (1 + kHalved * halved) * (problem.c == 1 ? kOneChannel : 1);
 }

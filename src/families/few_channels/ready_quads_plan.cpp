@@ -65,7 +65,7 @@ Plan cheapest(const KernelEntry& entry, const ConvProblem& problem, const Device
     const double cost = time_us({.clocks = std::max(busy, lone),
                                  .bytes = compulsory_bytes(problem) / kStoredRate,
                                  .shown = kShown,
-                                 .fades = 3,
+                                 .fades = true,
                                  .us = kStartUs + compute_us(kFirstClocks, device)},
                                 device);
     if (best.kernel != nullptr && cost >= best.cost_us) continue;

@@ -75,7 +75,7 @@ Work work_of(const GroupedPlanesConfig& config, const ConvProblem& a, const Devi
   const double busy = std::min(double(resident), std::max(1., blocks / device.sm_count));
   const double tile = tiling.run_rows * std::max(kLeastRowClocks, row * busy * double(warps) / 4) + kTileClocks;
   const double rounds = std::max(1., blocks / at_once);
-  const double clocks = (rounds > 1 ? rounds + .5 : 1) * (double(slice_tiles) * tile + kBlockClocks);
+  const double clocks = (rounds > 1 ? rounds + kLastRound : 1) * (double(slice_tiles) * tile + kBlockClocks);
   const double waits = std::max(1., kEnoughWarps / (busy * double(warps)));
   const double seen = double(seen_rows(a, tiling.run_rows)) / double(tiling.run_rows * a.stride.h);
   const double bytes = compulsory_bytes(a) * (1 + kReadAgain * (seen - 1));

@@ -18,7 +18,7 @@ bool stores_strided_pixels(const Work& work, const Store& store) {
 
 // Bytes a clock of an SM. Rows of pixels: what matters is how many bytes a warpgroup writes to a row at
 // once, and that pieces of a sector are written together, or at least while L2 still has the rest.
-double store_rate(const Work& work, const HaloConfig& config, const HaloTiling& tiling) {
+double store_rate(const Work& work, const HaloConfig& config, const HaloTiling& tiling, const DeviceSpec& device) {
   const Store store = store_mode(work, config, tiling.linear);
   if (config.lines) return kLines;
   if (store.mode == StoreMode::kElements) return kElements;
@@ -33,7 +33,7 @@ double store_rate(const Work& work, const HaloConfig& config, const HaloTiling& 
   if (stores_pieces(work, store)) {
     const bool kept = static_cast<double>(work.out.n * work.out.h * work.out.w) *
                           static_cast<double>(work.out.c * work.groups * work.element_bytes) <
-                      kKeptBytes;
+                      kKept * static_cast<double>(device.l2_bytes);
     rate = narrow ? run / (kept ? kNarrowPiecesKept : kNarrowPieces)
                   : std::min<double>(kMostPieces, run / (kept ? kPiecesKept : kPieces));
   }
@@ -188,7 +188,7 @@ double cost_us(const Work& work, const HaloConfig& config, const HaloTiling& til
   const double load = std::max((halo_load + filter_load + raw_load) / kLoadBytesPerClock, staging);
   // Measured: tiles of twice the size take less than twice as long.
   const bool strided = stores_strided_pixels(work, store_mode(work, config, tiling.linear));
-  const double epilogue = out_bytes / store_rate(work, config, tiling) +
+  const double epilogue = out_bytes / store_rate(work, config, tiling, device) +
                           (strided ? kStridedStoreClocks * work.element_bytes : kStoreClocks);
   // Of two stages each is waited for while the other is multiplied.
   const double stages = tiling.halo_stages > 2 ? 0 : (mma + load + kCopyLatency * halos) / 2;
