@@ -121,6 +121,16 @@ def test_numbers_that_were_measured_stand_in_tables() -> None:
     assert not found
 
 
+def test_only_the_epilogue_reads_the_bias() -> None:
+    """Kernels hand it on, or copy it (subpixel.cuh), and never count with it themselves."""
+    readers = [
+        path.relative_to(ROOT / "include/fastconv").as_posix()
+        for path, _ in sources()
+        if path.suffix == ".cuh" and re.search(r"\bbias(es)?\)?\s*\[", path.read_text())
+    ]
+    assert sorted(readers) == ["families/space_to_depth/subpixel.cuh", "tile/epilogue.cuh"]
+
+
 def test_costs_are_used() -> None:
     words = {word for path, _ in sources() if path.name != "costs.def" for word in re.findall(r"\w+", path.read_text())}
     names = [

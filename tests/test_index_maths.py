@@ -282,32 +282,6 @@ def test_quads_form_every_product_once(
     assert are_same(products, products_by_definition(conv, problem, "fprop"))
 
 
-READY_KERNELS = [kernel for kernel in native.kernel_table() if kernel.name.startswith("ready_quads_")]
-
-
-@pytest.mark.parametrize("kernel", READY_KERNELS, ids=lambda kernel: kernel.name)
-@given(data=st.data(), sms=st.sampled_from([1, 2, 4, 16, 132]), smem_kib=st.sampled_from([5, 8, 227]))
-@settings(max_examples=examples(100))
-def test_ready_quads_form_every_product_once(
-    data: st.DataObject, sms: int, smem_kib: int, kernel: native.Kernel
-) -> None:
-    conv, _ = data.draw(images_of_few_channels(kernel))
-    n, _, h, w = conv.input
-    conv = conv._replace(
-        input=(n + n * h * w % 2, 4, h, w), weight=(data.draw(st.sampled_from([4, 32, 40])), 4, *conv.weight[2:])
-    )
-    problem = native.ConvProblem(*conv, channels_last=True, align=16, dtype="float16")
-    step = problem.k + data.draw(st.sampled_from([0, 4, 12]))  # channels of more
-    y_strides = (problem.p * problem.q * step, 1, problem.q * step, step)
-    problem = native.ConvProblem(*conv, channels_last=True, align=16, dtype="float16", y_strides=y_strides)
-    device = native.DeviceSpec.cuda(90, sms, smem_kib << 10)
-    why_not = kernel.why_not(problem, device)
-    assume(why_not is None or "shared memory" not in why_not)
-    assert why_not is None
-    products = native.ready_quads_products(problem, kernel, device)
-    assert are_same(products, products_by_definition(conv, problem, "fprop"))
-
-
 EMBED_KERNELS = [kernel for kernel in native.kernel_table() if kernel.name.startswith("embed_")]
 
 
@@ -466,8 +440,6 @@ def staged_convolutions(draw: st.DrawFn, kernel: native.Kernel) -> Convolution:
         )
     elif staging == "floats":  # planes of whole units of 16 bytes
         image = draw(st.sampled_from([(1, 64), (4, 5), (2, 6), (8, 7), (3, 132), (2, 250), (12, 13)]))
-    elif staging == "pairs":
-        image = draw(st.sampled_from([(1, 2), (1, 6), (3, 2), (3, 10), (5, 4), (7, 14), (9, 12), (11, 6)]))
     else:
         image = draw(st.tuples(st.integers(1, 12), st.integers(1, 16)))
 
@@ -493,9 +465,7 @@ def staged_convolutions(draw: st.DrawFn, kernel: native.Kernel) -> Convolution:
         return size, taps, stride, padding, dilation
 
     # What a kernel takes of an input's columns; of a gradient's it takes every one.
-    columns = (
-        [1] if whole or (staging == "pairs" and not dgrad) else [1, 2, 4] if staging == "transposed" else [1, 2, 3]
-    )
+    columns = [1] if whole else [1, 2, 4] if staging == "transposed" else [1, 2, 3]
     rows_together = side_by_side and staging == "floats"
     h, r, *rows = axis(
         image[0], [1] if whole or unit_stride or (lines and dgrad) else [1, 2, 3, 4], three=rows_together
@@ -507,15 +477,14 @@ def staged_convolutions(draw: st.DrawFn, kernel: native.Kernel) -> Convolution:
         w, s, *cols = axis(image[1], [1] if lines or unit_stride else columns, in_threes=side_by_side)
     stride, padding, dilation = zip(rows, cols, strict=True)
     # Only the reduced channels cost time here, so the others are as many as the kernel wants.
-    wide = [34, 38] if staging == "pairs" else [40, 48]
     # Scaled kernels in two parts want sums of 24 products and more.
     few = kernel.tile[2] < (32 if "promoted_scaled" in kernel.name else 64)
-    reduced, produced = draw(st.sampled_from([12, 16] if few else wide)), kernel.tile[1] // 2
+    reduced, produced = draw(st.sampled_from([12, 16] if few else [40, 48])), kernel.tile[1] // 2
     c, k = (produced, reduced) if dgrad else (reduced, produced)
     return Convolution((n, c, h, w), (k, c, r, s), stride, padding, dilation, 1)
 
 
-STAGINGS = ("tma", "transposed", "planes", "shifted", "floats", "pairs", "pixels", "folded")
+STAGINGS = ("tma", "transposed", "planes", "shifted", "floats", "pixels", "folded")
 # By the kernel's name, the first that is in it: a precision.
 FLOAT32 = {
     "tf32": "tf32",

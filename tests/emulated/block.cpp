@@ -34,7 +34,6 @@ SHARED_MEMORY(uint4, grouped_smem);
 SHARED_MEMORY(uint4, mma_smem);
 SHARED_MEMORY(uint4, quads_smem);
 SHARED_MEMORY(uint4, embed_smem);
-SHARED_MEMORY(uint4, ready_smem);
 SHARED_MEMORY(uint4, reduce_smem);
 SHARED_MEMORY(unsigned char, shared_bytes);
 SHARED_MEMORY(uint8_t, smem_raw);

@@ -78,6 +78,13 @@ class Plan:
     others: Plan | None
     reason: str
 
+class PlanCache:
+    """Keeps up to `most` plans; `made`: how many were not known."""
+
+    made: int
+    def __init__(self, most: int = 4096) -> None: ...
+    def plan(self, problem: ConvProblem, device: DeviceSpec, force: str = "") -> Plan: ...
+
 class Kernel:
     name: str
     pass_: str
@@ -189,9 +196,6 @@ def quads_products(
 
 def quads_accesses(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> float:
     """How often shared memory is accessed for a tile's first 32 pixels, over the least for so many bytes."""
-
-def ready_quads_products(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> npt.NDArray[np.int64]:
-    """The same of images that consist of quads."""
 
 def embed_products(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> npt.NDArray[np.int64]:
     """The same of patch embeddings."""

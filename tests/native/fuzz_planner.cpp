@@ -29,7 +29,6 @@
 #include "fastconv/families/few_channels/embed_plan.h"
 #include "fastconv/families/few_channels/quads_plan.h"
 #include "fastconv/families/few_channels/quads_wgrad_plan.h"
-#include "fastconv/families/few_channels/ready_quads_plan.h"
 #include "fastconv/families/few_channels/stem_plan.h"
 #include "fastconv/families/grouped/plan.h"
 #include "fastconv/families/grouped/planes_plan.h"
@@ -293,8 +292,6 @@ void make_launch(const Plan& plan, const ConvProblem& problem) {
           : (void)stem_params(config.as<StemConfig>(), problem, tiling.as<StemTiling>());
   } else if (config.holds<QuadsConfig>()) {
     quads_params(config.as<QuadsConfig>(), problem, tiling.as<QuadsTiling>());
-  } else if (config.holds<ReadyQuadsConfig>()) {
-    ready_quads_params(problem, tiling.as<QuadsTiling>());
   } else if (config.holds<QuadsWgradConfig>()) {
     quads_wgrad_params(config.as<QuadsWgradConfig>(), problem, tiling.as<QuadsTiling>());
   } else if (config.holds<EmbedConfig>()) {

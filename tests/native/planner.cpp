@@ -3,6 +3,7 @@
 
 #include "fastconv/core/validate.h"
 #include "fastconv/planner/cost.h"
+#include "fastconv/planner/plan_cache.h"
 #include "fastconv/planner/registry.h"
 #include "native.h"
 
@@ -185,6 +186,10 @@ void bind_planning(py::module_& m) {
         return make_plan(problem, device, force);
       },
       "problem"_a, "device"_a, "force"_a = "");
+  py::class_<PlanCache>(m, "PlanCache")
+      .def(py::init<size_t>(), "most"_a = 4096)
+      .def("plan", &PlanCache::plan, "problem"_a, "device"_a, "force"_a = "")
+      .def_property_readonly("made", &PlanCache::made);
   m.def(
       "explain",
       [](const ConvProblem& problem, const DeviceSpec& device, const std::string& force) {

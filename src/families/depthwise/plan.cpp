@@ -229,6 +229,8 @@ const char* why_not(const KernelEntry& entry, const ConvProblem& problem, const 
   for (const Side& side : {from, to}) {
     if (side.stride.w > most) return "counts with 32 bits: columns lie too far apart";
   }
+  if (problem.pass != Pass::kWgrad && to.h > 1 && to.stride.h > INT32_MAX / problem.dilation.h)
+    return "counts with 32 bits: rows lie too far apart";
   const int64_t channels = target_channels(problem);
   if (config.lanes == Lanes::kChannels && config.vector > 1) {
     if (problem.k_per_group() != 1 || channels % config.vector != 0 || !channel_vectors(from, problem, config.vector) ||

@@ -9,9 +9,6 @@
 #include "fastconv/families/few_channels/quads_plan.h"
 #include "fastconv/families/few_channels/quads_wgrad_config.h"
 #include "fastconv/families/few_channels/quads_wgrad_plan.h"
-#include "fastconv/families/few_channels/ready_quads.h"
-#include "fastconv/families/few_channels/ready_quads_config.h"
-#include "fastconv/families/few_channels/ready_quads_plan.h"
 #include "fastconv/families/few_channels/stem_config.h"
 #include "fastconv/families/few_channels/stem_plan.h"
 #include "fastconv/planner/registry.h"
@@ -35,7 +32,6 @@ class FewChannels final : public Family {
       return wgrad ? stem_wgrad_plan(kernel, problem, device) : stem_plan(kernel, problem, device);
     }
     if (kernel.config.holds<QuadsConfig>()) return quads_plan(kernel, problem, device);
-    if (kernel.config.holds<ReadyQuadsConfig>()) return ready_quads_plan(kernel, problem, device);
     if (kernel.config.holds<QuadsWgradConfig>()) return quads_wgrad_plan(kernel, problem, device);
     return embed_plan(kernel, problem, device);
   }
@@ -82,14 +78,6 @@ class FewChannels final : public Family {
   add("quads_fprop_" #name, {channels_inner, steps, QuadsOperands::operands, squares}, dtypes);
 #include "fastconv/families/few_channels/quads.def"
 #undef QUADS_KERNEL
-    line = 0;
-    auto add_ready = [&](const char* name, const ReadyQuadsConfig& config) {
-      const TileShape tile{kReadyPixels, kQuadsSet, kDepth};
-      table.push_back({name, Pass::kFprop, this, kHalf, kSm80, tile, config, line++});
-    };
-#define READY_QUADS_KERNEL(name, steps) add_ready("ready_quads_fprop_" #name, {steps});
-#include "fastconv/families/few_channels/ready_quads.def"
-#undef READY_QUADS_KERNEL
     line = 0;
     auto add_wgrad = [&](const char* name, const QuadsWgradConfig& config) {
       const TileShape tile{kQuadsWgradFilters, 8 * config.channels, kQuadsWgradStep};

@@ -4,7 +4,6 @@
 #include "fastconv/families/few_channels/launchers.h"
 #include "fastconv/families/few_channels/quads_config.h"
 #include "fastconv/families/few_channels/quads_wgrad_config.h"
-#include "fastconv/families/few_channels/ready_quads_config.h"
 #include "fastconv/families/few_channels/stem_config.h"
 #include "fastconv/launch/with_dtype.cuh"
 
@@ -18,7 +17,6 @@ Launcher few_channels_launcher(const KernelEntry& kernel, DType dtype) {
       if (config.holds<QuadsConfig>()) return quads_launcher<T>(kernel.line);
       if (config.holds<EmbedConfig>()) return embed_launcher<T>(kernel.line);
       if constexpr (!std::is_same_v<T, float>) {
-        if (config.holds<ReadyQuadsConfig>()) return ready_quads_launcher<T>(kernel.line);
         if (config.holds<QuadsWgradConfig>()) return quads_wgrad_launcher<T>(kernel.line);
       }
     }

@@ -9,6 +9,7 @@
 #include "fastconv/families/few_channels/stem_config.h"
 #include "fastconv/planner/scaled.h"
 #include "fastconv/planner/sides.h"
+#include "fastconv/tile/epilogue.h"
 #include "fastconv/tile/extent.h"
 
 namespace fastconv {
@@ -37,7 +38,6 @@ Clocks clocks_of(const QuadsConfig& config) {
   };
   if (config.squares) return of(kSquares);
   switch (config.operands) {
-    case QuadsOperands::kTf32: return of(config.steps > 0 ? kTf32Kept : kTf32);
     case QuadsOperands::kParts: return of(config.steps > 0 ? kPartsKept : kParts);
     case QuadsOperands::kScaledParts: return of(kScaled);
     default: return of(config.steps > 0 ? kHalvesKept : kHalves);
@@ -158,7 +158,6 @@ double cost_us(const QuadsConfig& config, const ConvProblem& problem, const Devi
 const char* precision_why_not(QuadsOperands operands, const ConvProblem& problem) {
   switch (operands) {
     case QuadsOperands::kHalf: return nullptr;
-    case QuadsOperands::kTf32: return problem.precision == Precision::kTf32 ? nullptr : "rounds operands to TF32";
     case QuadsOperands::kParts:
       return problem.precision != Precision::kIeee ? nullptr : "has fewer parts of a value than all of its bits take";
     case QuadsOperands::kScaledParts: return tile_scaled_why_not(2, problem);
@@ -306,8 +305,8 @@ QuadsParams quads_params(const QuadsConfig& config, const ConvProblem& problem, 
   const int32_t filter = tiling.sets * params.steps * params.step_bytes();
   // Cells may have to become floats of other units yet.
   params.runs_at = params.filter_at + std::max(filter, 2 * params.cells.filter_part_bytes());
-  params.bias_at = params.zeros_at() + 16;
-  params.table_at = params.bias_at + tiling.sets * kQuadsSet * 4;
+  params.epilogue_at = params.zeros_at() + 16;
+  params.table_at = params.epilogue_at + tiling.sets * kQuadsSet * kStagedEpilogueBytes;
   params.filter_range_at = params.table_at + quads_table(params) * 4;
   params.first_range_at = params.filter_range_at + ranges_of(config);
   return params;

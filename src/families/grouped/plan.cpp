@@ -7,6 +7,7 @@
 #include "fastconv/families/grouped/cost.h"
 #include "fastconv/families/grouped/work.h"
 #include "fastconv/tile/chain_length.h"
+#include "fastconv/tile/epilogue.h"
 
 namespace fastconv {
 
@@ -146,7 +147,7 @@ GroupedParams grouped_params(const GroupedConfig& config, const ConvProblem& pro
   params.filter_at = place(int64_t{params.set_bytes} * params.sets * tiling.tile_g);
   params.table_at = place(4 * grouped_table_entries(depth));
   params.taps_at = place(8 * depth);
-  params.bias_at = place(problem.has_bias ? 4 * tiling.tile_g * params.filters : 0);
+  params.epilogue_at = place(problem.has_bias ? kStagedEpilogueBytes * tiling.tile_g * params.filters : 0);
   params.buffer_at = end;
   return params;
 }

@@ -114,7 +114,7 @@ double lost_by_one_tap(const HaloConfig& config) {
 // The share that a tile loses to what is not counted.
 double lost(const Work& work, const HaloConfig& config, const HaloTiling& tiling, const Tiles& tiles, double waves) {
   const double idle = 1 - static_cast<double>(work.out.c) / static_cast<double>(tiles.filters * config.block_k);
-  if (config.staging == HaloStaging::kPairs || config.staging == HaloStaging::kPixels) {
+  if (config.staging == HaloStaging::kPixels) {
     return kFewerStages * (4 - tiling.halo_stages) + kIdleThreads * idle;
   }
   const bool half = config.operands == OperandForm::kHalf, promoted = promotes(config.operands);

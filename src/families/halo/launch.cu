@@ -22,7 +22,6 @@ Launcher half_halo_launcher(const KernelEntry& kernel) {
     case HaloStaging::kTransposed: return halo_launcher<HaloStaging::kTransposed, FilterTile::kKMajor, kHalf, T>(line);
     case HaloStaging::kPlanes: return halo_launcher<HaloStaging::kPlanes, FilterTile::kKMajor, kHalf, T>(line);
     case HaloStaging::kShifted: return halo_launcher<HaloStaging::kShifted, FilterTile::kKMajor, kHalf, T>(line);
-    case HaloStaging::kPairs: return halo_launcher<HaloStaging::kPairs, FilterTile::kKMajor, kHalf, T>(line);
     case HaloStaging::kPixels: return halo_launcher<HaloStaging::kPixels, FilterTile::kKMajor, kHalf, T>(line);
     case HaloStaging::kFolded: return halo_launcher<HaloStaging::kFolded, FilterTile::kKMajor, kHalf, T>(line);
     case HaloStaging::kFloats: break;
@@ -38,7 +37,10 @@ Launcher float_halo_launcher(const KernelEntry& kernel) {
     case OperandForm::kTf32: return halo_launcher<kStaging, kKMajor, OperandForm::kTf32, float>(kernel.line);
     case OperandForm::kParts: return halo_launcher<kStaging, kKMajor, OperandForm::kParts, float>(kernel.line);
     case OperandForm::kPromotedParts:
-      return halo_launcher<kStaging, kKMajor, OperandForm::kPromotedParts, float>(kernel.line);
+      if constexpr (kStaging != HaloStaging::kTransposed) {
+        return halo_launcher<kStaging, kKMajor, OperandForm::kPromotedParts, float>(kernel.line);
+      }
+      break;
     case OperandForm::kScaled:
       if constexpr (kStaging == HaloStaging::kTma) {
         return halo_launcher<kStaging, kKMajor, OperandForm::kScaled, float>(kernel.line);

@@ -492,8 +492,7 @@ const char* why_not(const KernelEntry& entry, const ConvProblem& problem, const 
   if (!floats && config.channels * 2 < std::min<int64_t>(in.c, most / 2 + 1)) return "has stages of too few channels";
   if (config.operands != OperandForm::kHalf) return split_why_not(entry, problem, device);
   const HaloStaging best = best_staging(problem, in, in_step_of(problem));
-  const bool takes_more = (config.staging == HaloStaging::kPixels && best == HaloStaging::kPairs) ||
-                          (config.staging == HaloStaging::kTransposed && best == HaloStaging::kShifted);
+  const bool takes_more = config.staging == HaloStaging::kTransposed && best == HaloStaging::kShifted;
   if (config.staging != best && !reordering.in && !takes_more) {
     switch (config.staging) {
       case HaloStaging::kTma:
@@ -504,7 +503,6 @@ const char* why_not(const KernelEntry& entry, const ConvProblem& problem, const 
                "begin elsewhere";
       case HaloStaging::kPlanes: return "needs one tap, contiguous pixels, rows and planes 16 bytes apart";
       case HaloStaging::kShifted: return "needs one tap, planes without gaps, every second of them 16 bytes apart";
-      case HaloStaging::kPairs: return "needs contiguous rows of whole, aligned pairs of pixels, stride 1";
       case HaloStaging::kPixels: return "reads the input in smaller pieces than it allows";
       case HaloStaging::kFloats: break;  // asked with float32
       case HaloStaging::kFolded: break;  // asked above
@@ -627,7 +625,7 @@ HaloLaunch halo_launch(const Plan& plan, const ConvProblem& problem) {
     const int32_t block = product * static_cast<int32_t>(params.part_blocks.divisor);
     if (params.shrink < 1 && SplitProduct(params.parts, product).is_first()) params.shrink_at[i++] = block;
   }
-  params.stage_row_units = FastDivmod(stage_row_units(config.staging, tiles.halo_pitch));
+  params.by_halo_pitch = FastDivmod(tiles.halo_pitch);
   params.data_bytes = plan.smem_bytes - kHaloAlignment - kHaloBarrierBytes;
   params.a_stages = tiling.halo_stages, params.a_stage_bytes = static_cast<int32_t>(tiles.halo_stage_bytes);
   params.b_stages = tiling.filter_stages;

@@ -298,10 +298,6 @@ CopyWarps copy_warps(const HaloConfig& config, const HaloTiling& tiling, const T
   return best;
 }
 
-int64_t stage_row_units(HaloStaging staging, int64_t halo_pitch) {
-  return staging == HaloStaging::kPairs ? halo_pitch / 2 + 1 : halo_pitch;
-}
-
 bool loads_filters_twice(const HaloConfig& config, const HaloTiling& tiling) {
   return tiling.turns && !tiling.filter_resident && config.block_k > 64;
 }

@@ -201,10 +201,7 @@ HaloStaging best_staging(const ConvProblem& problem, const Side& in, Pair in_ste
     }
     return HaloStaging::kTransposed;
   }
-  // Pairs of pixels that never straddle the end of a row, aligned.
-  const bool pairs =
-      in.stride.w == 1 && in_step.w == 1 && in.w % 2 == 0 && in.align >= 4 && planes_divisible(in, groups, 2);
-  return pairs ? HaloStaging::kPairs : HaloStaging::kPixels;
+  return HaloStaging::kPixels;
 }
 
 Pair in_step_of(const ConvProblem& problem) { return problem.pass == Pass::kFprop ? problem.stride : kUnitStep; }

@@ -3,7 +3,6 @@
 #include "fastconv/families/few_channels/embed_plan.h"
 #include "fastconv/families/few_channels/lane_runs.h"
 #include "fastconv/families/few_channels/quads_plan.h"
-#include "fastconv/families/few_channels/ready_quads_plan.h"
 #include "fastconv/families/few_channels/stem_plan.h"
 #include "native.h"
 
@@ -193,42 +192,6 @@ Products quads_products(const ConvProblem& problem, const KernelEntry& kernel, c
   return products;
 }
 
-// As lanes find quads that lie in memory, of filter 0.
-Products ready_quads_products(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device) {
-  const Plan plan = plan_of(kernel, problem, device);
-  const ReadyQuadsParams params = ready_quads_params(problem, plan.tiling.as<QuadsTiling>());
-  if (plan.grid != int64_t{plan.tiling.as<QuadsTiling>().walkers} * params.by_sets.divisor)
-    throw py::index_error("not the plan's blocks");
-  const int64_t all = problem.n * problem.h * problem.w;
-  Products products;
-  for (int32_t number = 0; number < plan.tiling.as<QuadsTiling>().walkers; ++number) {
-    const ReadyRange range(params, number);
-    const int64_t copied = round_up(int64_t{range.after} - range.first, int64_t{kReadyCopied});
-    if (range.first % kReadyCopied != 0 || range.first + copied > all) {
-      throw py::index_error("copies what is not there");
-    }
-    if (ready_rows_at(kernel.config.as<ReadyQuadsConfig>().steps) + copied * kReadyQuadBytes > plan.smem_bytes) {
-      throw py::index_error("copies more than there is room for");
-    }
-    // Whole passes, as lanes look for pixels that do not exist, too.
-    for (int32_t pixel = range.begin; pixel < range.begin + params.block_pixels; ++pixel) {
-      const ReadyPlace place = ReadyPlace::of_pixel(params, pixel, range.end);
-      for (int32_t i = 0; i < kernel.config.as<ReadyQuadsConfig>().steps * kQuadsStepTaps; ++i) {
-        const ReadyPlace tap = ReadyPlace::of_tap(params, i);
-        if (!place.has(params, tap)) continue;
-        const uint32_t quad = place.quad + tap.quad;
-        if (quad < range.first || quad >= range.after) throw py::index_error("reads what is not copied");
-        for (int32_t c = 0; c < kQuadChannels; ++c) {
-          products.emplace_back(int64_t{quad} * kQuadChannels + c,
-                                i / problem.s * problem.w_strides.h + i % problem.s * problem.w_strides.w + c,
-                                int64_t{pixel} * params.target_w);
-        }
-      }
-    }
-  }
-  return products;
-}
-
 // How often shared memory is accessed for the quads of a tile's first 32 pixels, over the least for so many bytes.
 double quads_accesses(const ConvProblem& problem, const KernelEntry& kernel, const DeviceSpec& device) {
   const Plan plan = plan_of(kernel, problem, device);
@@ -355,7 +318,6 @@ void bind_few_channels(py::module_& m) {
   m.def("stem_products", &stem_products, "problem"_a, "kernel"_a, "device"_a, "tiling"_a = std::nullopt);
   m.def("quads_products", &quads_products, "problem"_a, "kernel"_a, "device"_a, "tiling"_a = std::nullopt);
   m.def("quads_accesses", &quads_accesses, "problem"_a, "kernel"_a, "device"_a);
-  m.def("ready_quads_products", &ready_quads_products, "problem"_a, "kernel"_a, "device"_a);
   m.def("embed_products", &embed_products, "problem"_a, "kernel"_a, "device"_a);
   m.def("stem_neighbours", &stem_neighbours, "problem"_a, "kernel"_a, "device"_a);
   m.def("stem_wgrad_products", &stem_wgrad_products, "problem"_a, "kernel"_a, "device"_a, "tiling"_a = std::nullopt);

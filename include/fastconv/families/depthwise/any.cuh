@@ -8,7 +8,7 @@
 #include "fastconv/ptx/async_copy.cuh"
 #include "fastconv/ptx/dependent_launch.cuh"
 #include "fastconv/ptx/shared_memory.cuh"
-#include "fastconv/tile/element.cuh"
+#include "fastconv/tile/epilogue.cuh"
 
 namespace fastconv {
 
@@ -432,10 +432,10 @@ __global__ void __launch_bounds__(kDepthwiseAnyThreads, 4)
                   for (int e = 0; e < kPiece; ++e) to[e] = sums.data[e];
                   return;
                 }
-                const float bias = params.bias != nullptr ? widen(static_cast<const T*>(params.bias)[channel]) : 0.f;
+                const FilterEpilogue<float> finish = Epilogue<T>{static_cast<const T*>(params.bias)}.of(channel);
                 Vector<T, kPiece> rounded;
 #pragma unroll
-                for (int e = 0; e < kPiece; ++e) rounded.data[e] = narrow<T>(sums.data[e] + bias);
+                for (int e = 0; e < kPiece; ++e) rounded.data[e] = narrow<T>(finish(sums.data[e]));
                 *reinterpret_cast<Vector<T, kPiece>*>(static_cast<T*>(params.target) +
                                                       (first_image + image) * strides.n + channel * strides.c +
                                                       row * strides.h + column * strides.w) = rounded;

@@ -59,10 +59,8 @@ __device__ __forceinline__ void convolve_rows(const DepthwiseBandedParams& param
   constexpr int kSlots = kRows.slots(), kShift = kRows.shift(), kStep = kRows.rows_a_shift();
   constexpr int kAhead = kConfig.ahead;
   static_assert(kAhead % kStep == 0);
-  const float bias = params.bias != nullptr ? widen(static_cast<const T*>(params.bias)[tile.channel]) : 0.f;
-  float none[4] = {kept(bias), kept(bias), kept(bias), kept(bias)}, sums[kSlots][4];
-#pragma unroll
-  for (auto& slot : sums) copy(none, slot);
+  float none[4] = {};  // not const: nvcc takes no conditional of two kinds of arrays
+  float sums[kSlots][4] = {};
   int32_t output = kRows.first_output() + rows.skipped / kStep * kShift;
   BandedStore<T, kConfig.word()> target(params, tile, lane.blocks, output);
   // Rows of padding are left out, as if the filter were finite.
@@ -133,7 +131,7 @@ __global__ void __launch_bounds__(32) depthwise_banded(const __grid_constant__ D
 
 // A block's warps have all columns of some rows, which TMA brings at once.
 template <typename T, typename Line>
-__global__ void __launch_bounds__(32 * kBandedMostWarps)
+__global__ void __launch_bounds__(32 * kBandedMostWarps, Line::kConfig.warps / kBandedMostWarps)
     depthwise_banded_sm90(const __grid_constant__ DepthwiseBandedParams params) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   ptx::follow_previous_kernel();
@@ -216,11 +214,7 @@ __global__ void __launch_bounds__(kBandedThreads)
   const uint16_t* band =
       banded_filter + (kGroup - 1) * 2 * kPitch + tap % 2 * (kPitch - 1) + tap + rows.skipped * 2 * kPitch;
 
-  const float bias = params.bias != nullptr ? widen(static_cast<const T*>(params.bias)[channel]) : 0.f;
-  const float none[4] = {bias, bias, bias, bias};
-  float sums[kBandedRows][4];
-#pragma unroll
-  for (auto& row : sums) copy(none, row);
+  float sums[kBandedRows][4] = {};
 #pragma unroll 1
   for (int32_t row = 0; row < rows.count; row += kAhead) {
 #pragma unroll

@@ -6,7 +6,7 @@
 #include "fastconv/ptx/global_memory.cuh"
 #include "fastconv/ptx/mma.cuh"
 #include "fastconv/ptx/shared_memory.cuh"
-#include "fastconv/tile/element.cuh"
+#include "fastconv/tile/epilogue.cuh"
 #include "fastconv/tile/kept.cuh"
 #include "fastconv/tile/staged_tensor.cuh"
 
@@ -236,7 +236,8 @@ class BandedStore {
   __device__ BandedStore(const DepthwiseBandedParams& params, const BandedTile& tile,
                          const BandedBlock (&blocks)[kBandedUnits], int32_t first)
       : address_(tile_address(params.target, params.target_strides, tile.image, tile.channel, tile.row + first, 0)),
-        row_bytes_(params.target_row_bytes) {
+        row_bytes_(params.target_row_bytes),
+        finish_(Epilogue<T>{static_cast<const T*>(params.bias)}.of(tile.channel)) {
 #pragma unroll
     for (int u = 0; u < kBandedUnits; ++u) {
       const int64_t image = (blocks[u].image - tile.image) * params.target_strides.n;
@@ -250,7 +251,7 @@ class BandedStore {
     if (exists) {
 #pragma unroll
       for (int u = 0; u < kBandedUnits; ++u) {
-        const uint32_t word = pack2<T>(sums[2 * u], sums[2 * u + 1]);
+        const uint32_t word = pack2<T>(finish_(sums[2 * u]), finish_(sums[2 * u + 1]));
         not_finite = add_zeros<T>(word, not_finite);
         BandedWord<kVector>::store(lane_pointer<uint16_t>(address_, distances_[u]), word, exists_[u][0] != 0,
                                    exists_[u][1] != 0);
@@ -264,6 +265,7 @@ class BandedStore {
  private:
   size_t address_;
   int64_t row_bytes_;
+  FilterEpilogue<float> finish_;
   uint32_t distances_[kBandedUnits];
   int exists_[kBandedUnits][2];
 };

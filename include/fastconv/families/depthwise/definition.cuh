@@ -3,7 +3,7 @@
 #pragma once
 
 #include "fastconv/families/depthwise/tensors.h"
-#include "fastconv/tile/element.cuh"
+#include "fastconv/tile/epilogue.cuh"
 
 namespace fastconv {
 
@@ -24,7 +24,7 @@ __device__ void convolve_column_by_definition(const DepthwiseWindows& params, in
   const T* filter = static_cast<const T*>(params.filter) + channels.filter;
   const T* source = static_cast<const T*>(params.source) + image * from.n + channels.first * from.c;
   T* target = static_cast<T*>(params.target) + image * to.n + channel * to.c + column * to.w;
-  const float bias = params.bias != nullptr ? widen(static_cast<const T*>(params.bias)[channel]) : 0.f;
+  const FilterEpilogue<float> finish = Epilogue<T>{static_cast<const T*>(params.bias)}.of(channel);
   // The source's row or column that a tap meets, if any.
   auto meets = [&](int32_t target, int32_t tap, int32_t padding, int32_t& at) {
     at = kTransposed ? target + padding - tap : target * kStride - padding + tap;
@@ -34,7 +34,7 @@ __device__ void convolve_column_by_definition(const DepthwiseWindows& params, in
     return met;
   };
   for (; row < last; ++row) {
-    float sum = bias;
+    float sum = 0;
     for (int32_t i = 0; i < params.taps_h * params.taps_w; ++i) {
       const int32_t r = i / params.taps_w, s = i - r * params.taps_w;
       int32_t h, w;
@@ -45,7 +45,7 @@ __device__ void convolve_column_by_definition(const DepthwiseWindows& params, in
         sum += value * widen(filter[c * channels.filter_step + r * tap.h + s * tap.w]);
       }
     }
-    target[row * to.h] = narrow<T>(sum);
+    target[row * to.h] = narrow<T>(finish(sum));
   }
 }
 

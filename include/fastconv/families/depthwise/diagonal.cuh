@@ -8,7 +8,7 @@
 #include "fastconv/ptx/dependent_launch.cuh"
 #include "fastconv/ptx/mma.cuh"
 #include "fastconv/ptx/shared_memory.cuh"
-#include "fastconv/tile/element.cuh"
+#include "fastconv/tile/epilogue.cuh"
 #include "fastconv/tile/kept.cuh"
 #include "fastconv/tile/split.h"
 
@@ -201,17 +201,14 @@ __global__ void __launch_bounds__(32 * kMostDiagonalWarps, Line::kConfig.warps /
 
   const bool works = block.chunk + chunk < params.chunks && block.column + group * kDiagonalColumns < params.target_w;
   uint32_t diagonals[kConfig.taps][kOperands][4], not_finite = 0;
-  float none[4] = {}, sums[kSlots][4];
+  float none[4] = {};  // not const: nvcc takes no conditional of two kinds of arrays
+  float sums[kSlots][4] = {};
   if (works) {
     not_finite =
         load_operands<T, kConfig>(params, static_cast<const uint16_t*>(params.filter), block.chunk + chunk, diagonals);
-    const int32_t channel = (block.chunk + chunk) * kChunk + lane / 4;
-    const float bias = params.bias != nullptr ? widen(static_cast<const T*>(params.bias)[channel]) : 0.f;
-#pragma unroll
-    for (float& sum : none) sum = kept(bias);
   }
-#pragma unroll
-  for (auto& slot : sums) copy_sums(none, slot);
+  const FilterEpilogue<float> finish =
+      Epilogue<T>{static_cast<const T*>(params.bias)}.of((block.chunk + chunk) * kChunk + lane / 4, works);
   const uint32_t metadata = kept(diagonal_metadata());
   // Lane i names the pixel of pair i % 8 in position i / 8.
   const int32_t position = lane / 8;
@@ -233,7 +230,7 @@ __global__ void __launch_bounds__(32 * kMostDiagonalWarps, Line::kConfig.warps /
       if (output < 0 || output >= outputs) continue;
 #pragma unroll
       for (int k = 0; k < kPairColumns; ++k) {
-        const uint32_t word = pack2<T>(sums[j][2 * k], sums[j][2 * k + 1]);
+        const uint32_t word = pack2<T>(finish(sums[j][2 * k]), finish(sums[j][2 * k + 1]));
         not_finite = add_zeros<T>(word, not_finite);
         const uint32_t channels = ptx::transpose_matrix(word);
         if (column + k < params.target_w) *reinterpret_cast<uint32_t*>(target + k * target_column_bytes) = channels;

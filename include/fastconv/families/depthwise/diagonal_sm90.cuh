@@ -165,13 +165,13 @@ __global__ void __launch_bounds__(32 * kMostDiagonalWarps, Line::kConfig.warps /
 
   // A warp without channels of its own computes the last ones', whose results are not stored.
   const int32_t own_chunk = min(chunk, chunks - 1);
-  const auto* biases = static_cast<const T*>(params.bias);
-  const float bias = kept(biases != nullptr ? widen(biases[(share.chunk + own_chunk) * kChunk + lane / 4]) : 0.f);
+  const FilterEpilogue<float> finish =
+      Epilogue<T>{static_cast<const T*>(params.bias)}.of((share.chunk + own_chunk) * kChunk + lane / 4);
   const auto* filter = reinterpret_cast<const FilterBits<T>*>(smem_raw + (targets - ptx::smem_address(smem_raw)));
   uint32_t diagonals[kConfig.taps][kOperands][4];
   ring.wait_full();
   uint32_t not_finite = load_operands<T, kConfig>(params, filter + params.first_tap_offset(), own_chunk, diagonals);
-  float none[4] = {bias, bias, bias, bias};
+  float none[4] = {};  // not const: nvcc takes no conditional of two kinds of arrays
   const uint32_t metadata = kept(diagonal_metadata());
   // Lane i names the pixel of a pair in piece i / 8 of each load.
   uint32_t from[kSources][kReads];
@@ -216,16 +216,16 @@ __global__ void __launch_bounds__(32 * kMostDiagonalWarps, Line::kConfig.warps /
 #pragma unroll 1
   for (int32_t index = share.first_unit; index < params.units; index += params.shares) {
     const DiagonalUnit unit(kConfig, params, index);
-    float sums[kSlots][4];
-#pragma unroll
-    for (auto& slot : sums) copy_sums(none, slot);
+    float sums[kSlots][4] = {};
 #pragma unroll 1
     for (int32_t box = 0; box < unit.boxes; ++box) {
       const uint32_t target = target_box * target_box_bytes;
       // The targets that are done after a stage.
-      auto store = [&](int stage, const float (&done)[kShift][4]) {
+      auto store = [&](int stage, float (&done)[kShift][4]) {
 #pragma unroll
         for (int i = 0; i < kShift; ++i) {
+#pragma unroll
+          for (float& sum : done[i]) sum = finish(sum);
           not_finite = to.store(target + (stage * kShift + i) * params.boxes.target_row_bytes, done[i], not_finite);
         }
       };

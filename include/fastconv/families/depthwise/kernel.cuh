@@ -6,6 +6,7 @@
 #include "fastconv/families/depthwise/rows.cuh"
 #include "fastconv/families/depthwise/stage.cuh"
 #include "fastconv/ptx/dependent_launch.cuh"
+#include "fastconv/tile/epilogue.cuh"
 
 namespace fastconv {
 
@@ -14,13 +15,14 @@ template <typename T, DepthwiseConfig kConfig>
 struct DepthwiseTaps {
   static constexpr int kChannels = kConfig.channels();
 
-  float filter[kConfig.taps][kConfig.taps_w][kChannels], bias[kChannels];
+  float filter[kConfig.taps][kConfig.taps_w][kChannels];
+  FilterEpilogue<float> finish[kChannels];
 
   __device__ DepthwiseTaps(const DepthwiseParams& params, int32_t channel) {
     const T* taps = static_cast<const T*>(params.filter) + channel * params.filter_strides.n;
 #pragma unroll
     for (int c = 0; c < kChannels; ++c) {
-      bias[c] = params.bias != nullptr ? widen(static_cast<const T*>(params.bias)[channel + c]) : 0.f;
+      finish[c] = Epilogue<T>{static_cast<const T*>(params.bias)}.of(channel + c);
 #pragma unroll
       for (int r = 0; r < kConfig.taps; ++r) {
 #pragma unroll
@@ -53,7 +55,7 @@ __device__ __forceinline__ void slide(const DepthwiseParams& params, const Depth
   const Target columns(at.column, params.w.target_step(), at.exists ? params.w.target_extent : 0, strides.w);
   T* target = static_cast<T*>(params.target) + at.image * strides.n + at.channel * strides.c + at.row * strides.h +
               at.column * strides.w;
-  const int64_t target_stride = params.h.target_step() * strides.h;
+  const auto target_stride = static_cast<int32_t>(params.h.target_step() * strides.h);
 
   int32_t output = kConfig.first_output(), row = 0, rows = kConfig.seen(outputs);
   if (finite) {
@@ -62,23 +64,22 @@ __device__ __forceinline__ void slide(const DepthwiseParams& params, const Depth
     row = shifts * kConfig.rows_a_shift();
     output += shifts * kConfig.shift();
   }
-  target += output * target_stride;
+  target += int64_t{output} * target_stride;
 
   constexpr int kRowsAtOnce = kConfig.rows_a_shift() * kConfig.unroll;
   auto&& queue = begin(row, rows + kRowsAtOnce - 1);
-  float sums[kConfig.slots()][kColumns][kChannels];
-#pragma unroll
-  for (auto& slot : sums) {
-#pragma unroll
-    for (auto& column : slot) {
-#pragma unroll
-      for (int c = 0; c < kChannels; ++c) column[c] = taps.bias[c];
-    }
-  }
+  float sums[kConfig.slots()][kColumns][kChannels] = {};
   auto store_first = [&] {
 #pragma unroll
     for (int j = 0; j < kConfig.shift(); ++j) {
-      if (output >= 0 && output < outputs) columns.store(target, sums[j]);
+      if (output >= 0 && output < outputs) {
+#pragma unroll
+        for (auto& column : sums[j]) {
+#pragma unroll
+          for (int c = 0; c < kChannels; ++c) column[c] = taps.finish[c](column[c]);
+        }
+        columns.store(target, sums[j]);
+      }
       ++output;
       target += target_stride;
     }
@@ -86,7 +87,7 @@ __device__ __forceinline__ void slide(const DepthwiseParams& params, const Depth
   for (; row < rows; row += kRowsAtOnce) {
 #pragma unroll
     for (int step = 0; step < kConfig.unroll; ++step) {
-      shift_slots<kConfig>(sums, taps.bias);
+      shift_slots<kConfig>(sums);
 #pragma unroll
       for (int a = 0; a < kConfig.rows_a_shift(); ++a) {
         typename Source::Row values;
@@ -100,7 +101,7 @@ __device__ __forceinline__ void slide(const DepthwiseParams& params, const Depth
     }
   }
   while (output < outputs) {
-    shift_slots<kConfig>(sums, taps.bias);
+    shift_slots<kConfig>(sums);
     store_first();
   }
 }

@@ -9,7 +9,7 @@
 #include "fastconv/ptx/shared_memory.cuh"
 #include "fastconv/ptx/tma.cuh"
 #include "fastconv/ptx/warpgroup.cuh"
-#include "fastconv/tile/element.cuh"
+#include "fastconv/tile/epilogue.cuh"
 #include "fastconv/tile/kept.cuh"
 #include "fastconv/tile/ring.cuh"
 #include "fastconv/tile/split.h"
@@ -158,12 +158,11 @@ __global__ void __launch_bounds__(kPairsThreads, 1)
   const int32_t channels = min(kPairsChannels, params.channels - share.channel);
   // A warp without channels of its own computes the last ones', whose results are not stored.
   const int32_t own = min(warp * kPairsWarpChannels, channels - kPairsWarpChannels);
-  const auto* biases = static_cast<const T*>(params.bias);
-  float none[2][4];
+  float none[2][4] = {};  // not const: nvcc takes no conditional of two kinds of arrays
+  const Epilogue<T> epilogue{static_cast<const T*>(params.bias)};
+  FilterEpilogue<float> finish[kPairsWarpChannels];
 #pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    none[i / 4][i % 4] = kept(biases != nullptr ? widen(biases[share.channel + own + i / 2]) : 0.f);
-  }
+  for (int i = 0; i < kPairsWarpChannels; ++i) finish[i] = epilogue.of(share.channel + own + i);
   const auto* filter = reinterpret_cast<const uint16_t*>(smem_raw + (targets - ptx::smem_address(smem_raw)));
   uint32_t pairs[kTaps][2][4];
   ring.wait_full();
@@ -193,9 +192,7 @@ __global__ void __launch_bounds__(kPairsThreads, 1)
 #pragma unroll 1
   for (int32_t index = share.first_unit; index < params.units; index += tiling.shares) {
     const PairsUnit unit(kConfig, params, index);
-    float sums[kTaps][2][4];
-#pragma unroll
-    for (auto& slot : sums) copy_sums(none, slot);
+    float sums[kTaps][2][4] = {};
 #pragma unroll 1
     for (int32_t box = 0; box < unit.boxes; ++box) {
       const uint32_t target = ring.index * target_box_bytes;
@@ -203,7 +200,8 @@ __global__ void __launch_bounds__(kPairsThreads, 1)
       auto store = [&](int row, const float (&done)[2][4]) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          const uint2 words = make_uint2(pack2<T>(done[0][i], done[0][2 + i]), pack2<T>(done[1][i], done[1][2 + i]));
+          const uint2 words = make_uint2(pack2<T>(finish[0](done[0][i]), finish[1](done[0][2 + i])),
+                                         pack2<T>(finish[2](done[1][i]), finish[3](done[1][2 + i])));
           if (stores[i]) ptx::store_shared8(to[i] + target + row * target_row_bytes, words);
           not_finite = add_zeros<T>(words.y, add_zeros<T>(words.x, not_finite));
         }

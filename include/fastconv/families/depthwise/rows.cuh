@@ -323,17 +323,16 @@ __device__ __forceinline__ void each_product(int row, F&& f) {
   }
 }
 
-// Moves up what the slots hold; `fill` comes behind.
+// Moves up what the slots hold; zeros come behind.
 template <DepthwiseConfig kConfig, int kColumns, int kChannels>
-__device__ __forceinline__ void shift_slots(float (&slots)[kConfig.slots()][kColumns][kChannels],
-                                            const float (&fill)[kChannels]) {
+__device__ __forceinline__ void shift_slots(float (&slots)[kConfig.slots()][kColumns][kChannels]) {
 #pragma unroll
   for (int j = 0; j < kConfig.slots(); ++j) {
 #pragma unroll
     for (int k = 0; k < kColumns; ++k) {
 #pragma unroll
       for (int c = 0; c < kChannels; ++c) {
-        slots[j][k][c] = j + kConfig.shift() < kConfig.slots() ? slots[j + kConfig.shift()][k][c] : fill[c];
+        slots[j][k][c] = j + kConfig.shift() < kConfig.slots() ? slots[j + kConfig.shift()][k][c] : 0.f;
       }
     }
   }

@@ -25,12 +25,11 @@ __device__ __forceinline__ void add_products(const DepthwiseParams& params, cons
   // Rows of padding are left out.
   const int32_t rows = min(kConfig.seen(outputs), source.rows_until_end());
   float gradients[kConfig.slots()][kColumns][kChannels] = {};
-  const float none[kChannels] = {};
   Rows<T, kConfig, Gradient> gradient_queue(gradient, smem);
   int32_t row = 0;
   for (const int32_t before = min(rows, source.rows_before()); row + kConfig.rows_a_shift() <= before;
        row += kConfig.rows_a_shift()) {
-    shift_slots<kConfig>(gradients, none);
+    shift_slots<kConfig>(gradients);
     gradient_queue.pop_alone(gradient, gradients[kConfig.slots() - 1]);
   }
   source.skip(row);
@@ -38,7 +37,7 @@ __device__ __forceinline__ void add_products(const DepthwiseParams& params, cons
   for (; row < rows; row += kConfig.rows_a_shift() * kConfig.unroll) {
 #pragma unroll
     for (int step = 0; step < kConfig.unroll; ++step) {
-      shift_slots<kConfig>(gradients, none);
+      shift_slots<kConfig>(gradients);
       gradient_queue.pop(gradient, gradients[kConfig.slots() - 1]);
 #pragma unroll
       for (int a = 0; a < kConfig.rows_a_shift(); ++a) {
@@ -63,11 +62,10 @@ __device__ __forceinline__ uint32_t add_patch(const StagedPatches<T, kConfig>& p
   constexpr int kChannels = kConfig.channels(), kStride = kConfig.rows_a_shift();
   const DepthwiseParams& params = patches.params;
   float gradients[kConfig.slots()][kConfig.columns][kChannels] = {};
-  const float none[kChannels] = {};
   int32_t row = 0;  // of the box
   auto begin_step = [&] {
     if (row == params.target_stages.rows) stage = boxes.next(), row = 0;
-    shift_slots<kConfig>(gradients, none);
+    shift_slots<kConfig>(gradients);
     patches.read_gradient(stage, row, gradients[kConfig.slots() - 1]);
   };
   int32_t step = 0;

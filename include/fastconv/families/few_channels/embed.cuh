@@ -5,6 +5,7 @@
 #include "fastconv/ptx/dependent_launch.cuh"
 #include "fastconv/ptx/global_memory.cuh"
 #include "fastconv/ptx/shared_memory.cuh"
+#include "fastconv/tile/epilogue.cuh"
 
 namespace fastconv {
 
@@ -12,7 +13,7 @@ template <typename T>
 struct EmbedBuffers {
   const T* x;
   const T* w;
-  const T* bias;
+  Epilogue<T> epilogue;
   T* y;
 };
 
@@ -84,14 +85,14 @@ struct EmbedUnit {
   static constexpr int32_t kRun = kEmbedRun<T, kChannelsInner>, kRuns = 16 / kRun;  // of a lane
   static constexpr int kTargets = kChannelsInner ? 2 : 1;  // a lane's pixels, or the first of them
   using Sums = float[kLeft][kRight][4];
-  Sums sum;
+  Sums sum = {};
 
-  __device__ __forceinline__ void start(const EmbedParams& params, const T* bias, int32_t first_filter) {
+  __device__ __forceinline__ void finish(const EmbedParams& params, const Epilogue<T>& epilogue, int32_t first_filter) {
     const auto lane = static_cast<int32_t>(threadIdx.x) % 32;
     for_sums([&](int i, int j, int k) {
       const int32_t filter =
           first_filter + (kChannelsInner ? run_column(kRun, j, lane % 4 * 2 + k % 2) : i * 16 + k / 2 * 8 + lane / 4);
-      sum[i][j][k] = bias != nullptr && filter < params.filters ? widen(bias[filter]) : 0.f;
+      sum[i][j][k] = epilogue.of(filter, filter < params.filters)(sum[i][j][k]);
     });
   }
 
@@ -238,7 +239,6 @@ __global__ void __launch_bounds__(EmbedConfig{kParts}.threads(), EmbedConfig{kPa
     for (int32_t set = 0; set < params.sets; ++set) {
       const int32_t filter = (first_set + set) * kEmbedUnitFilters;
       Unit unit;
-      unit.start(params, buffers.bias, filter);
 #pragma unroll 1
       for (int32_t round = 0; round < params.rounds; ++round) {
         // A lone round is the same for all sets.
@@ -252,6 +252,7 @@ __global__ void __launch_bounds__(EmbedConfig{kParts}.threads(), EmbedConfig{kPa
         const int32_t step = round * kEmbedSteps;
         unit.multiply(pixels, smem + (set * params.steps + step) * kStepBytes + lane * 16, params.steps - step);
       }
+      unit.finish(params, buffers.epilogue, filter);
       unit.store(params, buffers.y, targets, pixel, filter);
     }
   }

@@ -8,8 +8,6 @@ namespace fastconv {
 template <typename T>
 Launcher quads_launcher(int line);
 template <typename T>
-Launcher ready_quads_launcher(int line);
-template <typename T>
 Launcher quads_wgrad_launcher(int line);
 template <typename T>
 Launcher embed_launcher(int line);

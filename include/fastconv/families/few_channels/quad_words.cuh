@@ -7,7 +7,7 @@
 
 namespace fastconv {
 
-// A quad in registers: both of a product's, or those of two, of channels (TF32) or parts, one after the other.
+// A quad in registers: both of a product's, or those of two, of parts, one after the other.
 template <QuadsOperands kOperands>
 inline constexpr int kQuadWords = quad_bytes(kOperands) / 4;
 template <QuadsOperands kOperands>
@@ -35,9 +35,7 @@ __device__ __forceinline__ void put_together(const uint32_t (&channels)[kQuadCha
     }
   } else {
 #pragma unroll
-    for (int c = 0; c < kQuadChannels; ++c) {
-      quad[c] = kOperands == QuadsOperands::kTf32 ? to_tf32(__uint_as_float(channels[c])) : channels[c];
-    }
+    for (int c = 0; c < kQuadChannels; ++c) quad[c] = channels[c];
   }
 }
 

@@ -16,6 +16,7 @@
 #include "fastconv/ptx/shared_memory.cuh"
 #include "fastconv/ptx/tma.cuh"
 #include "fastconv/tile/element.cuh"
+#include "fastconv/tile/epilogue.cuh"
 #include "fastconv/tile/kept.cuh"
 #include "fastconv/tile/split.h"
 
@@ -25,7 +26,7 @@ template <typename T>
 struct QuadsBuffers {
   const T* x;
   const T* w;
-  const T* bias;
+  Epilogue<T> epilogue;
   T* y;
 };
 
@@ -161,7 +162,7 @@ class StagedQuads {
 
 // What a block has in shared memory beside tiles and filters, by so many threads.
 template <typename T>
-__device__ __forceinline__ void prepare_quads(const QuadsParams& params, const T* bias, int32_t first_set,
+__device__ __forceinline__ void prepare_quads(const QuadsParams& params, const Epilogue<T>& epilogue, int32_t first_set,
                                               uint32_t smem, int32_t thread, int32_t threads) {
   for (int32_t i = thread; i < quads_table(params); i += threads) {
     ptx::store_shared4(smem + params.table_at + i * 4, quads_tap(params, i));
@@ -175,8 +176,7 @@ __device__ __forceinline__ void prepare_quads(const QuadsParams& params, const T
   if (thread == 0) ptx::store_shared16(smem + params.zeros_at(), make_uint4(0, 0, 0, 0));
   for (int32_t i = thread; i < params.sets * kQuadsSet; i += threads) {
     const int32_t filter = first_set * kQuadsSet + i;
-    const float value = bias != nullptr && filter < params.filters ? widen(bias[filter]) : 0;
-    ptx::store_shared4(smem + params.bias_at + i * 4, __float_as_uint(value));
+    stage_epilogue(smem + params.epilogue_at, i, epilogue.of(filter, filter < params.filters));
   }
 }
 
@@ -397,19 +397,19 @@ template <typename T, bool kChannelsInner, int kProducts>
 struct QuadsUnit {
   static constexpr int kBlocks = 2, kRows = 2 * kBlocks, kColumns = 2 * kProducts;  // a lane's
   static constexpr int32_t kRun = kQuadsRunOf<T>;
-  float sum[kBlocks][kProducts][4];
+  float sum[kBlocks][kProducts][4] = {};
 
   __device__ __forceinline__ float& at(int row, int column) {
     return sum[row / 2][column / 2][row % 2 * 2 + column % 2];
   }
 
-  // `bias`: of the set's filters.
-  __device__ __forceinline__ void start(uint32_t bias, int32_t lane) {
+  // `table`: of the set's epilogues.
+  __device__ __forceinline__ void finish(uint32_t table, int32_t lane) {
 #pragma unroll
     for (int row = 0; row < kRows; ++row) {
-      const float value = __uint_as_float(ptx::load_shared4(bias + quads_filter(kChannelsInner, lane, row) * 4));
+      const FilterEpilogue<float> finish = staged_epilogue(table, quads_filter(kChannelsInner, lane, row));
 #pragma unroll
-      for (int column = 0; column < kColumns; ++column) at(row, column) = value;
+      for (int column = 0; column < kColumns; ++column) at(row, column) = finish(at(row, column));
     }
   }
 
@@ -535,18 +535,15 @@ struct QuadsUnit {
     }
   }
 
-  // From the bias of the set's filters on.
   template <QuadsOperands kOperands, int kSteps, typename StepOf>
-  __device__ __forceinline__ void compute(uint32_t bias, int32_t lane, int32_t steps, float back,
-                                          const StepOf& step_of) {
-    start(bias, lane);
+  __device__ __forceinline__ void compute(int32_t steps, float back, const StepOf& step_of) {
     if constexpr (kOperands == QuadsOperands::kScaledParts) {
       multiply_scaled(steps, back, step_of);
     } else if constexpr (kOperands == QuadsOperands::kFloats) {
       multiply_floats<false>(steps, step_of);
       // Overflow is seldom, so that each step need not look for it.
       if (!is_finite()) {
-        start(bias, lane);
+        *this = {};
         multiply_floats<true>(steps, step_of);
       }
     } else {
@@ -600,7 +597,7 @@ struct QuadsUnit {
 };
 
 // A warp stages its share of the next tile behind its units, or, if not 0, behind so many. Of parts large images in
-// channels_last then take 2 % less time; 16 bits and TF32 take more there, others were not timed.
+// channels_last then take 2 % less time; 16 bits take more there, others were not timed.
 template <QuadsOperands kOperands, int kSteps>
 inline constexpr int32_t kStagesEarly = kOperands == QuadsOperands::kParts && kSteps > 0 ? 3 : 0;
 
@@ -653,14 +650,13 @@ struct QuadsBlock {
                            pixel % Unit::kRun * params.place_step();
       }
       Unit unit;
-      const uint32_t bias = smem + params.bias_at + set * kQuadsSet * 4;
       if constexpr (kSteps > 0) {
-        unit.template compute<kOperands, kSteps>(bias, lane, kSteps, back,
-                                                 [&](int32_t k) { return kept.step(places, k); });
+        unit.template compute<kOperands, kSteps>(kSteps, back, [&](int32_t k) { return kept.step(places, k); });
       } else {
         const QuadsSteps<kOperands, kProducts> steps{places, filter_of<kOperands>(set), table(), lacking()};
-        unit.template compute<kOperands, 0>(bias, lane, params.steps, back, steps);
+        unit.template compute<kOperands, 0>(params.steps, back, steps);
       }
+      unit.finish(smem + params.epilogue_at + set * kQuadsSet * kStagedEpilogueBytes, lane);
       const int32_t first_filter = (first_set + set) * kQuadsSet;
       params.whole_runs ? unit.template store<true>(params, tile, y, runs, first_filter, lane)
                         : unit.template store<false>(params, tile, y, runs, first_filter, lane);
@@ -711,8 +707,7 @@ struct QuadsBlock {
         float values[kFilters];
 #pragma unroll
         for (int f = 0; f < kFilters; ++f) {
-          values[f] =
-              square.at(row, k + f) + __uint_as_float(ptx::load_shared4(smem + params.bias_at + (filter + f) * 4));
+          values[f] = staged_epilogue(smem + params.epilogue_at, filter + f)(square.at(row, k + f));
         }
         const int32_t of_all = first_set * kQuadsSet + filter;
         T* to = y + (pixel + of_all * filter_step);
@@ -870,7 +865,7 @@ __global__ void __launch_bounds__(quads_threads(QuadsConfig{kChannelsInner, kSte
     if (thread < half) packing.bring(thread, half);
     StagedQuads<T> staged;
     staged.load(params, buffers.x, QuadsTile(params, walker));  // each block has a tile
-    if (thread >= half) prepare_quads<T>(params, buffers.bias, first_set, smem, thread - half, half);
+    if (thread >= half) prepare_quads<T>(params, buffers.epilogue, first_set, smem, thread - half, half);
     packing.await();
     constexpr QuadsConfig kConfig{kChannelsInner, kSteps, kOperands, kSquares};
     [[maybe_unused]] QuadsScaling<quads_threads(kConfig) / 32> scaling(smem + params.filter_range_at);

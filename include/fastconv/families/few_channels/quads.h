@@ -1,7 +1,7 @@
 // Images of one to four channels. A pixel is staged as a quad: four channels, those that the image lacks zero. The
 // reduction of a convolution is then its taps, four of them a step: lane i of a warp multiplies tap i % 4 of each,
-// whose four channels it reads at once, in one product of 16 bits (16 deep), or more, of parts, or two of TF32 (8
-// deep). So few channels waste at most three quarters of a product, and the end of the taps at most three of them.
+// whose four channels it reads at once, in one product of 16 bits (16 deep), or more, of parts. So few channels waste
+// at most three quarters of a product, and the end of the taps at most three of them.
 //
 // A block stages tiles of an image with their halo, and has the filter of some sets of 32 filters in shared memory. Its
 // warps take units of 32 or 16 pixels times a set: filters are rows of products, pixels columns. Both are dealt out so
@@ -77,9 +77,9 @@ struct QuadsParams {
   int32_t taps, steps;
   // Shared memory begins with two tiles, of which one is filled while warps are at work with the other; the filter as
   // it was begins where the second one does, or the first, if there is a barrier before that is filled. Then: the
-  // filter, [set][step][product][block][lane]; runs of pixels; a quad of zeros; the bias, as float32; offsets of taps,
+  // filter, [set][step][product][block][lane]; runs of pixels; a quad of zeros; epilogues of filters; offsets of taps,
   // of two steps more than there are.
-  int32_t table_at, bias_at, runs_at;
+  int32_t table_at, epilogue_at, runs_at;
   int32_t runs;  // of units of a tile, of which the last may lack some
   int32_t run;   // pixels of each: see QuadsRun
   FastDivmod by_tile_q, by_taps_w;

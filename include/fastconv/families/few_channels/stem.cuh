@@ -7,6 +7,7 @@
 #include "fastconv/families/few_channels/stem_stage.cuh"
 #include "fastconv/ptx/dependent_launch.cuh"
 #include "fastconv/ptx/global_memory.cuh"
+#include "fastconv/tile/epilogue.cuh"
 #include "fastconv/tile/kept.cuh"
 
 namespace fastconv {
@@ -14,7 +15,7 @@ namespace fastconv {
 struct StemBuffers {
   const float* x;
   const float* w;
-  const float* bias;
+  Epilogue<float> epilogue;
   float* y;
 };
 
@@ -227,14 +228,15 @@ struct StemUnit {
   }
 
   // Of filters from `first` on.
-  __device__ __forceinline__ void add_bias(const float* bias, int32_t first, int32_t filters) {
+  __device__ __forceinline__ void finish(const Epilogue<float>& epilogue, int32_t first, int32_t filters) {
+    if (epilogue.does_nothing()) return;
     const int lane = ptx::lane();
 #pragma unroll
     for (int k = 0; k < kLaneFilters; ++k) {
       const int32_t filter = first + filter_of(lane, k);
-      const float value = filter < filters ? bias[filter] : 0.f;
+      const FilterEpilogue<float> finish = epilogue.of(filter, filter < filters);
 #pragma unroll
-      for (int row = 0; row < kRows; ++row) at(row, k) += value;
+      for (int row = 0; row < kRows; ++row) at(row, k) = finish(at(row, k));
     }
   }
 
@@ -304,7 +306,7 @@ __device__ __forceinline__ void multiply_stem_tile(const StemParams& params, con
       unit.template multiply<true, kParts, kOperand>(rows, lane_filter, lane_table, params.depth, scale);
     }
     const int32_t filter = (first_set + set) * kFilters;
-    if (buffers.bias != nullptr) unit.add_bias(buffers.bias, filter, params.filters);
+    unit.finish(buffers.epilogue, filter, params.filters);
     float* to = y + filter * params.target.c;
     const int32_t filters = params.filters - filter;
     switch (params.stores) {

@@ -2,8 +2,8 @@
 // groups, and its warps take some pixels of one group at a time.
 #pragma once
 
-#include "fastconv/families/grouped/epilogue.cuh"
 #include "fastconv/families/grouped/mainloop.cuh"
+#include "fastconv/families/grouped/output.cuh"
 #include "fastconv/families/grouped/stage.cuh"
 #include "fastconv/ptx/dependent_launch.cuh"
 #include "fastconv/ptx/mbarrier.cuh"
@@ -15,7 +15,7 @@ template <typename T>
 struct GroupedBuffers {
   const T* source;
   const T* filter;
-  const T* bias;
+  Epilogue<T> epilogue;
   T* target;
 };
 
@@ -80,17 +80,18 @@ __global__ void __launch_bounds__(kGroupedThreads, GroupedConfig{kOperands, kFil
   }
   const int32_t channels = tile.groups * params.filters;
 #pragma unroll 1
-  for (int32_t i = thread; buffers.bias != nullptr && i < channels; i += kGroupedThreads) {
-    ptx::store_shared_float(smem + params.bias_at + i * 4, widen(buffers.bias[tile.first_group * params.filters + i]));
+  for (int32_t i = thread; !buffers.epilogue.does_nothing() && i < channels; i += kGroupedThreads) {
+    stage_epilogue(smem + params.epilogue_at, i, buffers.epilogue.of(tile.first_group * params.filters + i));
   }
   __syncthreads();
   stage_filters<T, kRound, kFilters>(params, tile, buffers.filter, reduction, taps, smem + params.filter_at);
   if (reduction > 0) stage.land();
   __syncthreads();
 
-  const GroupedOutput<T, kConfig> output{
-      params, GroupedTargets(params, tile), kept_global(buffers.target + tile.first_target(params)),
-      smem + params.buffer_at + warp * params.buffer_bytes, buffers.bias != nullptr ? smem + params.bias_at : 0};
+  const GroupedOutput<T, kConfig> output{params, GroupedTargets(params, tile),
+                                         kept_global(buffers.target + tile.first_target(params)),
+                                         smem + params.buffer_at + warp * params.buffer_bytes,
+                                         buffers.epilogue.does_nothing() ? 0 : smem + params.epilogue_at};
   const auto runs = static_cast<int32_t>(params.by_runs.divisor);
   const int32_t units = (tile.rows * params.tile_q + kPixels - 1) / kPixels * runs;
 #pragma unroll 1
@@ -119,7 +120,7 @@ __global__ void __launch_bounds__(kGroupedThreads, GroupedConfig{kOperands, kFil
       do {
         const int32_t end = kChains ? min(begin + params.chain, reduction) : reduction;
         sums.multiply(rows, begin, end);
-        output.put(sums, set * params.filters, first, filters, begin > 0);
+        output.put(sums, set * params.filters, first, filters, begin > 0, end == reduction);
         begin = end;
       } while (kChains && begin < reduction);
       rows.group += params.rows.chunks * params.rows.plane_bytes;

@@ -31,9 +31,10 @@ void launch_grouped(const Plan& plan, const ConvProblem& problem, const ConvBuff
   if (problem.pass == Pass::kWgrad) return launch_grouped_wgrad<T, kOperands, kFilters>(plan, problem, buffers, stream);
   if (plan.grid == 0) return;
   const bool dgrad = problem.pass == Pass::kDgrad;
-  const GroupedBuffers<T> tensors{
-      static_cast<const T*>(dgrad ? buffers.y : buffers.x), static_cast<const T*>(buffers.w),
-      dgrad ? nullptr : static_cast<const T*>(buffers.bias), static_cast<T*>(dgrad ? buffers.x : buffers.y)};
+  const GroupedBuffers<T> tensors{static_cast<const T*>(dgrad ? buffers.y : buffers.x),
+                                  static_cast<const T*>(buffers.w),
+                                  {dgrad ? nullptr : static_cast<const T*>(buffers.bias)},
+                                  static_cast<T*>(dgrad ? buffers.x : buffers.y)};
   launch(plan.kernel->name, grouped_conv<T, kOperands, kFilters>,
          LaunchShape{plan.grid, plan.block_threads, plan.smem_bytes}, stream,
          grouped_params(plan.kernel->config.as<GroupedConfig>(), problem, plan.tiling.as<GroupedTiling>()), tensors);

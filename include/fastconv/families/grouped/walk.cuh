@@ -89,8 +89,8 @@ struct GroupedParams : GroupedWalk {
   int32_t vectors_log2;               // kChannels: neighbouring lanes that store a pixel's channels
   int32_t chain;                      // kFloat: rows of a sum that is not put aside
   // Places in shared memory, which begins with the pixels: filters, a set's bytes of all taps; the taps' GroupedTap,
-  // row apart from the rest; bias; the buffers of the warps.
-  int32_t filter_at, set_bytes, table_at, taps_at, bias_at, buffer_at, buffer_bytes;
+  // row apart from the rest; epilogues; the buffers of the warps.
+  int32_t filter_at, set_bytes, table_at, taps_at, epilogue_at, buffer_at, buffer_bytes;
 };
 
 // Entries of the table of rows: groups of four, and one of them that is read ahead.

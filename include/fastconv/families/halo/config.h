@@ -15,8 +15,7 @@ enum class HaloStaging : int8_t {
   kPlanes,      // NCHW and one tap: contiguous pixels, multiplied as they lie
   kShifted,     // the same, where every second plane begins 8 bytes beside what TMA takes: warps move those
   kFloats,      // float32 NCHW planes by TMA; those who multiply make operands of them in registers
-  kPairs,       // through the registers of warps, whose threads load two pixels of a channel at once
-  kPixels,      // the same, one pixel: any strides
+  kPixels,      // through the registers of warps, pixel by pixel: any strides
   kFolded       // the same, with the convolution's strides folded into channels, see fold.h
 };
 // The others need no warps but one that starts copies, of kTma up to three, and of kFloats one that clears padding.
@@ -68,7 +67,7 @@ struct HaloConfig {
   HaloStaging staging;
   FilterTile filter;
   int32_t columns;  // of the filter that lie side by side on N
-  bool lines;       // whole lines of memory are stored, see epilogue_lines.cuh
+  bool lines;       // whole lines of memory are stored, see line_store.cuh
   OperandForm operands;
 
   constexpr int32_t n() const { return block_k * columns; }

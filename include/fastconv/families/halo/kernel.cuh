@@ -3,8 +3,7 @@
 // see params.h.
 #pragma once
 
-#include "fastconv/families/halo/epilogue.cuh"
-#include "fastconv/families/halo/epilogue_lines.cuh"
+#include "fastconv/families/halo/line_store.cuh"
 #include "fastconv/families/halo/mainloop.cuh"
 #include "fastconv/families/halo/mainloop_floats.cuh"
 #include "fastconv/families/halo/pack_filter.cuh"
@@ -12,6 +11,7 @@
 #include "fastconv/families/halo/stage.cuh"
 #include "fastconv/families/halo/stage_folded.cuh"
 #include "fastconv/families/halo/stage_nchw.cuh"
+#include "fastconv/families/halo/tile_store.cuh"
 #include "fastconv/ptx/dependent_launch.cuh"
 #include "fastconv/ptx/warpgroup.cuh"
 #include "fastconv/tile/grid_barrier.cuh"
@@ -172,7 +172,7 @@ __device__ __forceinline__ void produce_halos(const HaloParams& params, TileWalk
           transpose_halo<kWarps, kRuns>(params, tile, raw, halo, warp, Transposition<kChannels>{params, waste, lane});
         }
       } else {
-        stage_halo_units<kChannels, kStaging == HaloStaging::kPairs ? 2 : 1, kWarps>(params, tile, halo, warp, lane);
+        stage_halo_units<kChannels, kWarps>(params, tile, halo, warp, lane);
       }
     }
   }
@@ -190,7 +190,7 @@ __device__ __forceinline__ void consume_runs(const HaloParams& params, TileWalk<
     OneHaloMainloop<T, kBlockK, kMBlocks, kChannels, promotes(kOperands), kParts>::run(params, tile, halo, filter,
                                                                                        thread % 32 == 0, acc);
     if constexpr (is_scaled(kOperands)) unscale(acc, *params.gate.range);
-    LineEpilogue<Out, kBlockK, kMBlocks>(params, tile, thread, buffer, barrier)
+    LineStore<Out, kBlockK, kMBlocks>(params, tile, thread, buffer, barrier)
         .store(acc, StreamPart(params, tile, walk, sizeof(Out)));
   }
 }
@@ -373,7 +373,7 @@ __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
       // NOTES: where a thread's pixels lie in a tile does not change, but to keep it would spill.
       int thread = threadIdx.x % 128;
       if constexpr (kColumns > 1 || is_large_tile(kMBlocks, kBlockK)) asm volatile("" : "+r"(thread));
-      Epilogue<Out, kBlockK, kMBlocks> store(params, tile, thread, buffer, barrier);
+      TileStore<Out, kBlockK, kMBlocks> store(params, tile, thread, buffer, barrier);
       if constexpr (kShares) {
         if (params.shares.divisor > 1) {
           add_shares(params, warpgroup, acc);

@@ -131,7 +131,7 @@ struct HaloParams {
   float shrink;
   RawPlanes raw;  // HaloStaging::kTransposed, kShifted; kFloats: box_w and as many stages as the halo; kTma, large
                   // tiles: box_w and advance of a copy
-  FastDivmod stage_row_units;  // staging by threads: pixels, or loads of pairs, that cover a halo row
+  FastDivmod by_halo_pitch;  // staging by threads
 
   int32_t data_bytes;  // of shared memory, before the barriers
   int32_t a_stages, a_stage_bytes, b_stages, steps_per_filter_tile;

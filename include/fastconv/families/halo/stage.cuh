@@ -34,66 +34,50 @@ __device__ __forceinline__ void stage_halo_tma(const HaloParams& params, const T
   });
 }
 
-// Any layout: a staging thread gathers 8 channels of kVector neighbouring pixels, one or two, in registers and writes
-// each pixel's as one 16-byte chunk. Lanes side by side take neighbouring pixels.
-template <int kChannels, int kVector>
+// Any layout: a staging thread gathers 8 channels of a pixel in registers and writes them as one 16-byte chunk. Lanes
+// side by side take neighbouring pixels.
+template <int kChannels>
 struct HaloUnits {
   static constexpr int kChunks = kChannels / 8;
-  static constexpr int kUnroll = kVector == 1 ? 2 : 1;  // units whose loads are in flight together
+  static constexpr int kUnroll = 2;  // units whose loads are in flight together
 
   struct Unit {
-    int32_t pixel, chunk;  // halo pixel of the first value; chunk < 0: nothing to do
-    int32_t column;        // of that pixel in the halo row; may be negative
-    uint32_t value[8];
+    int32_t pixel, chunk;  // of the halo; chunk < 0: nothing to do
+    uint16_t value[8];
   };
 
   static __device__ __forceinline__ void load(const HaloParams& params, const Tile& tile, const TapGroup& group,
                                               int c_block, int index, int lane, Unit& unit) {
     const int chunk = index % kChunks, position = index / kChunks * 32 + lane;
     int row, col;
-    params.stage_row_units.divmod(position, row, col);
+    params.by_halo_pitch.divmod(position, row, col);
     const bool live = row < params.halo_rows;
     const HaloRow at = halo_row(params, tile, group, row);
-    const int w0 = halo_col(params, tile, group);
-    const int w = kVector == 1 ? w0 + col * params.in_step_w : (w0 & -kVector) + col * kVector;
-    unit.column = kVector == 1 ? col : w - w0;
-    unit.pixel = row * params.halo_pitch + unit.column;
+    const int w = halo_col(params, tile, group) + col * params.in_step_w;
+    unit.pixel = position;
     unit.chunk = live ? chunk : -1;
     const int c0 = c_block * kChannels + chunk * 8;
-    const bool inside = live && exists(params, at) && w >= 0 && w < params.width && unit.column < params.halo_pitch;
+    const bool inside = live && exists(params, at) && w >= 0 && w < params.width;
     const uint16_t* source = static_cast<const uint16_t*>(params.in) + at.n * params.in_n + at.h * params.in_h +
                              w * params.in_w + (int64_t{tile.group} * params.c + c0) * params.in_c;
 #pragma unroll
     for (int c = 0; c < 8; ++c, source += params.in_c) {
-      unit.value[c] = 0;
-      if (inside && c0 + c < params.c) {
-        unit.value[c] = kVector == 2 ? *reinterpret_cast<const uint32_t*>(source) : uint32_t{*source};
-      }
+      unit.value[c] = inside && c0 + c < params.c ? *source : uint16_t{0};
     }
   }
 
-  static __device__ __forceinline__ void write(uint32_t stage, int pixel, const Unit& unit, uint32_t select) {
-    const uint32_t offset = pixel * (kChannels * 2) + unit.chunk * 16;
-    auto pair = [&](int i) { return __byte_perm(unit.value[i], unit.value[i + 1], select); };
+  static __device__ __forceinline__ void store(uint32_t stage, const Unit& unit) {
+    if (unit.chunk < 0) return;
+    const uint32_t offset = unit.pixel * (kChannels * 2) + unit.chunk * 16;
+    auto pair = [&](int i) { return unit.value[i] | uint32_t{unit.value[i + 1]} << 16; };
     ptx::store_shared16(stage + (offset ^ (((offset >> 7) & (kChunks - 1)) << 4)),
                         {pair(0), pair(2), pair(4), pair(6)});
-  }
-
-  static __device__ __forceinline__ void store(const HaloParams& params, uint32_t stage, int lane, const Unit& unit) {
-    if (unit.chunk < 0) return;
-    // Every other group of four lanes starts with its second pixel: eight lanes then meet eight different banks.
-#pragma unroll
-    for (int half = 0; half < kVector; ++half) {
-      const int i = kVector == 1 ? 0 : half ^ ((lane >> 2) & 1), column = unit.column + i;
-      if (column >= 0 && column < params.halo_pitch) write(stage, unit.pixel + i, unit, i ? 0x7632 : 0x5410);
-    }
   }
 
   // `warps` warps together.
   static __device__ __forceinline__ void stage(const HaloParams& params, const Tile& tile, const TapGroup& group,
                                                int c_block, const Ring& ring, int warp, int warps, int lane) {
-    const int units = params.halo_rows * static_cast<int>(params.stage_row_units.divisor);
-    const int count = (units + 31) / 32 * kChunks;
+    const int count = (params.halo_rows * params.halo_pitch + 31) / 32 * kChunks;
     bool waited = false;
     for (int first = warp; first < count; first += warps * kUnroll) {
       Unit unit[kUnroll];
@@ -106,17 +90,17 @@ struct HaloUnits {
       if (!waited) ring.wait_empty();
       waited = true;
 #pragma unroll
-      for (int u = 0; u < kUnroll; ++u) store(params, ring.stage(), lane, unit[u]);
+      for (int u = 0; u < kUnroll; ++u) store(ring.stage(), unit[u]);
     }
     if (!waited) ring.wait_empty();
   }
 };
 
-template <int kChannels, int kVector, int kWarps>
+template <int kChannels, int kWarps>
 __device__ __forceinline__ void stage_halo_units(const HaloParams& params, const Tile& tile, Ring& ring, int warp,
                                                  int lane) {
   for_each_halo(params, tile, [&](const TapGroup& group, int c_block) {
-    HaloUnits<kChannels, kVector>::stage(params, tile, group, c_block, ring, warp, kWarps, lane);
+    HaloUnits<kChannels>::stage(params, tile, group, c_block, ring, warp, kWarps, lane);
     ptx::async_proxy_fence();
     __syncwarp();
     if (lane == 0) ptx::mbarrier_arrive(ring.full());

@@ -33,7 +33,7 @@ __device__ __forceinline__ void stage_folded_halos(const HaloParams& params, Wal
       ring.wait_empty();
       for (int pixel = warp * 32 + lane; pixel < pixels; pixel += kWarps * 32) {
         int row, col;
-        params.stage_row_units.divmod(pixel, row, col);
+        params.by_halo_pitch.divmod(pixel, row, col);
         if (fold.pairs) {
           box.copy_pairs(row, col, ring.stage(), pixel);
         } else {

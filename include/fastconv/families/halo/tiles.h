@@ -57,8 +57,6 @@ int64_t rows_of_busiest(const Work& work, int64_t run_rows, int sm_count);
 int8_t choose_run_rows(const Work& work, int sm_count);
 // HaloStaging::kTma: the producer warps that start the copies of a halo; the others bring the filter.
 CopyWarps copy_warps(const HaloConfig& config, const HaloTiling& tiling, const Tiles& tiles, const Reaches& reaches);
-// Loads of a staging thread that cover a halo row.
-int64_t stage_row_units(HaloStaging staging, int64_t halo_pitch);
 // Whether many filters come from L2 for each of the tiles that two warpgroups take in turns.
 bool loads_filters_twice(const HaloConfig& config, const HaloTiling& tiling);
 // Whether the ring of filter stages is too short to cover the latency of L2 at all times.

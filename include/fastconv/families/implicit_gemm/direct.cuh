@@ -101,9 +101,7 @@ struct DirectGemm {
   __device__ int64_t out_n(int column) const {
     return column < tile.columns ? (tile.first_n + column) * (kWgrad ? map().filter.n : map().target.c) : -1;
   }
-  __device__ int64_t bias_index(int column) const {
-    return int64_t{tile.group} * map().filters + tile.first_n + column;
-  }
+  __device__ int64_t filter(int column) const { return int64_t{tile.group} * map().filters + tile.first_n + column; }
 
   __device__ int32_t extent_h() const { return map().h.source_extent; }
   __device__ int32_t extent_w() const { return map().w.source_extent; }

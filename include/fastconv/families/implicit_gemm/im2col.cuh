@@ -98,7 +98,7 @@ struct ColumnsGemm {
     if (tile.first_n + column >= extent_n()) return -1;
     return (tile.first_n + column) * (kWgrad ? columns().filter.n : columns().target.c);
   }
-  __device__ int64_t bias_index(int column) const { return group() * extent_n() + tile.first_n + column; }
+  __device__ int64_t filter(int column) const { return group() * extent_n() + tile.first_n + column; }
 
   // The columns have no padding of their own.
   __device__ static int32_t extent_h() { return 0; }

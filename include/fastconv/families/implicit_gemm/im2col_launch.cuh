@@ -42,6 +42,7 @@ void launch_im2col(const Plan& plan, const ConvProblem& problem, const ConvBuffe
   auto* columns = static_cast<T*>(buffers.workspace);
   GemmBuffers<T> gemm = gemm_buffers<T>(problem, buffers);
   const T* source = gemm.a;
+  const Epilogue<T> epilogue = gemm.epilogue;
   gemm.a = columns;
   if (blocks.keep_sums) {
     gemm.partial = reinterpret_cast<Accumulator<T>*>(static_cast<char*>(buffers.workspace) + blocks.column_bytes);
@@ -67,7 +68,9 @@ void launch_im2col(const Plan& plan, const ConvProblem& problem, const ConvBuffe
         }
         gemm.accumulate = depth > 0;
         depth += reduction_block;
-        multiply_columns<T, Line>(plan, problem, params, gemm, depth >= reduction, stream);
+        const bool complete = depth >= reduction;
+        gemm.epilogue = complete ? epilogue : Epilogue<T>{};
+        multiply_columns<T, Line>(plan, problem, params, gemm, complete, stream);
       } while (depth < reduction);
     }
   }

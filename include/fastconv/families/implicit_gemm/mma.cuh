@@ -4,8 +4,8 @@
 
 #include <type_traits>
 
-#include "fastconv/families/implicit_gemm/mma_epilogue.cuh"
 #include "fastconv/families/implicit_gemm/mma_mainloop.cuh"
+#include "fastconv/families/implicit_gemm/store_mma_tile.cuh"
 #include "fastconv/families/implicit_gemm/tables.cuh"
 #include "fastconv/ptx/dependent_launch.cuh"
 

@@ -16,7 +16,7 @@ inline constexpr int kMmaChunkBytes = 16;  // that are copied and read at once
 inline constexpr int kMmaBlockBytes = 64;  // of depth that a warp goes through in two steps
 inline constexpr int kMaxMmaStages = 6;
 inline constexpr int kMmaTableHalf = kMmaThreads / 2;                                 // depths, see DepthTable
-inline constexpr int kMmaSumBytes = kMmaWarps * kMmaWarpTile * kMmaWarpTile / 2 * 4;  // see mma_epilogue.cuh
+inline constexpr int kMmaSumBytes = kMmaWarps * kMmaWarpTile * kMmaWarpTile / 2 * 4;  // see store_mma_tile.cuh
 
 struct MmaConfig {
   int m = kMmaWarpTile, n = kMmaWarpTile;
@@ -26,7 +26,7 @@ struct MmaConfig {
   constexpr int warps_k() const { return kMmaWarps / (m / kMmaWarpTile * (n / kMmaWarpTile)); }
   constexpr int depth() const { return std::max(2, warps_k()) * kMmaBlockBytes / element; }  // of a stage
   constexpr int stage_bytes() const { return depth() * (m + n) * element; }
-  // Coords of both operands' rows and depths, outputs' places and bias, the tile's description.
+  // Coords of both operands' rows and depths, outputs' places and epilogues, the tile's description.
   constexpr int table_bytes() const { return 24 * (m + n) + 4 * n + 2 * 2 * 16 * kMmaTableHalf + 128; }
   // Sums take the stages' place in the end.
   constexpr int least_stages() const { return std::max(2, (kMmaSumBytes - 1) / stage_bytes() + 1); }

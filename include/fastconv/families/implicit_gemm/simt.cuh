@@ -77,9 +77,9 @@ __global__ void __launch_bounds__(Config::kThreads, kBlocksPerSm)
   }
   if (buffers.partial != nullptr) {
     const OutputRun run = gemm.extent_m() % Config::kRun == 0 ? OutputRun::kAlongM : OutputRun::kNone;
-    epilogue<Config>(acc, tables.output, buffers.partial + gemm.partial_base(), run, buffers.accumulate);
+    store_tile<Config>(acc, tables.output, buffers.partial + gemm.partial_base(), run, buffers.accumulate);
   } else {
-    epilogue<Config>(acc, tables.output, buffers.out + gemm.out_base(), buffers.run, buffers.accumulate);
+    store_tile<Config>(acc, tables.output, buffers.out + gemm.out_base(), buffers.run, buffers.accumulate);
   }
 }
 

@@ -2,7 +2,7 @@
 // how the sums of several slices are added.
 #pragma once
 
-#include "fastconv/families/implicit_gemm/epilogue.cuh"
+#include "fastconv/families/implicit_gemm/store_tile.cuh"
 #include "fastconv/ptx/dependent_launch.cuh"
 #include "fastconv/tile/add_partials.cuh"
 #include "fastconv/tile/conv_coords.cuh"
@@ -15,7 +15,7 @@ template <typename T>
 struct GemmBuffers {
   const T* a;
   const T* b;
-  const T* bias;
+  Epilogue<T> epilogue;
   T* out;
   Accumulator<T>* partial;
   OutputRun run;    // of `out`
@@ -29,11 +29,6 @@ struct GemmTables {
   typename Gemm::Tile tile;
   OutputTable<Acc, Config> output;
 };
-
-template <typename T, typename Gemm>
-__device__ __forceinline__ Accumulator<T> bias_of(const GemmBuffers<T>& buffers, const Gemm& gemm, int column) {
-  return buffers.bias ? widen(buffers.bias[gemm.bias_index(column)]) : Accumulator<T>{0};
-}
 
 // All threads of the block.
 template <typename Config, typename Gemm, typename T, typename Tables>
@@ -53,7 +48,7 @@ __device__ __forceinline__ void fill_tables(const typename Gemm::Params& params,
     const int64_t n = tables.tile.first_n + j;
     const bool exists = n < gemm.extent_n();
     tables.output.n[j] = !partial ? gemm.out_n(j) : exists ? n * gemm.extent_m() : -1;
-    tables.output.bias[j] = !partial && exists ? bias_of(buffers, gemm, j) : Accumulator<T>{0};
+    tables.output.filter[j] = buffers.epilogue.of(gemm.filter(j), !partial && exists);
   }
   __syncthreads();
 }
@@ -72,11 +67,11 @@ __global__ void __launch_bounds__(kReduceThreads)
     const int64_t first = at * kRun, column = first / gemm.extent_m(), batch = column / gemm.extent_n();
     tile = Gemm::tile_at(params, batch, 0, first - column * gemm.extent_m(), column - batch * gemm.extent_n());
     T* out = buffers.out + gemm.out_base() + gemm.out_n(0);
-    const Acc bias = bias_of(buffers, gemm, 0);
+    const FilterEpilogue<Acc> finish = buffers.epilogue.of(gemm.filter(0));
 #pragma unroll
     for (int i = 0; i < kRun; ++i) {
       const int64_t offset = gemm.out_m(i);
-      if (offset >= 0) out[offset] = narrow<T>(reinterpret_cast<const Acc*>(&sum)[i] + bias);
+      if (offset >= 0) out[offset] = narrow<T>(finish(reinterpret_cast<const Acc*>(&sum)[i]));
     }
   });
 }

@@ -10,7 +10,7 @@ inline constexpr int kTileDepth = 16;
 constexpr int tile_threads(int m, int n, int thread_m, int thread_n) { return m / thread_m * (n / thread_n); }
 
 // Shared memory of a block, bytes: two stages of both operands with a padded row each, their Coords, the outputs'
-// places and bias, the tile's description. The sums of finished chains follow if there are any.
+// places and epilogues, the tile's description. The sums of finished chains follow if there are any.
 constexpr int simt_storage_bytes(int m, int n, int sum_bytes) {
   return 2 * kTileDepth * (sum_bytes * (m + n) + 2 * 16) + 2 * 2 * 16 * kTileDepth + (16 + 8) * (m + n) +
          sum_bytes * n + 128;

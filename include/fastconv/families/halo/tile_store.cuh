@@ -1,4 +1,4 @@
-// Accumulators of one warpgroup to memory: bias, rounding, and a turn through shared memory so that whole 16-byte runs
+// Accumulators of one warpgroup to memory: a turn through shared memory so that whole 16-byte runs
 // are written where the output's layout has any.
 #pragma once
 
@@ -11,7 +11,7 @@
 #include "fastconv/families/halo/scheduler.cuh"
 #include "fastconv/ptx/mbarrier.cuh"
 #include "fastconv/ptx/warpgroup.cuh"
-#include "fastconv/tile/element.cuh"
+#include "fastconv/tile/epilogue.cuh"
 #include "fastconv/tile/pixels.cuh"
 
 namespace fastconv {
@@ -52,9 +52,9 @@ __device__ __forceinline__ void add_columns(const float (&acc)[kMBlocks][kColumn
   }
 }
 
-// Out is float, or a type of 16 bits; so is the bias.
+// Out is float, or a type of 16 bits.
 template <typename Out, int kBlockK, int kMBlocks>
-struct Epilogue {
+struct TileStore {
   static constexpr int kAccumulators = kBlockK / 2;
   static constexpr bool kFloats = std::is_same_v<Out, float>;  // matrix instructions move 16-bit values
 
@@ -65,7 +65,7 @@ struct Epilogue {
   int barrier;              // named barrier of the warpgroup
   int32_t k_base, k_limit;  // first channel of the tile in the tensor; channels that exist
 
-  __device__ Epilogue(const HaloParams& params, const Tile& tile, int thread, uint32_t smem, int barrier)
+  __device__ TileStore(const HaloParams& params, const Tile& tile, int thread, uint32_t smem, int barrier)
       : params(params),
         tile(tile),
         warp(thread / 32),
@@ -86,16 +86,20 @@ struct Epilogue {
     return output_element(params, tile, output_pixel(params, tile, block, m));
   }
 
-  __device__ __forceinline__ void add_bias(float (&acc)[kMBlocks][kAccumulators]) const {
-    const Out* bias = static_cast<const Out*>(params.bias) + k_base;
+  __device__ __forceinline__ void finish(float (&acc)[kMBlocks][kAccumulators]) const {
+    const Epilogue<Out> epilogue{static_cast<const Out*>(params.bias)};
+    if (epilogue.does_nothing()) return;
 #pragma unroll
     for (int j = 0; j < kBlockK / 8; ++j) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int k = j * 8 + lane % 4 * 2 + i;
-        const float value = k < k_limit ? static_cast<float>(bias[k]) : 0.f;
+        const FilterEpilogue<float> finish = epilogue.of(k_base + k, k < k_limit);
 #pragma unroll
-        for (int m = 0; m < kMBlocks; ++m) acc[m][j * 4 + i] += value, acc[m][j * 4 + 2 + i] += value;
+        for (int m = 0; m < kMBlocks; ++m) {
+#pragma unroll
+          for (int half = 0; half < 2; ++half) acc[m][j * 4 + 2 * half + i] = finish(acc[m][j * 4 + 2 * half + i]);
+        }
       }
     }
   }
@@ -107,7 +111,7 @@ struct Epilogue {
   }
 
   __device__ __forceinline__ void operator()(float (&acc)[kMBlocks][kAccumulators], int first_block) const {
-    if (params.bias != nullptr) add_bias(acc);
+    finish(acc);
     if (params.store == StoreMode::kPixels) {
       constexpr int kMany = kMBlocks % 4 == 0 ? 4 : kMBlocks % 2 == 0 ? 2 : 1, kFew = kMany < 2 ? kMany : 2;
       constexpr int kWidest = 16 / sizeof(Out);

@@ -8,7 +8,7 @@
 #include "fastconv/families/grouped/walk.cuh"
 #include "fastconv/ptx/shared_memory.cuh"
 #include "fastconv/ptx/warpgroup.cuh"
-#include "fastconv/tile/element.cuh"
+#include "fastconv/tile/epilogue.cuh"
 
 namespace fastconv {
 
@@ -22,19 +22,21 @@ struct GroupedOutput {
   GroupedTargets targets;
   T* target;  // of the tile's first pixel and channel
   uint32_t buffer;
-  uint32_t bias;  // as floats, of the tile's channels; 0 if there is none
+  uint32_t epilogues;  // of the tile's channels; 0 if they do nothing
 
   // Sums of filters below `limit`, whose channels follow those before `channel` of the run, `first` of the tile. What
-  // the buffer has is added if they are `more` of the same.
+  // the buffer has is added if they are `more` of the same, of which the `last` finish them.
   template <typename Sums>
-  __device__ __forceinline__ void put(Sums& sums, int channel, int first, int limit, bool more) const {
-    if (bias != 0 && !more) add_bias(sums, bias + (first + channel) * 4, limit);
+  __device__ __forceinline__ void put(Sums& sums, int channel, int first, int limit, bool more, bool last) const {
+    const auto put = [&]<bool kTogether, int kPixelBytes, int kFilterBytes>() {
+      this->put<kTogether, kPixelBytes, kFilterBytes>(sums, channel, first + channel, limit, more, last);
+    };
     if (params.store == GroupedStore::kPixels) {
-      put<false, kSize, kChannelBytes>(sums, channel, limit, more);
+      put.template operator()<false, kSize, kChannelBytes>();
     } else if (params.filters % 2 == 0) {
-      put<true, kRunBytes, kSize>(sums, channel, limit, more);
+      put.template operator()<true, kRunBytes, kSize>();
     } else {
-      put<false, kRunBytes, kSize>(sums, channel, limit, more);
+      put.template operator()<false, kRunBytes, kSize>();
     }
   }
 
@@ -50,20 +52,10 @@ struct GroupedOutput {
   }
 
  private:
-  template <typename Sums>
-  static __device__ __forceinline__ void add_bias(Sums& sums, uint32_t from, int limit) {
-#pragma unroll
-    for (int pair = 0; pair < Sums::kPairs; ++pair) {
-      const int filter = Sums::filter(pair);
-      const float b0 = filter < limit ? __uint_as_float(ptx::load_shared4(from + filter * 4)) : 0.f;
-      const float b1 = filter + 1 < limit ? __uint_as_float(ptx::load_shared4(from + filter * 4 + 4)) : 0.f;
-      sums.for_pixels(pair, [&](int, float& a, float& b) { a += b0, b += b1; });
-    }
-  }
-
   // kTogether: pairs of filters lie side by side, and both or none of them exist.
   template <bool kTogether, int kPixelBytes, int kFilterBytes, typename Sums>
-  __device__ __forceinline__ void put(Sums& sums, int channel, int limit, bool more) const {
+  __device__ __forceinline__ void put(Sums& sums, int channel, int of_tile, int limit, bool more,
+                                      bool last) const {
     const uint32_t first = buffer + Sums::first_pixel() * kPixelBytes + channel * kFilterBytes;
 #pragma unroll
     for (int pair = 0; pair < Sums::kPairs; ++pair) {
@@ -78,6 +70,11 @@ struct GroupedOutput {
             if (two) b += __uint_as_float(ptx::load_shared4(to + pixel * kPixelBytes + kFilterBytes));
           });
         }
+      }
+      if (last && epilogues != 0) {
+        const FilterEpilogue<float> of_a = staged_epilogue(epilogues, of_tile + filter);
+        const FilterEpilogue<float> of_b = two ? staged_epilogue(epilogues, of_tile + filter + 1) : of_a;
+        sums.for_pixels(pair, [&](int, float& a, float& b) { a = of_a(a), b = of_b(b); });
       }
       sums.for_pixels(pair, [&](int pixel, float a, float b) {
         store<kTogether>(to + pixel * kPixelBytes, kFilterBytes, a, b, two);

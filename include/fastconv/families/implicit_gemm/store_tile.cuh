@@ -1,8 +1,8 @@
-// Turns a tile of sums into output: bias, conversion, stores in the output's own strides.
+// Stores a tile of sums in the output's own strides.
 #pragma once
 
 #include "fastconv/families/implicit_gemm/simt_mainloop.cuh"
-#include "fastconv/tile/element.cuh"
+#include "fastconv/tile/epilogue.cuh"
 
 namespace fastconv {
 
@@ -14,12 +14,12 @@ enum class OutputRun : int8_t { kNone, kAlongM, kAlongN };
 template <typename Acc, typename Config>
 struct OutputTable {
   int64_t m[Config::kM], n[Config::kN];
-  Acc bias[Config::kN];
+  FilterEpilogue<Acc> filter[Config::kN];
 };
 
-// With `accumulate` the sums are added to what is there, which then already has its bias.
+// With `accumulate` to the sums is added what is there.
 template <typename Config, typename T, typename Acc>
-__device__ __forceinline__ void epilogue(const Acc (&acc)[Config::kThreadM][Config::kThreadN],
+__device__ __forceinline__ void store_tile(const Acc (&acc)[Config::kThreadM][Config::kThreadN],
                                          const OutputTable<Acc, Config>& table, T* base, OutputRun run,
                                          bool accumulate) {
   const ThreadTile<Config> thread;
@@ -34,8 +34,8 @@ __device__ __forceinline__ void epilogue(const Acc (&acc)[Config::kThreadM][Conf
     if (accumulate) value = *place;
 #pragma unroll
     for (int r = 0; r < kCount; ++r) {
-      const Acc start = accumulate ? widen(value.data[r]) : table.bias[thread.n(j + r * dj)];
-      value.data[r] = narrow<T>(acc[i + r * di][j + r * dj] + start);
+      const Acc sum = acc[i + r * di][j + r * dj] + (accumulate ? widen(value.data[r]) : Acc{0});
+      value.data[r] = narrow<T>(table.filter[thread.n(j + r * dj)](sum));
     }
     *place = value;
   };

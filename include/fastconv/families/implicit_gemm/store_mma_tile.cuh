@@ -2,7 +2,7 @@
 // which makes runs of neighbours of them whatever the output's layout.
 #pragma once
 
-#include "fastconv/families/implicit_gemm/epilogue.cuh"
+#include "fastconv/families/implicit_gemm/store_tile.cuh"
 #include "fastconv/families/implicit_gemm/mma_mainloop.cuh"
 #include "fastconv/ptx/shared_memory.cuh"
 
@@ -97,7 +97,7 @@ struct MmaSums {
       }
       Vector<Out, 4> out;
 #pragma unroll
-      for (int i = 0; i < 4; ++i) out.data[i] = narrow<Out>(four.data[i] + table.bias[column + (kAlongN ? i : 0)]);
+      for (int i = 0; i < 4; ++i) out.data[i] = narrow<Out>(table.filter[column + (kAlongN ? i : 0)](four.data[i]));
       const int m = tile_row(row, half);
       if (run) {
         const int64_t offset_m = table.m[m], offset_n = table.n[column];

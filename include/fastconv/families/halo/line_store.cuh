@@ -3,14 +3,14 @@
 // of its last line waits in shared memory for the next. A line that the run shares with others is stored in pieces.
 #pragma once
 
-#include "fastconv/families/halo/epilogue.cuh"
+#include "fastconv/families/halo/tile_store.cuh"
 
 namespace fastconv {
 
 // kLineFilters at a time pass through shared memory.
 template <typename Out, int kBlockK, int kMBlocks>
-struct LineEpilogue : Epilogue<Out, kBlockK, kMBlocks> {
-  using Base = Epilogue<Out, kBlockK, kMBlocks>;
+struct LineStore : TileStore<Out, kBlockK, kMBlocks> {
+  using Base = TileStore<Out, kBlockK, kMBlocks>;
   using Base::params, Base::tile, Base::warp, Base::lane, Base::smem, Base::barrier, Base::k_limit;
   static constexpr int kPitch = line_pitch(kMBlocks, sizeof(Out));
   static constexpr int kBytes = sizeof(Out), kTileBytes = kMBlocks * 64 * kBytes;
@@ -20,7 +20,7 @@ struct LineEpilogue : Epilogue<Out, kBlockK, kMBlocks> {
   using Base::Base;
 
   __device__ __forceinline__ void store(float (&acc)[kMBlocks][kBlockK / 2], const StreamPart& part) const {
-    if (params.bias != nullptr) this->add_bias(acc);
+    this->finish(acc);
     uint8_t* first =
         static_cast<uint8_t*>(params.out) + kBytes * (tile.n * params.out_n + tile.p * params.out_h + tile.q);
     const bool inner = !(part.begins || part.ends || part.bytes < kTileBytes);
