@@ -118,11 +118,16 @@ def quick(problem: Problem) -> Problem:
 
 
 def measure_host(device: torch.device) -> list[timing.HostTime]:
-    return [
-        timing.HostTime(problem.name, what, timing.host_times(opponents.host_calls(problem, what, device), device))
-        for problem in tqdm(load_suite("host").problems, desc="host time")
-        for what in ("no grad", "grad", "grad + backward")
-    ]
+    """Of a layer, microseconds; and of what a call is made of."""
+    pieces = timing.host_times(opponents.host_pieces(device), device, burst=100)
+    found = [timing.HostTime("a call", name, {"fastconv.conv2d": time}) for name, time in pieces.items()]
+    for problem in tqdm(load_suite("host").problems, desc="host time"):
+        for what, mode, layout in itertools.product(opponents.HOST_WORK, opponents.HOST_MODES, LAYOUTS):
+            calls = opponents.host_calls(problem, what, mode, layout == "nhwc", device)
+            times = timing.host_times(calls, device, bursts=9, burst=4, seconds=2.0)
+            layer = {name: time / opponents.HOST_LAYERS for name, time in times.items()}
+            found.append(timing.HostTime(problem.name, f"{what}, {mode} {layout}", layer))
+    return found
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -96,24 +96,68 @@ def explain_all(problem: Problem, pass_: str, mode: Mode, layout: str, device: t
     return text.splitlines()[1:]  # the first line repeats the problem
 
 
-def host_calls(problem: Problem, what: str, device: torch.device) -> dict[str, Callable[[], object]]:
-    """Calls whose cost to the host is compared, `what` being 'no grad', 'grad' or 'grad + backward'."""
+HOST_WORK = ("no grad", "grad", "grad + backward")
+HOST_MODES = ("fp32", "autocast")  # to bfloat16
+HOST_LAYERS = 24  # one behind the other, each with a weight of its own
+
+
+def host_calls(
+    problem: Problem, what: str, mode: str, channels_last: bool, device: torch.device
+) -> dict[str, Callable[[], object]]:
+    """Networks of HOST_LAYERS such layers, whose cost to the host is compared: of HOST_WORK in a HOST_MODES."""
     import fastconv
 
-    needs_grad = what != "no grad"
-    x = torch.randn(problem.input, device=device, requires_grad=needs_grad)
-    w = torch.randn(problem.weight, device=device, requires_grad=needs_grad)
-    dy = torch.randn(problem.output, device=device)
-    args = problem.conv_args
-    contenders: dict[str, Callable[[], torch.Tensor]] = {
-        "F.conv2d": lambda: F.conv2d(x, w, None, *args),
-        "fastconv.conv2d": lambda: fastconv.conv2d(x, w, None, *args),
-        "torch.ops.fastconv.conv2d": lambda: torch.ops.fastconv.conv2d(x, w, None, *args),
+    memory_format = torch.channels_last if channels_last else torch.contiguous_format
+    needs_grad, args = what != "no grad", problem.conv_args
+
+    def random(size: Sequence[int]) -> torch.Tensor:
+        return torch.randn(size, device=device).to(memory_format=memory_format).requires_grad_(needs_grad)
+
+    x, dy = random(problem.input), random(problem.output).detach()
+    weights = [random(problem.weight) for _ in range(HOST_LAYERS)]
+
+    def network(conv2d: Callable[..., torch.Tensor]) -> Callable[[], object]:
+        def forward() -> torch.Tensor:
+            y = x
+            with torch.autocast(device.type, torch.bfloat16, enabled=mode == "autocast"):
+                for weight in weights:
+                    y = conv2d(y, weight, None, *args)
+            return y
+
+        if what != "grad + backward":
+            return forward
+        grad = dy.to(torch.bfloat16) if mode == "autocast" else dy
+        return lambda: torch.autograd.grad(forward(), (x, *weights), grad)
+
+    return {
+        "F.conv2d": network(F.conv2d),
+        "fastconv.conv2d": network(fastconv.conv2d),
+        "torch.ops.fastconv.conv2d": network(torch.ops.fastconv.conv2d),
     }
-    if what != "grad + backward":
-        return dict(contenders)
 
-    def with_backward(forward: Callable[[], torch.Tensor]) -> Callable[[], object]:
-        return lambda: torch.autograd.grad(forward(), (x, w), dy)
 
-    return {name: with_backward(forward) for name, forward in contenders.items()}
+def host_pieces(device: torch.device) -> dict[str, Callable[[], object]]:
+    """What a call is made of, each with what the one before it has: differences are the pieces' own cost."""
+    import fastconv
+
+    args = (1, 1, 1, 1)
+    x, none = torch.randn(1, 8, 8, 8, device=device), torch.randn(0, 8, 8, 8, device=device)
+    w = torch.randn(8, 8, 3, 3, device=device)
+    leaf, dy = w.clone().requires_grad_(), torch.randn(1, 8, 8, 8, device=device)
+    packed = fastconv.ops.pack((1, 1, 1, 1, 1, 1), 1, "ieee")
+    op = torch.ops.fastconv._conv2d.default._op
+
+    def backward() -> object:
+        return torch.autograd.grad(fastconv.conv2d(x, leaf, None, *args), leaf, dy)
+
+    pieces: dict[str, Callable[[], object]] = {
+        "torch.empty": lambda: torch.empty((1, 8, 8, 8), device=device),
+        "op, no images: dispatcher, checks, output": lambda: op(none, w, None, packed),
+        "op: plan, launch": lambda: op(x, w, None, packed),
+        "fastconv.conv2d: Python": lambda: fastconv.conv2d(x, w, None, *args),
+        "with grad: node": lambda: fastconv.conv2d(x, leaf, None, *args),
+        "and backward, weight alone": backward,
+    }
+    if device.type == "cuda":
+        pieces = {"a launch": lambda: torch.cuda._sleep(1), **pieces}
+    return pieces

@@ -235,8 +235,11 @@ def totals(report: Report) -> str:
 def host_table(report: Report) -> str:
     if not report.host:
         return ""
-    names = list(report.host[0].microseconds)
-    lines = [[time.problem, time.what, *(f"{time.microseconds[name]:.1f}" for name in names)] for time in report.host]
+    names = list(report.host[-1].microseconds)
+    lines = [
+        [time.problem, time.what, *(f"{us:.1f}" if (us := time.microseconds.get(name)) else "-" for name in names)]
+        for time in report.host
+    ]
     return "## Host time per call, microseconds\n\n" + table(["problem", "", *names], lines, left=2)
 
 

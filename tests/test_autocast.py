@@ -101,3 +101,47 @@ def test_what_is_no_tensor_is_a_type_error_under_autocast_too(device: str) -> No
             fastconv.conv2d(None, w)  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="weight"):
             fastconv.conv2d(x, None)  # type: ignore[arg-type]
+
+
+def casts_of(profile: torch.profiler.profile) -> int:
+    return sum(event.name == "aten::_to_copy" for event in profile.events())
+
+
+def test_a_filter_that_is_used_several_times_is_cast_once(device: str) -> None:
+    x = tensor((2, 3, 8, 8), torch.bfloat16, device)
+    w = tensor((3, 3, 3, 3), torch.float32, device, 1).requires_grad_()
+    grads = []
+    for conv2d in (fastconv.conv2d, F.conv2d):
+        with (
+            torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile,
+            torch.autocast(device, torch.bfloat16),
+        ):
+            y = conv2d(conv2d(conv2d(x, w), w), w)
+        assert casts_of(profile) == 1
+        grads.append(torch.autograd.grad(y.float().sum(), w)[0])
+    ours, theirs = grads
+    assert torch.linalg.vector_norm(ours - theirs) <= 2e-2 * torch.linalg.vector_norm(theirs)  # rounded three times
+
+
+@pytest.mark.parametrize("change", ["step", "other memory", "dtype", "no grad", "cache off"])
+def test_a_cast_serves_only_what_it_was_made_of(device: str, change: str) -> None:
+    x = tensor((2, 3, 8, 8), torch.bfloat16, device)
+    w = tensor((4, 3, 3, 3), torch.float32, device, 1).requires_grad_()
+    with torch.autocast(device, torch.bfloat16):
+        kept = fastconv.conv2d(x, w)  # whose graph keeps the cast
+    dtype = torch.float16 if change == "dtype" else torch.bfloat16
+    with torch.no_grad():
+        if change == "step":
+            w += 1
+    if change == "other memory":
+        w.data = w.data + 1
+    with (
+        torch.autocast(device, dtype, cache_enabled=change != "cache off"),
+        torch.set_grad_enabled(change != "no grad"),
+        torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile,
+    ):
+        y = fastconv.conv2d(x, w)
+    assert casts_of(profile) >= 1
+    assert (y.dtype, y.requires_grad) == (dtype, change != "no grad")
+    reference.assert_right(y, reference.output(x.to(dtype), w.to(dtype)))
+    assert kept.requires_grad

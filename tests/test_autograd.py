@@ -13,7 +13,9 @@ import torch.autograd.forward_ad as fwAD
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
 
 import fastconv
 import reference
@@ -54,6 +56,28 @@ def theirs(problem: Problem) -> Callable[..., Tensor]:
 def assert_same(actual: Any, expected: Any) -> None:
     """float64 on both sides: equal but for the order of summation."""
     torch.testing.assert_close(actual, expected, rtol=1e-11, atol=1e-11)
+
+
+class Calls(TorchDispatchMode):
+    """What the dispatcher runs, below autograd."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, tuple[Any, ...]]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append((str(func).removesuffix(".default"), args))
+        return func(*args, **(kwargs or {}))
+
+    def gradients(self) -> list[bool]:
+        """Whether input, weight and bias have had theirs computed, each once at most."""
+        found = [0, 0, 0]
+        for name, args in self.seen:
+            for i, which in enumerate(("input", "weight", "bias")):
+                found[i] += name == f"fastconv.conv2d_{which}"
+                found[i] += name == "fastconv._conv2d_backward" and args[4] >> i & 1
+        assert max(found) <= 1
+        return list(map(bool, found))
 
 
 @tiny
@@ -121,12 +145,9 @@ def test_only_the_wanted_gradients_are_computed(device: str, entry: str, wanted:
     assert o.bias is not None
     inputs = [t.requires_grad_(w) for t, w in zip((o.input, o.weight, o.bias), wanted, strict=True)]
     y = convolution(entry, problem)(*inputs)
-    calls: list[str] = []
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+    with Calls() as calls:
         y.backward(o.grad_output)
-    calls = [e.name.replace("::_", "::") for e in profile.events() if e.name.startswith("fastconv::")]
-    ours = ("fastconv::conv2d_input", "fastconv::conv2d_weight", "fastconv::conv2d_bias")
-    assert [calls.count(op) for op in ours] == [int(w) for w in wanted]
+    assert calls.gradients() == list(wanted)
     expected = reference.gradients(o.input, o.weight, o.grad_output, *problem.geometry)
     for leaf, w, gradient in zip(inputs, wanted, (expected.input, expected.weight, expected.bias), strict=True):
         if w:
@@ -443,3 +464,66 @@ def test_one_tensor_as_input_and_filter(device: str) -> None:
         torch.autograd.grad(f(x, x, None, 1, 1).square().sum(), x)[0] for f in (fastconv.conv2d, F.conv2d)
     )
     assert_same(ours, expected)
+
+
+# ---- the C++ node of eager calls: docs/autograd.md ----
+
+
+def test_an_eager_calls_node_is_not_python(device: str) -> None:
+    x, w, *_ = leaves(TINY["plain"], device)
+    assert "ConvolutionOverrideable" in str(fastconv.conv2d(x, w).grad_fn)
+    assert "Function" in str(type(fastconv.conv2d(x, w.detach()).grad_fn).__mro__)  # keeps no input
+    with fwAD.dual_level():
+        assert "Overrideable" not in str(fastconv.conv2d(fwAD.make_dual(x, torch.ones_like(x)), w).grad_fn)
+
+
+@tiny
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_no_gradient_of_any_order_is_atens_convolution(device: str, name: str, depth: int) -> None:
+    problem = TINY[name]
+    x, w, *_ = leaves(problem, device)
+
+    def differentiate(y: Tensor) -> Tensor:
+        for _ in range(depth):
+            grads = torch.autograd.grad(y.pow(3).sum(), (x, w), create_graph=True)
+            y = torch.cat([grad.flatten() for grad in grads])
+        return y
+
+    with Calls() as calls:
+        first = differentiate(fastconv.conv2d(x, w, None, *problem.geometry))
+    plain = fastconv.conv2d(x, w, None, *problem.geometry)  # whose node is C++
+    with Calls() as later:
+        second = differentiate(plain)
+    names = {call for call, _ in calls.seen + later.seen}
+    assert any(call.startswith("fastconv.conv2d_input") for call in names)
+    assert not any(call.startswith("aten.conv") or "cudnn" in call for call in names)
+    assert_same(second, first)
+
+
+@tiny
+def test_tangents_pass_through_gradients_of_an_older_graph(device: str, name: str) -> None:
+    problem = TINY[name]
+    inputs = leaves(problem, device)
+    tangents = []
+    for function in (convolution("function", problem), theirs(problem)):
+        torch.manual_seed(1)
+        y = function(*inputs)
+        with fwAD.dual_level():
+            dy = fwAD.make_dual(torch.randn_like(y), torch.randn_like(y))
+            tangents.append([fwAD.unpack_dual(grad).tangent for grad in torch.autograd.grad(y, inputs, dy)])
+    assert_same(*tangents)
+
+
+def test_flops_of_a_backward_pass_alone_are_counted(device: str) -> None:
+    problem = TINY["grouped"]
+    x, w, b = leaves(problem, device)
+    y = fastconv.conv2d(x, w, b, *problem.geometry)
+    with FlopCounterMode(display=False) as counter:
+        y.sum().backward()
+    assert counter.get_total_flops() == 2 * 2 * problem.products
+
+
+def test_atens_overrideable_convolution_is_for_fastconv_alone(device: str) -> None:
+    x, w, *_ = leaves(TINY["plain"], device)
+    with pytest.raises(RuntimeError, match=r"call fastconv\.conv2d"):
+        torch.ops.aten.convolution_overrideable(x, w, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)

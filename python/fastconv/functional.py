@@ -23,7 +23,7 @@ _any_autocast = torch._C._is_any_autocast_enabled
 _functorch_active = torch._C._are_functorch_transforms_active
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _tracing = torch._C._get_tracing_state
-_apply_conv2d, _packed_conv2d = ops.apply_conv2d, ops.packed_conv2d
+_apply_conv2d, _packed_conv2d, _aten_conv2d = ops.apply_conv2d, ops.packed_conv2d, ops.aten_conv2d
 _calls: dict[ops.Arguments, ops.Call] = {}
 _PLAIN = frozenset((Tensor, torch.nn.Parameter))
 
@@ -100,7 +100,7 @@ def conv2d(
             and not (_functorch_active() or _dispatch_modes() or _tracing())
         ):
             if _any_autocast():
-                input, weight, bias = ops.autocast(input, weight, bias)
+                input, weight, bias = ops.autocast_plain(input, weight, bias)
             sh, sw = (stride, stride) if stride.__class__ is int else stride  # type: ignore[misc]
             ph, pw = (padding, padding) if padding.__class__ is int else padding  # type: ignore[misc, str-unpack]
             dh, dw = (dilation, dilation) if dilation.__class__ is int else dilation  # type: ignore[misc]
@@ -118,12 +118,14 @@ def conv2d(
                 raise TypeError
             arguments: Any = (stride, padding, dilation, groups, mode)
             call = _calls.get(arguments) or _pack(arguments, (sh, sw, ph, pw, dh, dw))
-            if (
-                _is_grad_enabled()
-                and (weight.requires_grad or input.requires_grad or (bias is not None and bias.requires_grad))
-            ) or forward_ad._current_level >= 0:
-                return _apply_conv2d(input, weight, bias, call)
-            return _packed_conv2d(input, weight, bias, call[1])
+            if forward_ad._current_level < 0:
+                if not _is_grad_enabled():
+                    return _packed_conv2d(input, weight, bias, call[1])
+                if weight.requires_grad and not weight.is_complex():
+                    return _aten_conv2d(input, weight, bias, (), (), (), False, (), call[1])
+                if not (input.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)):
+                    return _packed_conv2d(input, weight, bias, call[1])
+            return _apply_conv2d(input, weight, bias, call)
     except (NotImplementedError, TypeError, ValueError):
         pass  # meta tensors, for which the eager ops have no kernel; strings; arguments that cannot be packed
     except (RuntimeError, AttributeError):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from math import prod
@@ -44,11 +45,11 @@ conv2d_weight = torch.ops.fastconv.conv2d_weight.default
 conv2d_bias = torch.ops.fastconv.conv2d_bias.default
 
 # Ops of eager calls: below autograd, and with the arguments that are not tensors in one integer. An op's `_op` is its
-# call without the Python around it.
-_PACKED_OPS = ("_conv2d", "_conv2d_input", "_conv2d_weight")
+# call without the Python around it. The last is aten's, of which this package has the kernels: see docs/autograd.md.
+_PACKED_OPS = ("_conv2d", "_conv2d_backward")
 packed_conv2d = torch.ops.fastconv._conv2d.default._op
-_packed_conv2d_input = torch.ops.fastconv._conv2d_input.default._op
-_packed_conv2d_weight = torch.ops.fastconv._conv2d_weight.default._op
+aten_conv2d = torch.ops.aten.convolution_overrideable.default._op
+_packed_conv2d_backward = torch.ops.fastconv._conv2d_backward.default._op
 
 _is_compiling = torch.compiler.is_compiling
 _functorch_active = torch._C._are_functorch_transforms_active
@@ -283,6 +284,21 @@ def _conv2d_bias_fake(grad_output: Tensor) -> Tensor:
     return grad_output.new_empty(grad_output.shape[-3:-2])
 
 
+@torch.library.register_fake("fastconv::_conv2d_backward")
+def _conv2d_backward_fake(
+    input: Tensor, weight: Tensor, grad_output: Tensor, arguments: int, needs: int
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    (stride, padding, dilation, groups, _), _ = _unpack(arguments)
+    size = output_size(input.shape, weight.shape, stride, padding, dilation, groups)
+    _check_grad_output(grad_output.shape, size)
+    channels_last = is_channels_last(weight)
+    return (
+        _empty(input.shape, channels_last or is_channels_last(input), grad_output) if needs & 1 else None,
+        _empty(weight.shape, channels_last, grad_output) if needs & 2 else None,
+        grad_output.new_empty(grad_output.shape[-3:-2]) if needs & 4 else None,
+    )
+
+
 # ---- gradients and tangents ----
 #
 # A forward of torch's older form, with ctx, because a setup_context costs 20 us a call. A single-level function,
@@ -378,17 +394,16 @@ def _conv2d_backward(ctx: Any, grad: Tensor, input: Tensor | None, weight: Tenso
     )
     grad_input = grad_weight = None
     # The input's gradient in the layout that torch gives it; the weight's in that of the weight, as DDP wants it.
-    if needs_input and needs_weight and plain:
-        grad_input = _packed_conv2d_input(input, weight, grad, packed)
-    elif needs_input:
+    if plain and input is not None:
+        needs = needs_input | needs_weight << 1 | needs_bias << 2
+        return *_packed_conv2d_backward(input, weight, grad, packed, needs), None
+    if needs_input:
         size, channels_last = ctx.input_layout if input is None else (input.shape, is_channels_last(input))
         channels_last = channels_last or is_channels_last(weight)
         grad_input = conv2d_input(
             size, _conj(weight), grad, *geometry, precision=precision, channels_last=channels_last
         )
-    if needs_weight and plain:
-        grad_weight = _packed_conv2d_weight(input, weight, grad, packed)
-    elif needs_weight:
+    if needs_weight:
         channels_last = is_channels_last(weight)
         grad_weight = conv2d_weight(
             _conj(input), weight.shape, grad, *geometry, precision=precision, channels_last=channels_last
@@ -407,6 +422,30 @@ def pack(geometry: Sequence[int], groups: int, precision: str | None) -> int:
     if groups not in range(1 << 13):
         raise ValueError(f"groups={groups} needs more than 13 bits")
     return int.from_bytes(bytes(geometry), "little") | OP_PRECISIONS.index(precision) << 48 | groups << 50
+
+
+def _unpack(packed: int) -> tuple[Arguments, int | None]:
+    """A Call of what pack() made."""
+    sh, sw, ph, pw, dh, dw = (packed & (1 << 48) - 1).to_bytes(6, "little")
+    precision = OP_PRECISIONS[packed >> 48 & 3]
+    return ((sh, sw), (ph, pw), (dh, dw), packed >> 50, precision), packed
+
+
+def _conv2d_backward_graph(
+    input: Tensor, weight: Tensor, grad: Tensor, packed: int, needs: int
+) -> tuple[Tensor | None, ...]:
+    """What the C++ node calls where gradients of gradients, or tangents, are wanted."""
+    (*geometry, precision), _ = _unpack(packed)
+    channels_last = is_channels_last(weight)
+    grad_input = grad_weight = None
+    if needs & 1:
+        layout = channels_last or is_channels_last(input)
+        grad_input = conv2d_input(input.shape, weight, grad, *geometry, precision=precision, channels_last=layout)
+    if needs & 2:
+        grad_weight = conv2d_weight(
+            input, weight.shape, grad, *geometry, precision=precision, channels_last=channels_last
+        )
+    return grad_input, grad_weight, conv2d_bias(grad) if needs & 4 else None
 
 
 class _Conv2dInput(_Function):
@@ -580,6 +619,7 @@ _rules.impl("conv2d", _conv2d_autograd, "Autograd")
 _rules.impl("conv2d_input", _conv2d_input_autograd, "Autograd")
 _rules.impl("conv2d_weight", _conv2d_weight_autograd, "Autograd")
 _rules.impl("conv2d_bias", lambda grad_output: _apply(_Conv2dBias, grad_output), "Autograd")
+_rules.impl("_conv2d_backward_graph", _conv2d_backward_graph, "Autograd")
 for _name in _PACKED_OPS:
     _rules.impl(_name, torch.library.fallthrough_kernel, "Autograd")
 
@@ -800,11 +840,51 @@ def autocast(input: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor
     return input, weight, bias
 
 
+def autocast_plain(input: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The same of tensors that are neither wrapped nor traced: parameters are cast once as long as that is alive."""
+    device_type = input.device.type
+    if device_type in ("cpu", "cuda") and torch.is_autocast_enabled(device_type):
+        dtype = torch.get_autocast_dtype(device_type)
+        if input.dtype is not dtype:
+            input = _cast_once(input, device_type, dtype)
+        if weight.dtype is not dtype:
+            weight = _cast_once(weight, device_type, dtype)
+        if bias is not None and bias.dtype is not dtype:
+            bias = _cast_once(bias, device_type, dtype)
+    return input, weight, bias
+
+
 def _cast(tensor: Tensor, device_type: str) -> Tensor:
     # Torch's rule for lower-precision ops (aten/src/ATen/autocast_mode.h, is_eligible): float64 is left alone.
     if tensor.device.type != device_type or tensor.dtype == torch.float64 or not tensor.is_floating_point():
         return tensor
     return tensor.to(torch.get_autocast_dtype(device_type))
+
+
+# By a parameter's id: what it was, its version and memory; its cast, which whoever uses it keeps alive.
+_casts: dict[int, tuple[weakref.ref[Tensor], int, int, weakref.ref[Tensor]]] = {}
+
+
+def _cast_once(tensor: Tensor, device_type: str, dtype: torch.dtype) -> Tensor:
+    # What torch's own cache has (autocast_mode.cpp, cached_cast).
+    if not (tensor.requires_grad and tensor.is_leaf and tensor.dtype is torch.float32):
+        return _cast(tensor, device_type)
+    if known := _casts.get(id(tensor)):
+        parameter, version, address, weak = known
+        cast = weak()
+        if (
+            cast is not None
+            and parameter() is tensor
+            and (version, address) == (tensor._version, tensor.data_ptr())
+            and (cast.dtype, cast.requires_grad) == (dtype, torch.is_grad_enabled())
+            and torch.is_autocast_cache_enabled()
+        ):
+            return cast
+    cast = _cast(tensor, device_type)
+    if len(_casts) >= 4096:
+        _casts.clear()
+    _casts[id(tensor)] = weakref.ref(tensor), tensor._version, tensor.data_ptr(), weakref.ref(cast)
+    return cast
 
 
 def _register_autocast(device_type: str, key: str) -> None:
@@ -836,10 +916,14 @@ def _register_flop_formulas(flop_counter: ModuleType) -> None:
     def grad_weight(_input: Any, weight_size: Any, grad_shape: Any, *args: Any, **kwargs: Any) -> int:
         return 2 * prod(grad_shape) * prod(weight_size[1:])
 
+    def backward(_input: Any, weight_shape: Any, grad_shape: Any, _packed: int, needs: int, **kwargs: Any) -> int:
+        return 2 * prod(grad_shape) * prod(weight_shape[1:]) * (needs & 3).bit_count()
+
     namespace = torch.ops.fastconv
     flop_counter.register_flop_formula(namespace.conv2d)(forward)
     flop_counter.register_flop_formula(namespace.conv2d_input)(grad_input)
     flop_counter.register_flop_formula(namespace.conv2d_weight)(grad_weight)
+    flop_counter.register_flop_formula(namespace._conv2d_backward)(backward)
 
 
 # ---- what is registered with modules that cost much to import ----
@@ -899,7 +983,6 @@ if _library.cuda_error is not None:
         "conv2d_weight",
         "conv2d_bias",
         "_conv2d",
-        "_conv2d_input",
-        "_conv2d_weight",
+        "_conv2d_backward",
     ):
         _rules.impl(_name, _refuse_cuda, "CUDA")

@@ -68,5 +68,6 @@ struct CpuBackend {
 }  // namespace
 
 STABLE_TORCH_LIBRARY_IMPL(fastconv, CPU, library) { register_ops<CpuBackend>(library); }
+STABLE_TORCH_LIBRARY_IMPL(aten, CPU, library) { register_node<CpuBackend>(library); }
 
 }  // namespace fastconv::ops

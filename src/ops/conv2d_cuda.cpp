@@ -50,6 +50,7 @@ STABLE_TORCH_LIBRARY_FRAGMENT(fastconv, library) {
 }
 
 STABLE_TORCH_LIBRARY_IMPL(fastconv, CUDA, library) { register_ops<CudaBackend>(library); }
+STABLE_TORCH_LIBRARY_IMPL(aten, CUDA, library) { register_node<CudaBackend>(library); }
 
 STABLE_TORCH_LIBRARY_IMPL(fastconv, CompositeExplicitAutograd, library) {
   library.impl("_cuda_build", TORCH_BOX(&cuda_build));

@@ -195,23 +195,10 @@ const char* forced_kernels() {
 }
 
 const Plan& plan_for(const ConvProblem& problem, const DeviceSpec& device) {
-  struct Entry {
-    ConvProblem problem;
-    DeviceSpec device;
-    std::string forced;
-    Plan plan;
-  };
-  constexpr size_t kEntries = 256;  // a training step's convolutions, a few times over
-  static thread_local std::vector<Entry> entries(kEntries);
-  const char* forced = forced_kernels();
-  Entry& entry = entries[hash(problem) % kEntries];
-  if (entry.plan.kernel && entry.problem == problem && entry.device == device && entry.forced == forced) {
-    return entry.plan;
-  }
-  const Choice choice = make_plan(problem, device, forced);
+  static thread_local PlanCache cache;
+  const Choice& choice = cache.plan(problem, device, forced_kernels());
   if (!choice.plan.kernel) fail(choice.reason);
-  entry = {problem, device, forced, choice.plan};
-  return entry.plan;
+  return choice.plan;
 }
 
 }  // namespace fastconv::ops

@@ -1,4 +1,7 @@
 // The schemas, and the ops that compute no convolution.
+#include <array>
+#include <tuple>
+
 #include "fastconv/ops/conv2d_ops.h"
 #include "fastconv/planner/registry.h"
 
@@ -54,6 +57,38 @@ std::string kernels() {
   return lines;
 }
 
+Tensor undefined() {
+  AtenTensorHandle handle;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_new_uninitialized_tensor(&handle));
+  return Tensor(handle);
+}
+
+bool has_tangent(const Tensor& tensor) {
+  std::array<StableIValue, 2> stack{torch::stable::detail::from(tensor), torch::stable::detail::from(int64_t{0})};
+  TORCH_ERROR_CODE_CHECK(torch_call_dispatcher("aten::_unpack_dual", "", stack.data(), TORCH_ABI_VERSION));
+  const Tensor primal = torch::stable::detail::to<Tensor>(stack[0]);
+  return torch::stable::detail::to<Tensor>(stack[1]).defined();
+}
+
+// What the node of aten::convolution_overrideable calls, above autograd: aten's own kernel there would make a node
+// whose gradients are aten's convolutions.
+std::tuple<Tensor, Tensor, Tensor> convolution_backward(Tensor grad_output, Tensor input, Tensor weight,
+                                                        Ints /*stride*/, Ints /*padding*/, Ints /*dilation*/,
+                                                        bool /*transposed*/, Ints /*output_padding*/, int64_t groups,
+                                                        std::vector<bool> mask) {
+  const int64_t needs = mask[0] | mask[1] << 1 | mask[2] << 2;
+  const bool graph = aoti_torch_grad_mode_is_enabled() || has_tangent(grad_output);
+  using torch::stable::detail::from;
+  std::array<StableIValue, 5> stack{from(input), from(weight), from(grad_output), from(groups), from(needs)};
+  TORCH_ERROR_CODE_CHECK(torch_call_dispatcher(
+      graph ? "fastconv::_conv2d_backward_graph" : "fastconv::_conv2d_backward", "", stack.data(), TORCH_ABI_VERSION));
+  const auto gradient = [&stack](int which) {
+    auto found = torch::stable::detail::to<std::optional<Tensor>>(stack[which]);
+    return found ? *found : undefined();
+  };
+  return {gradient(0), gradient(1), gradient(2)};
+}
+
 std::string cpu_build() { return "compiler\t" __VERSION__ "\n"; }
 
 }  // namespace
@@ -71,8 +106,13 @@ STABLE_TORCH_LIBRARY(fastconv, library) {
   library.def("conv2d_bias(Tensor grad_output) -> Tensor");
   // The convolutions below autograd, with the other arguments in one integer (core/packed_arguments.h).
   library.def("_conv2d(Tensor input, Tensor weight, Tensor? bias, int arguments) -> Tensor");
-  library.def("_conv2d_input(Tensor input, Tensor weight, Tensor grad_output, int arguments) -> Tensor");
-  library.def("_conv2d_weight(Tensor input, Tensor weight, Tensor grad_output, int arguments) -> Tensor");
+  // needs: bits for the gradients of input, weight and bias. The second is differentiable, and Python.
+  library.def(
+      "_conv2d_backward(Tensor input, Tensor weight, Tensor grad_output, int arguments, int needs) -> "
+      "(Tensor?, Tensor?, Tensor?)");
+  library.def(
+      "_conv2d_backward_graph(Tensor input, Tensor weight, Tensor grad_output, int arguments, int needs) -> "
+      "(Tensor?, Tensor?, Tensor?)");
   library.def(
       "_explain(int[] input_size, int[] weight_size, int[2] stride, int[2] padding, int[2] dilation, int groups, *, "
       "str dtype, str pass_, str precision, bool channels_last, bool bias, bool cuda, int arch, int sm_count, "
@@ -89,6 +129,13 @@ STABLE_TORCH_LIBRARY_IMPL(fastconv, CompositeExplicitAutograd, library) {
   library.impl("_output_size", TORCH_BOX(&output_size_op));
   library.impl("_kernels", TORCH_BOX(&kernels));
   library.impl("_cpu_build", TORCH_BOX(&cpu_build));
+}
+
+STABLE_TORCH_LIBRARY_IMPL(aten, AutogradCPU, library) {
+  library.impl("convolution_backward_overrideable", TORCH_BOX(&convolution_backward));
+}
+STABLE_TORCH_LIBRARY_IMPL(aten, AutogradCUDA, library) {
+  library.impl("convolution_backward_overrideable", TORCH_BOX(&convolution_backward));
 }
 
 }  // namespace fastconv::ops

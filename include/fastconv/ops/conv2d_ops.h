@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "fastconv/core/buffers.h"
@@ -19,7 +20,7 @@
 #include "fastconv/core/validate.h"
 #include "fastconv/ops/complex.h"
 #include "fastconv/ops/torch_stable.h"
-#include "fastconv/planner/planner.h"
+#include "fastconv/planner/plan_cache.h"
 
 namespace fastconv::ops {
 
@@ -75,7 +76,7 @@ ConvProblem make_problem(Pass pass, const ConvGeometry& geometry, DType dtype, P
 // FASTCONV_KERNEL, or nothing.
 const char* forced_kernels();
 
-// make_plan under FASTCONV_KERNEL, remembered for the problems that this thread met last. Fails where nothing runs.
+// make_plan under FASTCONV_KERNEL, by this thread's PlanCache, until its next call. Fails where nothing runs.
 const Plan& plan_for(const ConvProblem& problem, const DeviceSpec& device);
 
 inline void check(const std::string& error) {
@@ -247,16 +248,32 @@ Tensor conv2d_packed(Tensor input, Tensor weight, std::optional<Tensor> bias, in
   return forward<Backend>(input, weight, bias, unpack(arguments));
 }
 
+// needs: bits for input, weight and bias.
+using Gradients = std::tuple<std::optional<Tensor>, std::optional<Tensor>, std::optional<Tensor>>;
 template <class Backend>
-Tensor conv2d_input_packed(Tensor input, Tensor weight, Tensor grad_output, int64_t arguments) {
-  const bool channels_last = is_channels_last(View(input)) || is_channels_last(View(weight, Role::kFilter));
-  return input_gradient<Backend>(sizes_of(input), weight, grad_output, unpack(arguments), channels_last);
+Gradients conv2d_backward_packed(Tensor input, Tensor weight, Tensor grad_output, int64_t arguments, int64_t needs) {
+  const ConvArguments unpacked = unpack(arguments);
+  const bool filter_channels_last = is_channels_last(View(weight, Role::kFilter));
+  Gradients gradients;
+  if (needs & 1) {
+    const bool channels_last = filter_channels_last || is_channels_last(View(input));
+    std::get<0>(gradients) = input_gradient<Backend>(sizes_of(input), weight, grad_output, unpacked, channels_last);
+  }
+  if (needs & 2) {
+    std::get<1>(gradients) =
+        weight_gradient<Backend>(input, sizes_of(weight), grad_output, unpacked, filter_channels_last);
+  }
+  if (needs & 4) std::get<2>(gradients) = conv2d_bias<Backend>(grad_output);
+  return gradients;
 }
 
+// aten's convolution for backends from outside, as its autograd node is C++ (docs/autograd.md). `groups` are our packed
+// arguments, and the lists are empty.
 template <class Backend>
-Tensor conv2d_weight_packed(Tensor input, Tensor weight, Tensor grad_output, int64_t arguments) {
-  const bool channels_last = is_channels_last(View(weight, Role::kFilter));
-  return weight_gradient<Backend>(input, sizes_of(weight), grad_output, unpack(arguments), channels_last);
+Tensor convolution_overrideable(Tensor input, Tensor weight, std::optional<Tensor> bias, Ints stride, Ints /*padding*/,
+                                Ints /*dilation*/, bool /*transposed*/, Ints /*output_padding*/, int64_t groups) {
+  if (!stride.empty()) fail("aten::convolution_overrideable is fastconv's own here; call fastconv.conv2d");
+  return forward<Backend>(input, weight, bias, unpack(groups));
 }
 
 template <class Backend>
@@ -266,8 +283,12 @@ void register_ops(torch::stable::detail::StableLibrary& library) {
   library.impl("conv2d_weight", TORCH_BOX(&conv2d_weight<Backend>));
   library.impl("conv2d_bias", TORCH_BOX(&conv2d_bias<Backend>));
   library.impl("_conv2d", TORCH_BOX(&conv2d_packed<Backend>));
-  library.impl("_conv2d_input", TORCH_BOX(&conv2d_input_packed<Backend>));
-  library.impl("_conv2d_weight", TORCH_BOX(&conv2d_weight_packed<Backend>));
+  library.impl("_conv2d_backward", TORCH_BOX(&conv2d_backward_packed<Backend>));
+}
+
+template <class Backend>
+void register_node(torch::stable::detail::StableLibrary& aten) {
+  aten.impl("convolution_overrideable", TORCH_BOX(&convolution_overrideable<Backend>));
 }
 
 }  // namespace fastconv::ops
