@@ -33,7 +33,7 @@ COUNTERS = {
     "L2": "lts__throughput.avg.pct_of_peak_sustained_elapsed",
     "device memory": "dram__throughput.avg.pct_of_peak_sustained_elapsed",
 }
-KERNELS = "regex:conv_fprop_sm90|conv_wgrad_sm90"
+KERNELS = "regex:halo_sm90|wgrad_sm90"
 
 
 def cases(suite: str, patterns: Sequence[str]) -> list[tuple[str, str, str]]:

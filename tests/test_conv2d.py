@@ -294,7 +294,7 @@ def by_cudnn(pass_: str, o: Operands, problem: Problem) -> Tensor:
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("kernel", [k for k in KERNELS if k.name.startswith(("halo_", "sm90_"))], ids=lambda k: k.name)
+@pytest.mark.parametrize("kernel", [k for k in KERNELS if k.name.startswith(("halo_", "wgrad_"))], ids=lambda k: k.name)
 @given(problem=wide_problems(), dtype=st.sampled_from(HALF), seed=seeds, kinds=st.tuples(*[layouts] * 3))
 @settings(max_examples=examples(6))
 def test_tensor_cores_lose_no_more_than_cudnn(
@@ -485,7 +485,7 @@ def test_every_way_to_stage_nchw(cuda: str, name: str, pass_: str, mode: str) ->
     dtype, precision = (torch.float16, "ieee") if mode == "float16" else (torch.float32, mode)
     o = operands(problem, dtype, cuda)
     expected = expect_pass(pass_, o, problem)
-    kernels = [k for k in KERNELS if k.pass_ == pass_ and k.name.startswith(("halo_", "sm90_"))]
+    kernels = [k for k in KERNELS if k.pass_ == pass_ and k.name.startswith(("halo_", "wgrad_"))]
     results = {k.name: run_forced(k, o, problem, precision) for k in kernels}
     assert any(result is not None for result in results.values())
     for kernel, result in results.items():

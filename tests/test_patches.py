@@ -100,7 +100,7 @@ def test_large_patches_are_moved_for_tensor_cores(name: str, pass_: str, channel
             native_problem(LAYERS[name], pass_, dtype=dtype, channels_last=channels_last), pass_, GPUS[90]
         )
         assert plan.kernel.startswith("patches_") and plan.inner is not None, plan
-        assert plan.inner[1].kernel.startswith("sm90_" if pass_ == "wgrad" else "halo_"), plan
+        assert plan.inner[1].kernel.startswith("wgrad_" if pass_ == "wgrad" else "halo_"), plan
         assert plan.workspace_bytes >= plan.inner[1].workspace_bytes + math.prod(LAYERS[name].input_size) * SIZES[dtype]
 
 
@@ -133,7 +133,7 @@ def test_rows_of_patches_start_where_the_copy_engine_can_read() -> None:
     "problem", [Problem(2, 3, 12, 13, 40, 2, 2, stride=(2, 2)), Problem(2, 5, 9, 9, 24, 3, 3, (3, 3))]
 )
 def test_kernels_of_hopper_multiply_patches_whose_rows_have_gaps(problem: Problem, pass_: str) -> None:
-    kernels = [k for k in native.kernel_table() if k.pass_ == pass_ and k.name.startswith(("halo_", "sm90_"))]
+    kernels = [k for k in native.kernel_table() if k.pass_ == pass_ and k.name.startswith(("halo_", "wgrad_"))]
     products = native.wgrad_products if pass_ == "wgrad" else native.halo_products
     for dtype, precision, layout in itertools.product(["float16", "float32"], ["ieee", "tf32"], ["rows", "planes"]):
         asked = native_problem(problem, pass_, dtype=dtype, precision=precision)

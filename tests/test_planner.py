@@ -717,7 +717,7 @@ def test_sums_of_few_products_are_not_of_two_parts(channels_last: bool) -> None:
 def test_channels_last_is_multiplied_on_tensor_cores_everywhere(arch: int, pass_: str) -> None:
     """Multiply-adds, which it was left to but on Hopper, take several times as long there."""
     problem = Problem(8, 128, 28, 28, 128, 3, 3, padding=(1, 1))
-    tensor_cores = ("halo_", "sm90_") if arch == 90 else "mma_"
+    tensor_cores = ("halo_", "wgrad_") if arch == 90 else "mma_"
     for dtype, precision in [("float32", precision) for precision in PRECISIONS] + [
         ("float16", None),
         ("bfloat16", None),

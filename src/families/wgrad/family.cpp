@@ -22,7 +22,7 @@ class Wgrad final : public Family {
       table.push_back(entry);
     };
 #define WGRAD_KERNEL(name, channels, blocks, units, warpgroups, staging, operands, dtypes) \
-  add("sm90_wgrad_" #name, {channels, blocks, units, warpgroups, WgradStaging::staging, OperandForm::operands}, dtypes);
+  add("wgrad_" #name, {channels, blocks, units, warpgroups, WgradStaging::staging, OperandForm::operands}, dtypes);
 #include "fastconv/families/wgrad/kernels.def"
 #undef WGRAD_KERNEL
   }

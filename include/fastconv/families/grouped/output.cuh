@@ -54,8 +54,7 @@ struct GroupedOutput {
  private:
   // kTogether: pairs of filters lie side by side, and both or none of them exist.
   template <bool kTogether, int kPixelBytes, int kFilterBytes, typename Sums>
-  __device__ __forceinline__ void put(Sums& sums, int channel, int of_tile, int limit, bool more,
-                                      bool last) const {
+  __device__ __forceinline__ void put(Sums& sums, int channel, int of_tile, int limit, bool more, bool last) const {
     const uint32_t first = buffer + Sums::first_pixel() * kPixelBytes + channel * kFilterBytes;
 #pragma unroll
     for (int pair = 0; pair < Sums::kPairs; ++pair) {

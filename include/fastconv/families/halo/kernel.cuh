@@ -242,9 +242,9 @@ __device__ __forceinline__ void wait_for_filter(const HaloParams& params, int fi
 template <typename T, typename Out, int kBlockK, int kMBlocks, int kChannels, HaloStaging kStaging, FilterTile kFilter,
           int kColumns, bool kLines, OperandForm kOperands>
 __global__ __launch_bounds__(HaloThreads<kStaging, kLines>::kThreads,
-                             1) void conv_fprop_sm90(const __grid_constant__ HaloParams params,
-                                                     const __grid_constant__ HaloMaps<kStaging> in_maps,
-                                                     const __grid_constant__ CUtensorMap filter_map) {
+                             1) void halo_sm90(const __grid_constant__ HaloParams params,
+                                               const __grid_constant__ HaloMaps<kStaging> in_maps,
+                                               const __grid_constant__ CUtensorMap filter_map) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Threads = HaloThreads<kStaging, kLines>;
   constexpr int kSums = kMBlocks * kBlockK * kColumns / 2;

@@ -57,8 +57,7 @@ void launch_halo(const Plan& plan, const ConvProblem& problem, const ConvBuffers
   LaunchShape shape{plan.grid, HaloThreads<kStaging, kLines>::kThreads, plan.smem_bytes};
   shape.cluster = params.shares.divisor;
   shape.cooperative = params.prepare != Prepare::kNothing || plan.tiling.as<HaloTiling>().reorder_out;
-  const auto kernel =
-      conv_fprop_sm90<T, Out, kBlockK, kMBlocks, kChannels, kStaging, kFilter, kColumns, kLines, kOperands>;
+  const auto kernel = halo_sm90<T, Out, kBlockK, kMBlocks, kChannels, kStaging, kFilter, kColumns, kLines, kOperands>;
   if constexpr (kStaging == HaloStaging::kTransposed || kStaging == HaloStaging::kShifted) {
     launch(plan.kernel->name, kernel, shape, stream, params, in_maps, filter_map);
   } else if constexpr (kStaging == HaloStaging::kTma) {

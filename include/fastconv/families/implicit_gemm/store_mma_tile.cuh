@@ -2,8 +2,8 @@
 // which makes runs of neighbours of them whatever the output's layout.
 #pragma once
 
-#include "fastconv/families/implicit_gemm/store_tile.cuh"
 #include "fastconv/families/implicit_gemm/mma_mainloop.cuh"
+#include "fastconv/families/implicit_gemm/store_tile.cuh"
 #include "fastconv/ptx/shared_memory.cuh"
 
 namespace fastconv {

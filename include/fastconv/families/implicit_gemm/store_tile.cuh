@@ -20,8 +20,8 @@ struct OutputTable {
 // With `accumulate` to the sums is added what is there.
 template <typename Config, typename T, typename Acc>
 __device__ __forceinline__ void store_tile(const Acc (&acc)[Config::kThreadM][Config::kThreadN],
-                                         const OutputTable<Acc, Config>& table, T* base, OutputRun run,
-                                         bool accumulate) {
+                                           const OutputTable<Acc, Config>& table, T* base, OutputRun run,
+                                           bool accumulate) {
   const ThreadTile<Config> thread;
   constexpr int kRun = Config::kRun;
   // Stores outputs (i, j), (i + di, j + dj), ..., kCount of them side by side.

@@ -60,9 +60,9 @@ using WgradMaps = typename WgradMapsOf<kStaging>::Type;
 template <typename T, typename Out, int kChannels, int kBlocks, int kUnits, int kWarpgroups, WgradStaging kStaging,
           OperandForm kOperands>
 __global__ __launch_bounds__((WgradConfig{kChannels, kBlocks, kUnits, kWarpgroups, kStaging, kOperands}.threads()),
-                             1) void conv_wgrad_sm90(const __grid_constant__ WgradParams params,
-                                                     const __grid_constant__ WgradInMaps in_maps,
-                                                     const __grid_constant__ WgradMaps<kStaging> y_maps) {
+                             1) void wgrad_sm90(const __grid_constant__ WgradParams params,
+                                                const __grid_constant__ WgradInMaps in_maps,
+                                                const __grid_constant__ WgradMaps<kStaging> y_maps) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Threads = WgradThreads<kWarpgroups, kStaging>;
   using Loop = std::conditional_t<kStaging == WgradStaging::kFloats,

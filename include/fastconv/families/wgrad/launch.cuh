@@ -60,7 +60,7 @@ void launch_wgrad(const Plan& plan, const ConvProblem& problem, const ConvBuffer
   LaunchShape shape{plan.grid, plan.block_threads, plan.smem_bytes};
   shape.cluster = params.cluster.divisor;
   auto start = [&] {
-    const auto kernel = conv_wgrad_sm90<T, Out, kChannels, kBlocks, kUnits, kWarpgroups, kStaging, kOperands>;
+    const auto kernel = wgrad_sm90<T, Out, kChannels, kBlocks, kUnits, kWarpgroups, kStaging, kOperands>;
     if constexpr (kStaging == WgradStaging::kTmaRows) {
       launch(plan.kernel->name, kernel, shape, stream, params, in_maps, y_maps);
     } else {

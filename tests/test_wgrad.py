@@ -15,7 +15,7 @@ from sweeps import examples
 from test_index_maths import HOPPER, Convolution, are_same, parts_of_operands, products_by_definition
 
 PRECISIONS = ["tf32", "bf16x3", "ieee"]
-ALL_KERNELS = [kernel for kernel in native.kernel_table() if kernel.name.startswith("sm90_wgrad_")]
+ALL_KERNELS = [kernel for kernel in native.kernel_table() if kernel.name.startswith("wgrad_")]
 FLOAT32_KERNELS = [kernel for kernel in ALL_KERNELS if kernel.name.endswith("_f32")]
 FLOATS_KERNELS = [kernel for kernel in FLOAT32_KERNELS if "_floats_" in kernel.name]
 KERNELS = [kernel for kernel in ALL_KERNELS if kernel not in FLOAT32_KERNELS]
@@ -44,7 +44,7 @@ def dense_planes(draw: st.DrawFn, kernel: native.Kernel, channels: int, outputs:
 @st.composite
 def stageable(draw: st.DrawFn, kernel: native.Kernel) -> Convolution:
     """With as many channels as the kernel stages at a time, or twice that, few pixels, and rows that it can copy."""
-    width, floats = int(kernel.name.split("_")[2].split("x")[0]), "_floats_" in kernel.name
+    width, floats = int(kernel.name.split("_")[1].split("x")[0]), "_floats_" in kernel.name
     channels = draw(st.sampled_from([width, 2 * width] if width == 64 and not floats else [width, width - 8]))
     if kernel.name.endswith(("warps", "f32")):
         channels -= draw(st.integers(0, 3))
@@ -194,7 +194,7 @@ def folded(draw: st.DrawFn, width: int) -> Convolution:
 @given(data=st.data())
 @settings(max_examples=examples(8))
 def test_folded_strides_form_every_product_once_and_no_other(kernel: native.Kernel, data: st.DataObject) -> None:
-    conv = data.draw(folded(int(kernel.name.split("_")[2].split("x")[0])))
+    conv = data.draw(folded(int(kernel.name.split("_")[1].split("x")[0])))
     assume(not native.validate(*conv))
     channels_last = "tma" in kernel.name and data.draw(st.booleans())
     problem = native.ConvProblem(*conv, pass_="wgrad", dtype="float16", channels_last=channels_last)
@@ -256,7 +256,7 @@ def test_tiles_wait_for_what_is_streamed_beside_the_products(
     stride: int,
     padding: tuple[int, int],
 ) -> None:
-    kernel = next(kernel for kernel in KERNELS if kernel.name == f"sm90_wgrad_{name}")
+    kernel = next(kernel for kernel in KERNELS if kernel.name == f"wgrad_{name}")
     conv = Convolution(x, w, (stride, stride), padding, (1, 1), groups=1)
     problem = native.ConvProblem(*conv, pass_="wgrad", dtype="float16")
     native.check_streaming(problem, kernel, native.DeviceSpec.cuda(90, sms, 227 << 10))
@@ -280,7 +280,7 @@ def test_hopper_sums_wide_gradients_on_tensor_cores(name: str, dtype: str) -> No
     problem = PUBLIC[name]
     conv = (problem.input_size, problem.weight_size, *problem.geometry)
     plan = native.make_plan(native.ConvProblem(*conv, pass_="wgrad", dtype=dtype, channels_last=True), HOPPER)
-    assert plan.kernel.startswith("sm90_wgrad_")
+    assert plan.kernel.startswith("wgrad_")
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -296,7 +296,7 @@ def test_hopper_sums_large_float32_gradients_on_tensor_cores(name: str, precisio
         if (name, precision, channels_last) == ("seed_3x3", "tf32", True):
             assert plan.kernel == "mma_wgrad_256x128_nhwc"  # 7.1 ms where two parts take 10.8 (docs/perf-log.md)
             continue
-        assert plan.kernel.startswith("sm90_wgrad_") and plan.kernel.endswith("_f32")
+        assert plan.kernel.startswith("wgrad_") and plan.kernel.endswith("_f32")
         pays = name == "seed_3x3" or (name == "seed_5x7" and precision == "bf16x3")
         assert ("_floats_" in plan.kernel) == (pays and not channels_last)
 
