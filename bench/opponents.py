@@ -137,7 +137,7 @@ def host_calls(
 
 
 def host_pieces(device: torch.device) -> dict[str, Callable[[], object]]:
-    """What a call is made of, each with what the one before it has: differences are the pieces' own cost."""
+    """What a call is made of. From the op on each has what the one before it has: differences are the pieces' own."""
     import fastconv
 
     args = (1, 1, 1, 1)

@@ -283,7 +283,7 @@ def host_section(results: Path) -> Iterator[str]:
         lines.append([time.problem, time.what, marked(f"{ours:.1f}", slower(ours, theirs)), f"{theirs:.1f}"])
     yield report.table(["problem", "", "fastconv.conv2d", "F.conv2d"], lines, left=2)
     if pieces := [time for time in measured.host if "F.conv2d" not in time.microseconds]:
-        yield "What a call is made of, each line with what the one before it has:"
+        yield "What a call is made of; from the op on, each line has what the one before it has:"
         yield report.table(
             ["", "microseconds"],
             [[time.what, f"{time.microseconds['fastconv.conv2d']:.1f}"] for time in pieces],

@@ -235,7 +235,7 @@ def totals(report: Report) -> str:
 def host_table(report: Report) -> str:
     if not report.host:
         return ""
-    names = list(report.host[-1].microseconds)
+    names = list(dict.fromkeys(name for time in reversed(report.host) for name in time.microseconds))
     lines = [
         [time.problem, time.what, *(f"{us:.1f}" if (us := time.microseconds.get(name)) else "-" for name in names)]
         for time in report.host

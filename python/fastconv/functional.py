@@ -100,7 +100,7 @@ def conv2d(
             and not (_functorch_active() or _dispatch_modes() or _tracing())
         ):
             if _any_autocast():
-                input, weight, bias = ops.autocast_plain(input, weight, bias)
+                input, weight, bias = ops.autocast(input, weight, bias, once=True)
             sh, sw = (stride, stride) if stride.__class__ is int else stride  # type: ignore[misc]
             ph, pw = (padding, padding) if padding.__class__ is int else padding  # type: ignore[misc, str-unpack]
             dh, dw = (dilation, dilation) if dilation.__class__ is int else dilation  # type: ignore[misc]
@@ -119,12 +119,12 @@ def conv2d(
             arguments: Any = (stride, padding, dilation, groups, mode)
             call = _calls.get(arguments) or _pack(arguments, (sh, sw, ph, pw, dh, dw))
             if forward_ad._current_level < 0:
-                if not _is_grad_enabled():
+                if not _is_grad_enabled() or not (
+                    weight.requires_grad or input.requires_grad or (bias is not None and bias.requires_grad)
+                ):
                     return _packed_conv2d(input, weight, bias, call[1])
                 if weight.requires_grad and not weight.is_complex():
                     return _aten_conv2d(input, weight, bias, (), (), (), False, (), call[1])
-                if not (input.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)):
-                    return _packed_conv2d(input, weight, bias, call[1])
             return _apply_conv2d(input, weight, bias, call)
     except (NotImplementedError, TypeError, ValueError):
         pass  # meta tensors, for which the eager ops have no kernel; strings; arguments that cannot be packed

@@ -49,7 +49,6 @@ conv2d_bias = torch.ops.fastconv.conv2d_bias.default
 _PACKED_OPS = ("_conv2d", "_conv2d_backward")
 packed_conv2d = torch.ops.fastconv._conv2d.default._op
 aten_conv2d = torch.ops.aten.convolution_overrideable.default._op
-_packed_conv2d_backward = torch.ops.fastconv._conv2d_backward.default._op
 
 _is_compiling = torch.compiler.is_compiling
 _functorch_active = torch._C._are_functorch_transforms_active
@@ -288,7 +287,7 @@ def _conv2d_bias_fake(grad_output: Tensor) -> Tensor:
 def _conv2d_backward_fake(
     input: Tensor, weight: Tensor, grad_output: Tensor, arguments: int, needs: int
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    (stride, padding, dilation, groups, _), _ = _unpack(arguments)
+    stride, padding, dilation, groups, _ = _unpack(arguments)
     size = output_size(input.shape, weight.shape, stride, padding, dilation, groups)
     _check_grad_output(grad_output.shape, size)
     channels_last = is_channels_last(weight)
@@ -387,28 +386,38 @@ class _Conv2d(_Function):
 
 
 def _conv2d_backward(ctx: Any, grad: Tensor, input: Tensor | None, weight: Tensor) -> tuple[Tensor | None, ...]:
-    (*geometry, precision), packed = ctx.call
-    needs_input, needs_weight, needs_bias, _ = ctx.needs_input_grad
-    plain = packed is not None and not (
-        _is_compiling() or torch.is_grad_enabled() or weight.is_complex() or _forward_ad() or _dispatch_modes()
-    )
+    layout = ctx.input_layout if input is None else (input.shape, is_channels_last(input))
+    return *_gradients(ctx.call[0], ctx.needs_input_grad[:3], layout, input, weight, grad), None
+
+
+def _gradients(
+    arguments: Arguments,
+    needs: Sequence[bool],
+    input_layout: tuple[Sequence[int], bool],
+    input: Tensor | None,
+    weight: Tensor,
+    grad: Tensor,
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Of input, weight and bias, by ops that can be differentiated themselves."""
+    *geometry, precision = arguments
     grad_input = grad_weight = None
     # The input's gradient in the layout that torch gives it; the weight's in that of the weight, as DDP wants it.
-    if plain and input is not None:
-        needs = needs_input | needs_weight << 1 | needs_bias << 2
-        return *_packed_conv2d_backward(input, weight, grad, packed, needs), None
-    if needs_input:
-        size, channels_last = ctx.input_layout if input is None else (input.shape, is_channels_last(input))
-        channels_last = channels_last or is_channels_last(weight)
+    channels_last = is_channels_last(weight)
+    if needs[0]:
+        size, input_channels_last = input_layout
         grad_input = conv2d_input(
-            size, _conj(weight), grad, *geometry, precision=precision, channels_last=channels_last
+            size,
+            _conj(weight),
+            grad,
+            *geometry,
+            precision=precision,
+            channels_last=channels_last or input_channels_last,
         )
-    if needs_weight:
-        channels_last = is_channels_last(weight)
+    if needs[1]:
         grad_weight = conv2d_weight(
             _conj(input), weight.shape, grad, *geometry, precision=precision, channels_last=channels_last
         )
-    return grad_input, grad_weight, conv2d_bias(grad) if needs_bias else None, None
+    return grad_input, grad_weight, conv2d_bias(grad) if needs[2] else None
 
 
 apply_conv2d = _Conv2d.apply  # type: ignore[attr-defined]
@@ -424,28 +433,18 @@ def pack(geometry: Sequence[int], groups: int, precision: str | None) -> int:
     return int.from_bytes(bytes(geometry), "little") | OP_PRECISIONS.index(precision) << 48 | groups << 50
 
 
-def _unpack(packed: int) -> tuple[Arguments, int | None]:
-    """A Call of what pack() made."""
+def _unpack(packed: int) -> Arguments:
+    """What pack() was given."""
     sh, sw, ph, pw, dh, dw = (packed & (1 << 48) - 1).to_bytes(6, "little")
-    precision = OP_PRECISIONS[packed >> 48 & 3]
-    return ((sh, sw), (ph, pw), (dh, dw), packed >> 50, precision), packed
+    return (sh, sw), (ph, pw), (dh, dw), packed >> 50, OP_PRECISIONS[packed >> 48 & 3]
 
 
 def _conv2d_backward_graph(
     input: Tensor, weight: Tensor, grad: Tensor, packed: int, needs: int
 ) -> tuple[Tensor | None, ...]:
     """What the C++ node calls where gradients of gradients, or tangents, are wanted."""
-    (*geometry, precision), _ = _unpack(packed)
-    channels_last = is_channels_last(weight)
-    grad_input = grad_weight = None
-    if needs & 1:
-        layout = channels_last or is_channels_last(input)
-        grad_input = conv2d_input(input.shape, weight, grad, *geometry, precision=precision, channels_last=layout)
-    if needs & 2:
-        grad_weight = conv2d_weight(
-            input, weight.shape, grad, *geometry, precision=precision, channels_last=channels_last
-        )
-    return grad_input, grad_weight, conv2d_bias(grad) if needs & 4 else None
+    wanted = [bool(needs >> i & 1) for i in range(3)]
+    return _gradients(_unpack(packed), wanted, (input.shape, is_channels_last(input)), input, weight, grad)
 
 
 class _Conv2dInput(_Function):
@@ -832,33 +831,27 @@ _AUTOCAST_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU) | tor
 )
 
 
-def autocast(input: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The tensors in the dtype that autocast wants, where it is enabled for the input's device."""
+def autocast(
+    input: Tensor, weight: Tensor, bias: Tensor | None, *, once: bool = False
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The tensors in the dtype that autocast wants, where it is enabled for the input's device.
+
+    once: parameters are cast once as long as that is alive. Not of tensors that are wrapped or traced.
+    """
     device_type = input.device.type
     if device_type in ("cpu", "cuda") and torch.is_autocast_enabled(device_type):
-        return _cast(input, device_type), _cast(weight, device_type), None if bias is None else _cast(bias, device_type)
+        cast, dtype = _cast_once if once else _cast, torch.get_autocast_dtype(device_type)
+        if bias is not None:
+            bias = cast(bias, device_type, dtype)
+        return cast(input, device_type, dtype), cast(weight, device_type, dtype), bias
     return input, weight, bias
 
 
-def autocast_plain(input: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The same of tensors that are neither wrapped nor traced: parameters are cast once as long as that is alive."""
-    device_type = input.device.type
-    if device_type in ("cpu", "cuda") and torch.is_autocast_enabled(device_type):
-        dtype = torch.get_autocast_dtype(device_type)
-        if input.dtype is not dtype:
-            input = _cast_once(input, device_type, dtype)
-        if weight.dtype is not dtype:
-            weight = _cast_once(weight, device_type, dtype)
-        if bias is not None and bias.dtype is not dtype:
-            bias = _cast_once(bias, device_type, dtype)
-    return input, weight, bias
-
-
-def _cast(tensor: Tensor, device_type: str) -> Tensor:
+def _cast(tensor: Tensor, device_type: str, dtype: torch.dtype) -> Tensor:
     # Torch's rule for lower-precision ops (aten/src/ATen/autocast_mode.h, is_eligible): float64 is left alone.
     if tensor.device.type != device_type or tensor.dtype == torch.float64 or not tensor.is_floating_point():
         return tensor
-    return tensor.to(torch.get_autocast_dtype(device_type))
+    return tensor.to(dtype)
 
 
 # By a parameter's id: what it was, its version and memory; its cast, which whoever uses it keeps alive.
@@ -866,9 +859,11 @@ _casts: dict[int, tuple[weakref.ref[Tensor], int, int, weakref.ref[Tensor]]] = {
 
 
 def _cast_once(tensor: Tensor, device_type: str, dtype: torch.dtype) -> Tensor:
+    if tensor.dtype is dtype:
+        return tensor
     # What torch's own cache has (autocast_mode.cpp, cached_cast).
     if not (tensor.requires_grad and tensor.is_leaf and tensor.dtype is torch.float32):
-        return _cast(tensor, device_type)
+        return _cast(tensor, device_type, dtype)
     if known := _casts.get(id(tensor)):
         parameter, version, address, weak = known
         cast = weak()
@@ -880,7 +875,7 @@ def _cast_once(tensor: Tensor, device_type: str, dtype: torch.dtype) -> Tensor:
             and torch.is_autocast_cache_enabled()
         ):
             return cast
-    cast = _cast(tensor, device_type)
+    cast = _cast(tensor, device_type, dtype)
     if len(_casts) >= 4096:
         _casts.clear()
     _casts[id(tensor)] = weakref.ref(tensor), tensor._version, tensor.data_ptr(), weakref.ref(cast)
@@ -889,8 +884,9 @@ def _cast_once(tensor: Tensor, device_type: str, dtype: torch.dtype) -> Tensor:
 
 def _register_autocast(device_type: str, key: str) -> None:
     def kernel(input: Tensor, weight: Tensor, bias: Tensor | None = None, *args: Any, **kwargs: Any) -> Tensor:
-        input, weight = _cast(input, device_type), _cast(weight, device_type)
-        bias = None if bias is None else _cast(bias, device_type)
+        dtype = torch.get_autocast_dtype(device_type)
+        input, weight = _cast(input, device_type, dtype), _cast(weight, device_type, dtype)
+        bias = None if bias is None else _cast(bias, device_type, dtype)
         with _ExcludeDispatchKeyGuard(_AUTOCAST_KEYS):
             return conv2d(input, weight, bias, *args, **kwargs)
 

@@ -1,4 +1,4 @@
-// Plans of the problems that were met: making one takes the host as long as several launches.
+// Plans of the problems that were met, so that each is made once.
 #pragma once
 
 #include <cstdint>

@@ -16,8 +16,7 @@ inline constexpr int32_t kQuadsWordBytes = 8;  // of the image, that are read at
 constexpr int32_t quads_staged(bool words) { return words ? 2 : 4; }
 
 // What a quad holds and products multiply: values of 16 bits, two parts of bf16, or two of fp16, scaled (split.h). Or
-// float32 values, of which lanes make three parts of bf16; so are tiles computed that one
-// scale does not fit.
+// float32 values, of which lanes make three parts of bf16; so are tiles computed that one scale does not fit.
 enum class QuadsOperands : int8_t { kHalf, kParts, kScaledParts, kFloats };
 
 // Scaled parts by warpgroups (wgmma), which find both operands in shared memory: pixels of a square times filters. They

@@ -17,7 +17,7 @@ struct OutputTable {
   FilterEpilogue<Acc> filter[Config::kN];
 };
 
-// With `accumulate` to the sums is added what is there.
+// With `accumulate` what is there is added to the sums.
 template <typename Config, typename T, typename Acc>
 __device__ __forceinline__ void store_tile(const Acc (&acc)[Config::kThreadM][Config::kThreadN],
                                            const OutputTable<Acc, Config>& table, T* base, OutputRun run,
