@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import random
 import shlex
 import signal
 import sys
@@ -17,7 +18,7 @@ from tqdm import tqdm
 from bench import environment, opponents, report, timing
 from bench.modes import DTYPES, LONG, PRECISIONS, Mode, modes_of
 from bench.runner import Plan, measure
-from bench.suites import LAYOUTS, PASSES, Problem, Suite, load_suite, select, suite_names
+from bench.suites import LAYOUTS, PASSES, Problem, Suite, load_suite, sample, select, suite_names
 
 QUICK_FLOPS = 2e9
 
@@ -64,6 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 "seconds": args.seconds,
                 "quick": args.quick,
                 "kernel": args.kernel,
+                **({"sample": args.sample, "seed": args.seed} if args.sample else {}),
                 "cudnn.benchmark": torch.backends.cudnn.benchmark,
             },
             machine=environment.machine(device),
@@ -74,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             measured=measured,
         )
         stem = args.out / f"{suite.name}-{environment.slug(device)}-{stamp}"
-        problems = select(suite.problems, args.problem)
+        problems = sample(select(suite.problems, args.problem), args.sample, args.seed)
         if args.host:
             result.host = measure_host(device)
         try:
@@ -139,6 +141,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("--suite", type=choices(suite_names()), help=f"of {', '.join(suite_names())}; default: public")
     add("--problem", type=choices(), default=[], help="names or shell patterns; default: all of the suite")
+    add_sample_options(parser)
     add("--pass", dest="pass_", type=choices(PASSES, {"fwd": "fprop"}), default=list(PASSES), help="fwd,dgrad,wgrad")
     add("--dtype", type=choices(list(DTYPES), LONG), help="default: fp32,fp16 on CUDA, fp32 on the CPU")
     add("--precision", type=choices(PRECISIONS), default=["ieee"], help="of fp32: ieee,bf16x3,tf32; default: ieee")
@@ -177,12 +180,19 @@ def choices(allowed: Sequence[str] | None = None, aliases: dict[str, str] | None
     return convert
 
 
+def add_sample_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--sample", type=int, metavar="COUNT", help="of a suite's problems so many at random")
+    add("--seed", type=int, default=random.randrange(2**31), help="of --sample; default: another each time")
+
+
 def add_case_options(parser: argparse.ArgumentParser) -> None:
     """Which cases a comparison of kernels or builds is of; `cases` lists them."""
     cuda = torch.cuda.is_available()
     add = parser.add_argument
     add("--suite", default="public")
     add("--problem", type=choices(), default=[], help="names or shell patterns; default: all of the suite")
+    add_sample_options(parser)
     add("--pass", dest="pass_", type=choices(PASSES), default=list(PASSES), help="fprop,dgrad,wgrad")
     add("--layout", type=choices(LAYOUTS), default=list(LAYOUTS), help="default: nchw,nhwc")
     add("--dtype", type=choices(list(DTYPES), LONG), default=["float16" if cuda else "float32"], help="fp32,fp16,bf16")
@@ -193,7 +203,7 @@ def add_case_options(parser: argparse.ArgumentParser) -> None:
 def cases(options: argparse.Namespace) -> Iterator[tuple[Problem, str, Mode, str]]:
     """Problem, layout, mode and pass."""
     return itertools.product(
-        select(load_suite(options.suite).problems, options.problem),
+        sample(select(load_suite(options.suite).problems, options.problem), options.sample, options.seed),
         options.layout,
         modes_of(options.dtype, options.precision),
         options.pass_,

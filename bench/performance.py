@@ -190,7 +190,7 @@ def layers_section(results: Path, gpu: str) -> Iterator[str]:
         ratio = row.speedup("torch")
         if ratio is None and row.status == "ok":
             continue  # measured without an opponent
-        suite = suites[row.problem]
+        suite = suites[row.problem] + (f", {row.kind}" if suites[row.problem] == "torchvision" else "")
         groups[suite, row.mode, row.layout, row.pass_].append(row)
         files.add(results / f"{file}.json")
         if ratio is None or slower(1, ratio) or row.status != "ok":

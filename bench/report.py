@@ -51,6 +51,7 @@ class Row:
     status: str  # ok, loose, WRONG, FAILED, refused
     plan: str  # fastconv's: the kernel's name, then its parameters
     results: dict[str, Result]
+    kind: str = ""
 
     @staticmethod
     def of(data: dict[str, Any]) -> Row:
@@ -174,30 +175,38 @@ def heading(report: Report) -> str:
 def summary(report: Report) -> str:
     sections = []
     for opponent in report.opponents:
-        groups: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
-        for row in report.rows:
-            groups[row.mode, row.layout, row.pass_].append(row)
-        lines = []
-        for key, rows in groups.items():
-            ratios = [ratio for row in rows if (ratio := row.speedup(opponent))]
-            if not ratios:
-                lines.append([*key, "-", "-", "-", f"0/{len(rows)}", "-"])
-                continue
-            fractions = [row.floor_fraction for row in rows if row.floor_fraction]
-            lines.append(
-                [
-                    *key,
-                    f"{geomean(ratios):.2f}x",
-                    f"{min(ratios):.2f}x",
-                    f"{max(ratios):.2f}x",
-                    f"{sum(ratio > 1 for ratio in ratios)}/{len(rows)}",
-                    f"{geomean(fractions):.0%}",
-                ]
-            )
-        if lines:
-            header = ["mode", "layout", "pass", "speed-up", "least", "most", "faster in", "of floor"]
-            sections.append(f"## Against {report.names[opponent]} (geometric means)\n\n" + table(header, lines, left=3))
+        by_pass = _ratios(report, opponent, "pass", lambda row: row.pass_)
+        if by_pass:
+            sections.append(f"## Against {report.names[opponent]} (geometric means)\n\n" + by_pass)
+        if len({row.kind for row in report.rows}) > 2:
+            sections.append("By kind of layer:\n\n" + _ratios(report, opponent, "kind", lambda row: row.kind))
     return "\n\n".join(sections)
+
+
+def _ratios(report: Report, opponent: str, name: str, key: Callable[[Row], str]) -> str:
+    groups: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
+    for row in report.rows:
+        groups[row.mode, row.layout, key(row)].append(row)
+    lines = []
+    for group, rows in groups.items():
+        ratios = [ratio for row in rows if (ratio := row.speedup(opponent))]
+        if not ratios:
+            lines.append([*group, "-", "-", "-", f"0/{len(rows)}", "-", "-"])
+            continue
+        fractions = [row.floor_fraction for row in rows if row.floor_fraction]
+        lines.append(
+            [
+                *group,
+                f"{geomean(ratios):.2f}x",
+                f"{min(ratios):.2f}x",
+                f"{max(ratios):.2f}x",
+                f"{sum(ratio > 1 for ratio in ratios)}/{len(rows)}",
+                f"{sum(ratio < 0.9 for ratio in ratios)}",
+                f"{geomean(fractions):.0%}",
+            ]
+        )
+    header = ["mode", "layout", name, "speed-up", "least", "most", "faster in", "below .9x", "of floor"]
+    return table(header, lines, left=3) if lines else ""
 
 
 def losses(report: Report) -> str:

@@ -85,6 +85,7 @@ def _measure_row(
         status=status,
         plan=_explanation(problem, pass_, mode, layout, plan.device),
         results=results,
+        kind=problem.kind,
     )
 
 

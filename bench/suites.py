@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -67,6 +68,16 @@ class Problem:
         for a, b, c, d in (self.input, self.weight, self.output):
             total += a * b * c * d
         return total
+
+    @property
+    def kind(self) -> str:
+        """What sort of layer it is, of those that kernels differ for."""
+        per_group, taps = self.weight[1], self.weight[2:]
+        if self.groups > 1:
+            return "depthwise" if per_group == 1 else "grouped"
+        if per_group <= 4:
+            return "first"
+        return "pointwise" if taps == (1, 1) else "dense 3x3" if taps == (3, 3) else "dense"
 
     @property
     def conv_args(self) -> tuple[Pair, Pair, Pair, int]:
@@ -141,6 +152,13 @@ def select(problems: Sequence[Problem], patterns: Sequence[str]) -> tuple[Proble
         if not any(fnmatchcase(problem.name, pattern) for problem in problems):
             raise ValueError(f"no problem matches {pattern!r}; there are: {', '.join(p.name for p in problems)}")
     return tuple(problem for problem in problems if any(fnmatchcase(problem.name, pattern) for pattern in patterns))
+
+
+def sample(problems: Sequence[Problem], count: int | None, seed: int) -> tuple[Problem, ...]:
+    """So many at random, in the order that they had; all of them without a count."""
+    if count is None or count >= len(problems):
+        return tuple(problems)
+    return tuple(problems[i] for i in sorted(random.Random(seed).sample(range(len(problems)), count)))
 
 
 def _tuple(value: Any) -> Any:

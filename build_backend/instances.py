@@ -1,6 +1,6 @@
 """Writes the files that instantiate the families' launchers, from the .def files of include/fastconv/families.
 
-    python build_backend/instances.py DIRECTORY     prints the files' names, each on a line
+    python build_backend/instances.py DIRECTORY [--one-half]     prints the files' names, each on a line
 
 A .def begins with comments, two of which are read here: the macro with the names of its arguments, and the launcher,
 with the header that defines it:
@@ -10,7 +10,8 @@ with the header that defines it:
 
 Names of arguments stand for what a line of the file has in their place, T for each of its element types: those of its
 argument `dtypes`, or of all lines, as in `for kHalf` after the launcher. Choices of arguments become files, which
-compile in parallel; element types share one, which saves reading headers again.
+compile in parallel; element types share one, which saves reading headers again. With --one-half each file has one of
+the two types of 16 bits, by turns, and of the other a launcher that is null.
 """
 
 from __future__ import annotations
@@ -20,13 +21,19 @@ import sys
 from pathlib import Path
 
 FAMILIES = Path(__file__).resolve().parents[1] / "include/fastconv/families"
-ELEMENT_TYPES = {"kF32": ["float"], "kF64": ["double"], "kHalf": ["__half", "__nv_bfloat16"]}
+HALVES = ["__half", "__nv_bfloat16"]
+ELEMENT_TYPES = {"kF32": ["float"], "kF64": ["double"], "kHalf": HALVES}
 
 
-def write(directory: Path) -> list[Path]:
+def write(directory: Path, one_half: bool = False) -> list[Path]:
     """The files, of which those that are up to date are left alone. Others are deleted."""
     directory.mkdir(parents=True, exist_ok=True)
-    texts = {directory / name: text for path in sorted(FAMILIES.glob("*/*.def")) for name, text in files(path).items()}
+    found = {name: text for path in sorted(FAMILIES.glob("*/*.def")) for name, text in files(path).items()}
+    if one_half:
+        halves = [name for name, text in sorted(found.items()) if all(half in text for half in HALVES)]
+        for i, name in enumerate(halves):
+            found[name] = without(HALVES[i % 2], found[name])
+    texts = {directory / name: text for name, text in found.items()}
     for stale in set(directory.glob("*.cu")) - set(texts):
         stale.unlink()
     for path, text in texts.items():
@@ -64,5 +71,11 @@ def files(definition: Path) -> dict[str, str]:
     }
 
 
+def without(element_type: str, text: str) -> str:
+    """Launchers of this type are null."""
+    launcher = rf"^template (Launcher .*\b{element_type}>\(int\));$"
+    return re.sub(launcher, r"template <> \1 { return nullptr; }", text, flags=re.MULTILINE)
+
+
 if __name__ == "__main__":
-    print("\n".join(str(path) for path in write(Path(sys.argv[1]))))
+    print("\n".join(str(path) for path in write(Path(sys.argv[1]), "--one-half" in sys.argv[2:])))

@@ -255,6 +255,29 @@ def test_instances_that_did_not_change_are_left_alone(tmp_path: Path) -> None:
     assert not (tmp_path / "of_a_family_that_is_gone.cu").exists()
 
 
+def test_each_kernel_is_emulated_in_one_of_the_types_of_16_bits(tmp_path: Path) -> None:
+    """Of each file that has both."""
+    both = {path.name: path.read_text() for path in instances.write(tmp_path / "both")}
+    one = {path.name: path.read_text() for path in instances.write(tmp_path / "one", one_half=True)}
+    assert list(both) == list(one)
+    left = []
+    for name, text in both.items():
+        compiled = [
+            half
+            for half in instances.HALVES
+            if re.search(rf"^template Launcher .*\b{half}>\(int\);$", one[name], re.MULTILINE)
+        ]
+        if all(half in text for half in instances.HALVES):
+            left += compiled
+            assert len(compiled) == 1
+            stubs = re.findall(r"^template <> Launcher .*\b(\w+)>\(int\) { return nullptr; }$", one[name], re.MULTILINE)
+            assert set(stubs) == set(instances.HALVES) - set(compiled)
+            assert text.count("Launcher ") == one[name].count("Launcher ")
+        else:
+            assert one[name] == text
+    assert set(left) == set(instances.HALVES)
+
+
 def test_a_def_file_names_its_arguments(tmp_path: Path) -> None:
     path = tmp_path / "kernels.def"
     path.write_text("// some/launch.cuh: some_launcher<T>\n")

@@ -55,6 +55,15 @@ SMS = 3
 MARGIN = 64  # elements, whole lines of 128 bytes
 
 
+def is_compiled(kernel: native.Kernel, dtype: torch.dtype) -> bool:
+    return emulated.is_compiled(kernel.name, str(dtype).removeprefix("torch."))
+
+
+def half(kernel: native.Kernel, preferred: torch.dtype = torch.float16) -> torch.dtype:
+    """The other type of 16 bits if the kernel is emulated in that one alone."""
+    return next(dtype for dtype in (preferred, *HALF) if is_compiled(kernel, dtype))
+
+
 def surrounded(t: Tensor) -> tuple[Tensor, Tensor]:
     """The same values and strides amid NaNs, and the memory that holds both."""
     last = sum((size - 1) * stride for size, stride in zip(t.shape, t.stride(), strict=True))
@@ -188,7 +197,7 @@ def element_type(kernel: native.Kernel, of_halves: torch.dtype) -> tuple[torch.d
     """And precision, of a kernel that is for one of float32's precisions or for 16 bits."""
     if re.search("tf32|quads_fprop_2_(parts|halves)", kernel.name):
         return torch.float32, precision_of(kernel.name)
-    return of_halves, "ieee"
+    return half(kernel, of_halves), "ieee"
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -230,7 +239,7 @@ def test_rows_of_two_images_share_steps_of_columns(kernel: native.Kernel, n: int
     taps, stride = int(kernel.name.split("_")[3][0]), 2 if kernel.name.endswith("s2") else 1
     padding = (taps // 2, taps // 2)
     problem = Problem(n, 40, stride * h, stride * w, 40, taps, taps, (stride, stride), padding, groups=40)
-    o = operands(problem, torch.float16, "cpu", 0, ("channels_last", "contiguous", "channels_last"))
+    o = operands(problem, half(kernel), "cpu", 0, ("channels_last", "contiguous", "channels_last"))
     result = run(kernel, o, problem, 1)
     assert result is not None, "refused"
     reference.assert_right(result.value, expect_pass("wgrad", o, problem), kernel.name, "ieee")
@@ -242,7 +251,7 @@ def test_a_filter_of_one_row_may_have_any_stride_from_row_to_row(kernel: native.
     """Also none, as torch has it for a dimension of one: with the last tap first, only columns go backwards."""
     taps, view = int(kernel.name.split("_")[3][0]), source_view(kernel)
     problem = Problem(2, 8, 6, 9, 8, 1, taps, padding=(0, taps // 2), groups=8)
-    o = operands(problem, torch.float16, "cpu", 0, (view, "contiguous", view))
+    o = operands(problem, half(kernel), "cpu", 0, (view, "contiguous", view))
     o = replace(o, weight=o.weight.as_strided(o.weight.shape, (taps, taps, 0, 1)))
     result = run(kernel, o, problem, view=view)
     assert result is not None, "refused"
@@ -284,7 +293,7 @@ def test_values_that_are_not_finite_reach_taps_that_meet_them(
 ) -> None:
     """Not those that a column beyond the image would meet, or a row that a run of rows lacks."""
     problem, view = data.draw(small_problems(kernel.name)), source_view(kernel)
-    o = operands(problem, torch.float16, "cpu", seed, (view, "contiguous", view))
+    o = operands(problem, half(kernel), "cpu", seed, (view, "contiguous", view))
     o.input[tuple(data.draw(st.integers(0, size - 1)) for size in o.input.shape)] = special
     result = run(kernel, o, problem, view=view)
     assert result is not None, "refused"
@@ -299,7 +308,7 @@ def test_gradients_that_are_not_finite_reach_taps_that_meet_pixels(
 ) -> None:
     """Not those that meet padding there."""
     problem, view = data.draw(small_problems(kernel.name)), source_view(kernel)
-    o = operands(problem, torch.float16, "cpu", seed, (view, "contiguous", view))
+    o = operands(problem, half(kernel), "cpu", seed, (view, "contiguous", view))
     _, c, p, q = index = tuple(data.draw(st.integers(0, size - 1)) for size in o.grad_output.shape)
     o.grad_output[index] = special
     result = run(kernel, o, problem, view=view)
@@ -435,7 +444,7 @@ def test_blocks_of_quads(kernel: native.Kernel, case: str, problem: Problem, sms
 def test_quads_of_filters_that_shared_memory_has_no_room_for_twice(kernel: native.Kernel, view: str) -> None:
     """Once packed and once as they were."""
     dtype, _ = element_type(kernel, torch.float16)
-    side = 24 if dtype == torch.float16 else 17
+    side = 24 if dtype in HALF else 17
     problem = Problem(1, 4, 8, 8, 40, side, side, padding=(side // 2,) * 2, bias=True)
     o = operands(problem, dtype, "cpu", 0, (view,) * 3)
     precision = precision_of(kernel.name)
@@ -584,7 +593,7 @@ def test_emulated_weight_gradients_of_quads(
     problem = data.draw(quads_wgrad_problems(kernel))
     of_y = "channels_last" if kernel.name.endswith("nhwc") else "contiguous"
     assume("nchw" not in kernel.name or problem.output_size[3] % 8 == 0)
-    o = operands(problem, dtype, "cpu", seed, (views[0], views[1], of_y))
+    o = operands(problem, half(kernel, dtype), "cpu", seed, (views[0], views[1], of_y))
     result = run(kernel, o, problem, sms, haste, views[1])
     assert result is not None, "refused"
     reference.assert_right(result.value, expect_pass("wgrad", o, problem), kernel.name)
@@ -799,7 +808,7 @@ def test_emulated_patch_embeddings(
     few = kernel.pass_ == "wgrad" and problem.products // math.prod(problem.weight_size) < 8
     if floats and (few or math.prod(problem.weight_size[1:]) < 8):
         precision = "bf16x3"
-    o = operands(problem, torch.float32 if floats else dtype, "cpu", seed, (image_view, *views))
+    o = operands(problem, torch.float32 if floats else half(kernel, dtype), "cpu", seed, (image_view, *views))
     if special is not None:
         changed = data.draw(st.sampled_from([o.input, o.weight if kernel.pass_ == "fprop" else o.grad_output]))
         changed[tuple(data.draw(st.integers(0, size - 1)) for size in changed.shape)] = special
@@ -810,6 +819,58 @@ def test_emulated_patch_embeddings(
         reference.assert_right(result.value, expected, kernel.name, precision)
         return
     assert_right_where_finite(result.value, expected, precision)
+
+
+POINTWISE = [pytest.param(kernel, id=kernel.name) for kernel in ALL_KERNELS if kernel.name.startswith("pointwise_")]
+
+
+@st.composite
+def pointwise_problems(draw: st.DrawFn) -> Problem:
+    """Rows of any alignment, of one image or of several; with a stride only pixels that lie apart."""
+    extents = st.one_of(st.integers(1, 12), st.integers(1, 9).map(lambda i: 8 * i), st.integers(60, 140))
+    c, k = draw(extents), draw(extents)
+    h, w = draw(st.sampled_from([(1, 1), (1, 7), (7, 7), (5, 8), (12, 12), (9, 15)]))
+    n = draw(st.sampled_from([1, 2, 3, 33] if h == 1 else [1, 2, 3]))
+    return Problem(n, c, h, w, k, 1, 1, bias=draw(st.booleans()))
+
+
+@pytest.mark.parametrize("kernel", POINTWISE)
+@given(
+    problem=pointwise_problems(),
+    stride=st.sampled_from([(1, 1), (1, 1), (2, 2), (1, 3)]),
+    dtype=st.sampled_from([*HALF, torch.float32]),
+    seed=st.integers(0, 2**31),
+    sms=st.sampled_from([1, 4, 132]),
+    haste=st.booleans(),
+    view=st.sampled_from(["contiguous", "channels_last", "misaligned", "misaligned_channels_last"]),
+    special=st.sampled_from([None, None, math.inf, math.nan]),
+    data=st.data(),
+)
+@settings(max_examples=examples(40))
+def test_emulated_pointwise_convolutions(
+    kernel: native.Kernel,
+    problem: Problem,
+    stride: tuple[int, int],
+    dtype: torch.dtype,
+    seed: int,
+    sms: int,
+    haste: bool,
+    view: str,
+    special: float | None,
+    data: st.DataObject,
+) -> None:
+    if "channels_last" in view and kernel.pass_ != "dgrad":
+        problem = problem.with_(stride=stride)
+    dtype, precision = (dtype, "tf32") if dtype == torch.float32 else (half(kernel, dtype), "ieee")
+    assume(is_compiled(kernel, dtype))
+    o = operands(problem, dtype, "cpu", seed, (view, "contiguous", view))
+    if special is not None:
+        changed = {"fprop": o.input, "dgrad": o.grad_output, "wgrad": o.input}[kernel.pass_]
+        changed[tuple(data.draw(st.integers(0, size - 1)) for size in changed.shape)] = special
+    written = "contiguous" if kernel.pass_ == "wgrad" else view
+    result = run(kernel, o, problem, sms, haste, written, precision)
+    assert result is not None, "refused"
+    assert_right_where_finite(result.value, expect_pass(kernel.pass_, o, problem), precision)
 
 
 @dataclass
@@ -843,9 +904,14 @@ def choices(pass_: str) -> list[tuple[Choice, native.ConvProblem]]:
 @sweeps.sweep(8)
 @pytest.mark.parametrize("kernel", [pytest.param(kernel, id=kernel.name) for kernel in ALL_KERNELS])
 def test_every_kernel(kernel: native.Kernel) -> None:
-    """On some of the named problems that it accepts, the smallest and the largest among them, in all its dtypes."""
+    """On some of the named problems that it accepts, the smallest and the largest among them, in all dtypes that are
+    compiled."""
     device = native.DeviceSpec.cuda(90, SMS, 227 << 10)
-    accepted = [choice for choice, conv in choices(kernel.pass_) if kernel.why_not(conv, device) is None]
+    accepted = [
+        choice
+        for choice, conv in choices(kernel.pass_)
+        if kernel.why_not(conv, device) is None and is_compiled(kernel, choice.dtype)
+    ]
     assert accepted, "it refused every one"
     by_problem = [list(some) for _, some in itertools.groupby(accepted, key=lambda choice: choice.problem)]
     ran: collections.Counter[Any] = collections.Counter()
@@ -873,12 +939,12 @@ def test_resident_filters_are_waited_for_once(name: str, c: int, k: int, haste: 
     (kernel,) = (kernel for kernel in ALL_KERNELS if kernel.name == f"halo_fprop_{name}")
     problem = Problem(1, c, 40, 40, k, 3, 3, padding=(1, 1))
     plan = native.make_plan(
-        Choice(problem, torch.float16, "ieee", "channels_last").describe("fprop"),
+        Choice(problem, half(kernel), "ieee", "channels_last").describe("fprop"),
         native.DeviceSpec.cuda(90, 1, 227 << 10),
         kernel.name,
     )
     assert "resident" in repr(plan) and plan.grid == 1, plan
-    o = operands(problem, torch.float16, "cpu", 0, ("channels_last",) * 3)
+    o = operands(problem, half(kernel), "cpu", 0, ("channels_last",) * 3)
     result = run(kernel, o, problem, 1, haste, "channels_last")
     assert result is not None
     reference.assert_right(result.value, expect_pass("fprop", o, problem), kernel.name)
@@ -900,7 +966,7 @@ def test_rings_of_any_number_of_stages(smem_kib: int, haste: bool) -> None:
     accepted = 0
     for kernel in (kernel for kernel in ALL_KERNELS if kernel.name.startswith("mma_")):
         problem = LONG_SUMS[kernel.pass_]
-        dtype, precision = (torch.float16, "ieee") if kernel.name.endswith("_half") else (torch.float32, "tf32")
+        dtype, precision = (half(kernel), "ieee") if kernel.name.endswith("_half") else (torch.float32, "tf32")
         layout = "channels_last" if "_nhwc" in kernel.name else "contiguous"
         asked = Choice(problem, dtype, precision, layout).describe(kernel.pass_)
         if kernel.why_not(asked, device) == "needs more shared memory":
@@ -929,7 +995,7 @@ def test_rows_copied_by_several_warps(name: str, problem: Problem, warps: int, h
     """Bytes of the others' rows may land before the first warp has said how many there will be. Halos of one copy have
     one warp, however little there is to multiply."""
     (kernel,) = (kernel for kernel in ALL_KERNELS if kernel.name == f"halo_fprop_{name}")
-    dtype, precision = (torch.float32, "bf16x3") if "promoted" in name else (torch.float16, "ieee")
+    dtype, precision = (torch.float32, "bf16x3") if "promoted" in name else (half(kernel), "ieee")
     conv = Choice(problem, dtype, precision, "channels_last").describe("fprop")
     assert native.halo_copy_warps(conv, kernel, native.DeviceSpec.cuda(90, SMS, 227 << 10)) == warps
     o = operands(problem, dtype, "cpu", 0, ("channels_last",) * 3)
@@ -959,7 +1025,7 @@ def test_every_legal_kernel(
 ) -> None:
     """Whatever the planner could choose; unless all cases run, some of it."""
     dtype, precision = mode
-    kernels = [kernel for kernel in ALL_KERNELS if kernel.pass_ == pass_]
+    kernels = [kernel for kernel in ALL_KERNELS if kernel.pass_ == pass_ and is_compiled(kernel, dtype)]
     random.Random(seed).shuffle(kernels)
     o = operands(problem, dtype, "cpu", seed, views)
     expected = expect_pass(pass_, o, problem)
@@ -978,12 +1044,12 @@ def test_every_legal_kernel(
 def test_resident_filters_that_no_tile_of_a_block_reads() -> None:
     """They may be on their way still when the block writes its output anew, through the same shared memory."""
     problem = Problem(3, 72, 28, 15, 16, 2, 3, stride=(3, 2), padding=(1, 1))
-    o = operands(problem, torch.float16)
-    expected = expect_pass("dgrad", o, problem)
     ran = 0
     for kernel in ALL_KERNELS:
-        result = run(kernel, o, problem, sms=8) if kernel.name.startswith("halo_dgrad_256x128_c16_") else None
-        if result is not None:
-            reference.assert_right(result.value, expected, kernel.name)
-            ran += 1
+        if kernel.name.startswith("halo_dgrad_256x128_c16_") and any(is_compiled(kernel, dtype) for dtype in HALF):
+            o = operands(problem, half(kernel))
+            result = run(kernel, o, problem, sms=8)
+            if result is not None:
+                reference.assert_right(result.value, expect_pass("dgrad", o, problem), kernel.name)
+                ran += 1
     assert ran > 0

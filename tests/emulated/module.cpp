@@ -30,11 +30,20 @@ std::span<const char> extent(uintptr_t address, std::initializer_list<int64_t> s
   return {reinterpret_cast<const char*>(address), static_cast<size_t>((last + 1) * element_bytes)};
 }
 
+bool is_compiled(const std::string& kernel, const std::string& dtype) {
+  const KernelEntry* entry = find_kernel(kernel);
+  for (const DType it : {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16}) {
+    if (dtype == to_string(it)) return entry != nullptr && launcher_of(*entry, it) != nullptr;
+  }
+  throw py::value_error("no dtype " + dtype);
+}
+
 int64_t run(const std::string& name, const ConvProblem& p, const DeviceSpec& device, uintptr_t x, uintptr_t w,
             uintptr_t y, uintptr_t bias, bool haste) {
   const Choice choice = make_plan(p, device, name);
   const Plan& plan = choice.plan;
   if (plan.kernel == nullptr || plan.kernel->name != name) throw py::value_error(choice.reason);
+  if (!is_compiled(name, to_string(p.dtype))) throw py::value_error(name + " is not compiled for this dtype");
   std::vector<char> workspace(plan.workspace_bytes, '\xff');
   const int64_t bytes = element_size(p.dtype);
   emulated::Machine& machine = emulated::machine();
@@ -67,6 +76,7 @@ const OperandRange* measure_operands(const Plan& plan, const ConvProblem& proble
 
 PYBIND11_MODULE(_fastconv_emulated, m) {
   py::module_::import("_fastconv_native");  // has the types
+  m.def("is_compiled", &is_compiled, "kernel"_a, "dtype"_a);
   m.def("run", &run, "kernel"_a, "problem"_a, "device"_a, py::kw_only(), "x"_a, "w"_a, "y"_a, "bias"_a = 0,
         "haste"_a = false);
 }

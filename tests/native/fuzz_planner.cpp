@@ -1,4 +1,4 @@
-// The planner and what launches are made of, by random problems under the address and undefined-behaviour sanitizers:
+// The planner and what launches are made of, by random problems under sanitizers:
 // every legal problem has a plan or sentences that say why not, and every plan keeps what is promised of plans.
 //   fuzz_planner [COUNT [SEED]]   problem i is that of seed SEED + i, so that one which fails can be had alone
 #include <algorithm>
@@ -36,6 +36,7 @@
 #include "fastconv/families/implicit_gemm/config.h"
 #include "fastconv/families/implicit_gemm/direct_plan.h"
 #include "fastconv/families/implicit_gemm/im2col_plan.h"
+#include "fastconv/families/pointwise/plan.h"
 #include "fastconv/families/space_to_depth/patches_plan.h"
 #include "fastconv/families/space_to_depth/subpixel_plan.h"
 #include "fastconv/families/wgrad/plan.h"
@@ -300,6 +301,8 @@ void make_launch(const Plan& plan, const ConvProblem& problem) {
     halo_launch(plan, problem);
   } else if (config.holds<WgradConfig>()) {
     wgrad_launch(plan, problem);
+  } else if (config.holds<PointwiseConfig>()) {
+    pointwise_params(problem, tiling.as<PointwiseTiling>(), plan.split);
   } else if (config.holds<PatchesConfig>()) {
     make_patches(config.as<PatchesConfig>(), problem);
   } else if (config.holds<SubpixelConfig>()) {

@@ -1,0 +1,51 @@
+// What a pointwise kernel is compiled for, and what is chosen for each problem. Plain C++ as well as CUDA.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "fastconv/core/problem.h"
+
+namespace fastconv {
+
+inline constexpr int kPointwiseThreads = 128;
+inline constexpr int kPointwiseDepthBytes = 128;  // of depth, in a stage
+inline constexpr int kPointwiseChunkBytes = 16;   // that are read from shared memory at once
+inline constexpr int kPointwiseStepBytes = 32;    // of depth, that a product of tensor cores takes
+inline constexpr int kPointwiseAlign = 1024;      // of stages: swizzles go by absolute addresses
+
+// Of a tile of the product: m rows of a by n rows of b, with n side by side in the output.
+struct PointwiseTile {
+  int m, n;
+
+  constexpr int stage_bytes() const { return (m + n) * kPointwiseDepthBytes; }
+  // Where several blocks share an SM, and where one has it to itself, if shared memory has room for more.
+  constexpr int stages() const { return m * n > 128 * 64 ? 3 : 4; }
+  static constexpr int deep_stages() { return 8; }
+  constexpr int blocks_per_sm() const { return m * n > 64 * 64 ? 2 : 3; }
+  // Rows of the output on their way, which begin in different banks.
+  static constexpr int padding_bytes(int element) { return element == 2 ? 16 : 32; }
+  constexpr int row_bytes(int element) const { return n * element + padding_bytes(element); }
+  // Stages that there are, or the output in their place; they begin at a multiple of kPointwiseAlign.
+  constexpr int smem_bytes(int of_stages, int64_t steps, int out_element) const {
+    const int ring = static_cast<int>(std::min<int64_t>(of_stages, steps)) * stage_bytes();
+    return std::max(ring, m * row_bytes(out_element)) + kPointwiseAlign - 16;
+  }
+};
+
+struct PointwiseConfig {
+  int m, n;  // pixels by channels of the output; of weight gradients filters by channels
+
+  bool operator==(const PointwiseConfig&) const = default;
+};
+
+// In which of its indices the elements of a and of b lie side by side.
+enum class PointwiseForm : int8_t { kDepthDepth, kDepthRows, kRowsRows };
+
+struct PointwiseTiling {
+  PointwiseForm form;
+  PointwiseTile tile;
+  int stages;
+};
+
+}  // namespace fastconv

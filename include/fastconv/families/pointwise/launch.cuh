@@ -1,0 +1,91 @@
+// Host side of the pointwise kernels: from a plan to a launch.
+#pragma once
+
+#include "fastconv/families/pointwise/kernel.cuh"
+#include "fastconv/families/pointwise/launchers.h"
+#include "fastconv/families/pointwise/plan.h"
+#include "fastconv/families/pointwise/reduce.cuh"
+#include "fastconv/launch/dtype_of.cuh"
+#include "fastconv/launch/launch.cuh"
+#include "fastconv/tile/add_partials.cuh"
+
+namespace fastconv {
+
+// Pixels are a's rows where channels lie side by side, else b's.
+template <typename T>
+PointwiseBuffers<T> pointwise_buffers(const ConvProblem& problem, const ConvBuffers& buffers, bool pixels_first,
+                                      bool split) {
+  PointwiseBuffers<T> found{};
+  const bool wgrad = problem.pass == Pass::kWgrad, dgrad = problem.pass == Pass::kDgrad;
+  const void* pixels = dgrad || wgrad ? buffers.y : buffers.x;
+  const void* other = wgrad ? buffers.x : buffers.w;
+  found.a = static_cast<const T*>(pixels_first || wgrad ? pixels : other);
+  found.b = static_cast<const T*>(pixels_first || wgrad ? other : pixels);
+  found.out = static_cast<T*>(wgrad ? buffers.w : dgrad ? buffers.x : buffers.y);
+  found.epilogue.bias = problem.pass == Pass::kFprop ? static_cast<const T*>(buffers.bias) : nullptr;
+  if (split) found.partial = static_cast<float*>(buffers.workspace);
+  return found;
+}
+
+template <typename T, PointwiseForm kForm, int kM, int kN>
+void launch_pointwise(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, Stream& stream) {
+  const PointwiseParams params = pointwise_params(problem, plan.tiling.as<PointwiseTiling>(), plan.split);
+  const PointwiseBuffers<T> tensors = pointwise_buffers<T>(problem, buffers, !params.m_inner, plan.split > 1);
+  launch(plan.kernel->name, pointwise<T, kForm, kM, kN>, LaunchShape{plan.grid, kPointwiseThreads, plan.smem_bytes},
+         stream, params, tensors);
+  if (plan.split == 1) return;
+  PointwiseReduction reduction{};
+  reduction.out = params.out, reduction.bias_along_n = params.bias_along_n;
+  const int64_t product = int64_t{params.out.lines.extent} * params.out.length;
+  reduction.by_product = FastDivmod(product), reduction.by_line = FastDivmod(params.out.length);
+  reduction.sums = product * params.by_images.divisor;
+  reduction.slices = static_cast<int32_t>(plan.split), reduction.strands = reduce_strands(plan.split);
+  const LaunchShape shape{reduce_blocks(reduction.sums, reduction.strands), kReduceThreads};
+  launch(plan.kernel->name, reduce_pointwise<T>, shape, stream, reduction, tensors);
+}
+
+// Of a forward pass or an input gradient m are pixels where channels lie side by side, else channels.
+template <Pass kPass, typename T, int kPixels, int kChannels>
+void launch_pointwise_pass(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, Stream& stream) {
+  using Form = PointwiseForm;
+  if (plan.grid == 0) return;
+  const Form form = plan.tiling.as<PointwiseTiling>().form;
+  if constexpr (kPass == Pass::kFprop) {
+    if (form == Form::kDepthDepth) {
+      launch_pointwise<T, Form::kDepthDepth, kPixels, kChannels>(plan, problem, buffers, stream);
+    } else {
+      launch_pointwise<T, Form::kDepthRows, kChannels, kPixels>(plan, problem, buffers, stream);
+    }
+  } else if constexpr (kPass == Pass::kDgrad) {
+    if (form == Form::kDepthRows) {
+      launch_pointwise<T, Form::kDepthRows, kPixels, kChannels>(plan, problem, buffers, stream);
+    } else {
+      launch_pointwise<T, Form::kRowsRows, kChannels, kPixels>(plan, problem, buffers, stream);
+    }
+  } else {
+    if (form == Form::kRowsRows) {
+      launch_pointwise<T, Form::kRowsRows, kPixels, kChannels>(plan, problem, buffers, stream);
+    } else {
+      launch_pointwise<T, Form::kDepthDepth, kPixels, kChannels>(plan, problem, buffers, stream);
+    }
+  }
+}
+
+template <Pass kPass, Pass kLinePass, typename T, int kPixels, int kChannels, unsigned kDtypes>
+constexpr Launcher pointwise_launcher_of() {
+  if constexpr (kPass == kLinePass && (kDtypes & dtype_bit(kDTypeOf<T>)) != 0)
+    return launch_pointwise_pass<kPass, T, kPixels, kChannels>;
+  return nullptr;
+}
+
+template <Pass kPass, typename T>
+Launcher pointwise_launcher(int line) {
+  static constexpr Launcher kLaunchers[] = {
+#define POINTWISE_KERNEL(name, pass, m, n, dtypes) pointwise_launcher_of<kPass, Pass::pass, T, m, n, dtypes>(),
+#include "fastconv/families/pointwise/kernels.def"
+#undef POINTWISE_KERNEL
+  };
+  return kLaunchers[line];
+}
+
+}  // namespace fastconv

@@ -1,0 +1,11 @@
+// The family's launchers, each instantiated in a file of its own so that they compile in parallel.
+#pragma once
+
+#include "fastconv/launch/launchers.h"
+
+namespace fastconv {
+
+template <Pass kPass, typename T>
+Launcher pointwise_launcher(int line);
+
+}  // namespace fastconv
