@@ -17,6 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import fastconv
 import reference
+import sweeps
 from shapes import CASES, DTYPES, VIEWS, Problem, operands, tensor
 
 LAYOUTS = ["contiguous", "channels_last"]
@@ -45,6 +46,7 @@ def calls(
     ]
 
 
+@sweeps.sweep(3)
 @pytest.mark.parametrize("name", GROUPED)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

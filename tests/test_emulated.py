@@ -901,7 +901,7 @@ def choices(pass_: str) -> list[tuple[Choice, native.ConvProblem]]:
     return [(it, it.describe(pass_)) for it in (Choice(problem, *mode, layout) for problem, mode, layout in every)]
 
 
-@sweeps.sweep(8)
+@sweeps.sweep(16)
 @pytest.mark.parametrize("kernel", [pytest.param(kernel, id=kernel.name) for kernel in ALL_KERNELS])
 def test_every_kernel(kernel: native.Kernel) -> None:
     """On some of the named problems that it accepts, the smallest and the largest among them, in all dtypes that are
@@ -958,6 +958,7 @@ LONG_SUMS = {
 }
 
 
+@sweeps.sweep(3)
 @pytest.mark.parametrize("haste", [False, True])
 @pytest.mark.parametrize("smem_kib", [99, 163, 227])
 def test_rings_of_any_number_of_stages(smem_kib: int, haste: bool) -> None:

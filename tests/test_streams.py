@@ -21,6 +21,7 @@ from torch import Tensor
 
 import fastconv
 import reference
+import sweeps
 from shapes import CASES, DTYPES, NCHW, PASSES, PUBLIC, Problem, operands, tensor
 
 MIB = 2**20
@@ -284,6 +285,7 @@ def test_workspace_is_bounded(cuda: str, name: str, pass_: str) -> None:
     )
 
 
+@sweeps.sweep(3)
 @pytest.mark.parametrize("pass_", PASSES)
 @pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
