@@ -1546,3 +1546,26 @@ def test_kept_plans_are_bounded() -> None:
         for layer in layers:
             assert cache.plan(layer, DEVICES["cpu"]).kernel
     assert cache.made == 6
+
+
+@pytest.mark.parametrize(("pass_", "c", "k"), [("fprop", 64, 256), ("dgrad", 256, 64)])
+def test_products_of_one_slice_need_no_workspace(pass_: str, c: int, k: int) -> None:
+    """However much an output is larger than what a workspace may take."""
+    problem = native_problem(Problem(128, c, 56, 56, k, 1, 1), pass_, dtype="float16", channels_last=True)
+    kernel = next(it for it in native.kernel_table() if it.name == f"pointwise_{pass_}_64x64")
+    assert kernel.why_not(problem, GPUS[90]) is None
+    plan = native.make_plan(problem, GPUS[90], kernel.name)
+    assert (plan.split, plan.workspace_bytes) == (1, 0)
+
+
+@pytest.mark.parametrize("smem_bytes", [48 << 10, 65536, 70000])
+def test_a_device_with_little_shared_memory_has_plans(smem_bytes: int) -> None:
+    device = native.DeviceSpec.cuda(80, 108, smem_bytes)
+    for pass_, channels_last in itertools.product(PASSES, (False, True)):
+        problem = native_problem(
+            Problem(8, 192, 14, 14, 192, 1, 1), pass_, dtype="float16", channels_last=channels_last
+        )
+        ran = [it for it in native.kernel_table() if it.pass_ == pass_ and it.why_not(problem, device) is None]
+        for kernel in ran:
+            assert native.make_plan(problem, device, kernel.name).smem_bytes <= smem_bytes
+        assert ran

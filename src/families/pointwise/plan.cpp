@@ -6,6 +6,7 @@
 
 #include "fastconv/core/integers.h"
 #include "fastconv/families/pointwise/cost.h"
+#include "fastconv/planner/scaled.h"
 #include "fastconv/planner/sides.h"
 
 namespace fastconv {
@@ -51,6 +52,9 @@ int32_t vector_bytes(int64_t element, int32_t align, int64_t length, std::initia
   return static_cast<int32_t>(bytes);
 }
 
+// Of an index that is always 0, none: kernels form addresses of lines that there are not, which shall be aligned.
+int64_t stride_of(int64_t extent, int64_t stride) { return extent == 1 ? 0 : stride; }
+
 // Lines are pixels, of channels.
 PointwiseMatrix pixel_lines(const Side& side, int64_t element) {
   PointwiseMatrix matrix{};
@@ -60,11 +64,12 @@ PointwiseMatrix pixel_lines(const Side& side, int64_t element) {
   const bool rows_follow = side.h == 1 || side.stride.h == side.w * side.stride.w;
   const bool images_follow = side.n == 1 || side.stride.n == side.h * side.w * side.stride.w;
   if (side.h * side.w == 1) {
-    lines.column = side.stride.n;
+    lines.column = stride_of(side.n, side.stride.n);
   } else if (!rows_follow || !images_follow) {
     lines.pixels = true;
     lines.by_image = FastDivmod(side.h * side.w), lines.by_row = FastDivmod(side.w);
-    lines.image = side.stride.n, lines.row = side.stride.h;
+    lines.image = stride_of(side.n, side.stride.n), lines.row = stride_of(side.h, side.stride.h);
+    lines.column = stride_of(side.w, side.stride.w);
   }
   matrix.length = static_cast<int32_t>(side.c);
   matrix.vector_bytes = vector_bytes(element, side.align, side.c,
@@ -74,9 +79,9 @@ PointwiseMatrix pixel_lines(const Side& side, int64_t element) {
 // Lines are channels, of an image's pixels.
 PointwiseMatrix channel_lines(const Side& side, int64_t element) {
   PointwiseMatrix matrix{};
-  matrix.lines.extent = static_cast<int32_t>(side.c), matrix.lines.column = side.stride.c;
+  matrix.lines.extent = static_cast<int32_t>(side.c), matrix.lines.column = stride_of(side.c, side.stride.c);
   matrix.length = static_cast<int32_t>(side.h * side.w);
-  matrix.image = side.stride.n;
+  matrix.image = stride_of(side.n, side.stride.n);
   matrix.vector_bytes =
       vector_bytes(element, side.align, side.h * side.w, {{side.n, side.stride.n}, {side.c, side.stride.c}});
   return matrix;
@@ -84,7 +89,8 @@ PointwiseMatrix channel_lines(const Side& side, int64_t element) {
 // Lines are filters, of channels.
 PointwiseMatrix filter_lines(const ConvProblem& problem) {
   PointwiseMatrix matrix{};
-  matrix.lines.extent = static_cast<int32_t>(problem.k), matrix.lines.column = problem.w_strides.n;
+  matrix.lines.extent = static_cast<int32_t>(problem.k),
+  matrix.lines.column = stride_of(problem.k, problem.w_strides.n);
   matrix.length = static_cast<int32_t>(problem.c);
   matrix.vector_bytes =
       vector_bytes(element_size(problem.dtype), problem.w_align, problem.c, {{problem.k, problem.w_strides.n}});
@@ -162,7 +168,7 @@ Plan plan_of_slices(const KernelEntry& entry, const ConvProblem& problem, const 
   plan.tiling = tiling;
 
   const BlockClocks block = block_clocks(params, tiling, element, device);
-  const int64_t resident = resident_blocks(plan.smem_bytes, device, tile.blocks_per_sm());
+  const int64_t resident = std::max<int64_t>(1, resident_blocks(plan.smem_bytes, device, tile.blocks_per_sm()));
   const auto busiest = static_cast<double>(ceil_div(plan.grid, int64_t{device.sm_count}));
   const auto waves = static_cast<double>(ceil_div(plan.grid, device.sm_count * resident));
   plan.cost_us = time_us({.clocks = std::max(waves * block.alone, busiest * block.busy),
@@ -223,17 +229,21 @@ Offer pointwise_plan(const KernelEntry& entry, const ConvProblem& problem, const
   const PointwiseParams whole = pointwise_params(problem, tiling, 1);
   const int64_t sums = whole.out.lines.extent * int64_t{whole.out.length} * whole.by_images.divisor;
   const int64_t tiles = tiles_of(whole), least = ceil_div(whole.steps * int64_t{kPointwiseDepthBytes}, kMaxChainBytes);
-  const int64_t most = std::min<int64_t>({kMaxSlices, whole.steps, max_workspace_bytes(problem) / (4 * sums)});
-  if (least > most || sums > INT32_MAX) return "adds up parts of long sums, which would need too much workspace";
-  if (tiles * most > INT32_MAX / 2) return "would need more blocks than a grid has";
+  constexpr int64_t kMostBlocks = INT32_MAX / 2;
+  if (tiles * least > kMostBlocks) return "would need more blocks than a grid has";
+  // One slice needs no workspace; sums of several are counted with 32 bits.
+  const int64_t room = sums > INT32_MAX ? 0 : workspace_room(problem, device, false) / (4 * sums);
+  const int64_t most = std::max<int64_t>(1, std::min({kMaxSlices, int64_t{whole.steps}, room, kMostBlocks / tiles}));
+  if (least > most) return "adds up parts of long sums, which would need too much workspace";
+  auto fits = [&](const Plan& plan) { return plan.smem_bytes <= device.smem_optin_bytes; };
   Plan best = plan_of_slices(entry, problem, device, tiling, least);
-  if (best.smem_bytes > device.smem_optin_bytes) return "needs more shared memory";
+  if (!fits(best)) return "needs more shared memory";
   constexpr int64_t kMostRounds = 6;  // of a block an SM
   for (int64_t rounds = 1; rounds <= kMostRounds; ++rounds) {
     const int64_t slices = std::min(most, rounds * device.sm_count / tiles);
     if (slices <= least) continue;
     Plan plan = plan_of_slices(entry, problem, device, tiling, slices);
-    if (plan.cost_us < best.cost_us) best = plan;
+    if (fits(plan) && plan.cost_us < best.cost_us) best = plan;
   }
   return best;
 }
