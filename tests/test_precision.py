@@ -483,7 +483,7 @@ def test_what_is_allowed_costs_a_few_per_cent_or_less_than_a_call_costs_the_host
     problem = PROBLEMS[name]
     with torch.backends.cudnn.flags(allow_tf32=True):
         allowed, *chosen = (planned_us(p, pass_, problem) for p in (None, "ieee", "tf32"))
-    assert allowed in chosen and allowed <= max(1.05 * chosen[1] + 1, 12)
+    assert allowed in chosen and allowed <= max(1.05 * chosen[1] + 1, 10 if pass_ == "fprop" else 12)
 
 
 # torch's CUDA tests of float32 with TF32 on, where cuDNN has no TF32 kernel. They ask for 1e-5 and less.

@@ -150,7 +150,8 @@ Choice make_plan(const ConvProblem& problem, const DeviceSpec& device, std::stri
   Choice rounded = plan_as(with_precision(problem, Precision::kTf32), device, force);
   if (exact.plan.kernel == nullptr) return rounded;
   using namespace cost::exact;
-  const bool as_cheap = exact.plan.cost_us <= std::max(kTimes * rounded.plan.cost_us + kHiddenUs, kHostUs);
+  const double host_us = problem.pass == Pass::kFprop ? kHostUs : kGradientHostUs;
+  const bool as_cheap = exact.plan.cost_us <= std::max(kTimes * rounded.plan.cost_us + kHiddenUs, host_us);
   return rounded.plan.kernel == nullptr || as_cheap ? exact : rounded;
 }
 

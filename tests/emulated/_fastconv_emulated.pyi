@@ -5,6 +5,9 @@ from _fastconv_native import ConvProblem, DeviceSpec
 def is_compiled(kernel: str, dtype: str) -> bool:
     """Of the two types of 16 bits one is left out unless CMake is given FASTCONV_EMULATE_BOTH."""
 
+def runs(kernel: str, problem: ConvProblem, device: DeviceSpec) -> bool:
+    """Whether all kernels are compiled that its plan has."""
+
 def run(
     kernel: str, problem: ConvProblem, device: DeviceSpec, *, x: int, w: int, y: int, bias: int = 0, haste: bool = False
 ) -> int:

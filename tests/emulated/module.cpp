@@ -2,6 +2,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <initializer_list>
 #include <stdexcept>
 #include <string>
@@ -38,12 +39,20 @@ bool is_compiled(const std::string& kernel, const std::string& dtype) {
   throw py::value_error("no dtype " + dtype);
 }
 
+// With the plans that it holds.
+bool is_compiled(const Plan& plan, DType dtype) {
+  auto inner_is = [](const InnerPlan& inner) { return is_compiled(inner.plan, inner.problem.dtype); };
+  auto other_is = [&](const Plan& other) { return is_compiled(other, dtype); };
+  return launcher_of(*plan.kernel, dtype) != nullptr && std::ranges::all_of(plan.inner, inner_is) &&
+         std::ranges::all_of(plan.others, other_is);
+}
+
 int64_t run(const std::string& name, const ConvProblem& p, const DeviceSpec& device, uintptr_t x, uintptr_t w,
             uintptr_t y, uintptr_t bias, bool haste) {
   const Choice choice = make_plan(p, device, name);
   const Plan& plan = choice.plan;
   if (plan.kernel == nullptr || plan.kernel->name != name) throw py::value_error(choice.reason);
-  if (!is_compiled(name, to_string(p.dtype))) throw py::value_error(name + " is not compiled for this dtype");
+  if (!is_compiled(plan, p.dtype)) throw py::value_error(name + " is not compiled for this dtype, or what it calls");
   std::vector<char> workspace(plan.workspace_bytes, '\xff');
   const int64_t bytes = element_size(p.dtype);
   emulated::Machine& machine = emulated::machine();
@@ -76,7 +85,14 @@ const OperandRange* measure_operands(const Plan& plan, const ConvProblem& proble
 
 PYBIND11_MODULE(_fastconv_emulated, m) {
   py::module_::import("_fastconv_native");  // has the types
-  m.def("is_compiled", &is_compiled, "kernel"_a, "dtype"_a);
+  m.def("is_compiled", py::overload_cast<const std::string&, const std::string&>(&is_compiled), "kernel"_a, "dtype"_a);
+  m.def(
+      "runs",
+      [](const std::string& kernel, const ConvProblem& problem, const DeviceSpec& device) {
+        const Choice choice = make_plan(problem, device, kernel);
+        return choice.plan.kernel != nullptr && is_compiled(choice.plan, problem.dtype);
+      },
+      "kernel"_a, "problem"_a, "device"_a);
   m.def("run", &run, "kernel"_a, "problem"_a, "device"_a, py::kw_only(), "x"_a, "w"_a, "y"_a, "bias"_a = 0,
         "haste"_a = false);
 }

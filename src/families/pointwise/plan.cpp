@@ -18,11 +18,17 @@ constexpr int64_t kMaxSlices = 512;
 // Tensor cores truncate what they add to, so that a sum is of so many steps at most (docs/precision.md).
 constexpr int64_t kMaxChainBytes = 1024 * kPointwiseStepBytes;
 
-// Pixels of x that y has, so that both count them alike.
-Side strided(Side side, const Pair& stride, int64_t h, int64_t w) {
-  side.stride.h *= stride.h, side.stride.w *= stride.w;
-  side.h = h, side.w = w;
-  return side;
+// Pixels of x that y has, so that both count them alike. An index that is always 0 has no stride: kernels form
+// addresses of lines that there are not, which shall be aligned.
+Side on_pixels(const Side& side, const Pair& step, int64_t h, int64_t w) {
+  auto stride = [](int64_t extent, int64_t stride) { return extent == 1 ? 0 : stride; };
+  const Strides& given = side.stride;
+  return {side.n,
+          side.c,
+          h,
+          w,
+          {stride(side.n, given.n), stride(side.c, given.c), stride(h, given.h) * step.h, stride(w, given.w) * step.w},
+          side.align};
 }
 bool channels_inner(const Side& side) { return is_step(side.stride.c, side.c, 1); }
 // Pixels of an image side by side.
@@ -33,7 +39,9 @@ struct Tensors {
   bool channels_inner;  // else planes
 };
 Tensors tensors_of(const ConvProblem& problem) {
-  const Side y = output_side(problem), x = strided(input_side(problem), problem.stride, y.h, y.w);
+  const int64_t p = problem.p(), q = problem.q();
+  const Side x = on_pixels(input_side(problem), problem.stride, p, q);
+  const Side y = on_pixels(output_side(problem), kUnitStep, p, q);
   return {x, y, channels_inner(x) && channels_inner(y)};
 }
 
@@ -52,24 +60,19 @@ int32_t vector_bytes(int64_t element, int32_t align, int64_t length, std::initia
   return static_cast<int32_t>(bytes);
 }
 
-// Of an index that is always 0, none: kernels form addresses of lines that there are not, which shall be aligned.
-int64_t stride_of(int64_t extent, int64_t stride) { return extent == 1 ? 0 : stride; }
-
 // Lines are pixels, of channels.
 PointwiseMatrix pixel_lines(const Side& side, int64_t element) {
+  const int64_t pixels = side.h * side.w;
   PointwiseMatrix matrix{};
   PointwiseLines& lines = matrix.lines;
-  lines.extent = static_cast<int32_t>(side.n * side.h * side.w);
-  lines.column = side.stride.w;
-  const bool rows_follow = side.h == 1 || side.stride.h == side.w * side.stride.w;
-  const bool images_follow = side.n == 1 || side.stride.n == side.h * side.w * side.stride.w;
-  if (side.h * side.w == 1) {
-    lines.column = stride_of(side.n, side.stride.n);
-  } else if (!rows_follow || !images_follow) {
+  lines.extent = static_cast<int32_t>(side.n * pixels);
+  lines.column = side.w > 1 ? side.stride.w : side.h > 1 ? side.stride.h : side.stride.n;
+  const bool rows_follow = side.h == 1 || side.stride.h == side.w * lines.column;
+  const bool images_follow = side.n == 1 || side.stride.n == pixels * lines.column;
+  if (!rows_follow || !images_follow) {
     lines.pixels = true;
-    lines.by_image = FastDivmod(side.h * side.w), lines.by_row = FastDivmod(side.w);
-    lines.image = stride_of(side.n, side.stride.n), lines.row = stride_of(side.h, side.stride.h);
-    lines.column = stride_of(side.w, side.stride.w);
+    lines.by_image = FastDivmod(pixels), lines.by_row = FastDivmod(side.w);
+    lines.image = side.stride.n, lines.row = side.stride.h, lines.column = side.stride.w;
   }
   matrix.length = static_cast<int32_t>(side.c);
   matrix.vector_bytes = vector_bytes(element, side.align, side.c,
@@ -79,9 +82,9 @@ PointwiseMatrix pixel_lines(const Side& side, int64_t element) {
 // Lines are channels, of an image's pixels.
 PointwiseMatrix channel_lines(const Side& side, int64_t element) {
   PointwiseMatrix matrix{};
-  matrix.lines.extent = static_cast<int32_t>(side.c), matrix.lines.column = stride_of(side.c, side.stride.c);
+  matrix.lines.extent = static_cast<int32_t>(side.c), matrix.lines.column = side.stride.c;
   matrix.length = static_cast<int32_t>(side.h * side.w);
-  matrix.image = stride_of(side.n, side.stride.n);
+  matrix.image = side.stride.n;
   matrix.vector_bytes =
       vector_bytes(element, side.align, side.h * side.w, {{side.n, side.stride.n}, {side.c, side.stride.c}});
   return matrix;
@@ -89,8 +92,8 @@ PointwiseMatrix channel_lines(const Side& side, int64_t element) {
 // Lines are filters, of channels.
 PointwiseMatrix filter_lines(const ConvProblem& problem) {
   PointwiseMatrix matrix{};
-  matrix.lines.extent = static_cast<int32_t>(problem.k),
-  matrix.lines.column = stride_of(problem.k, problem.w_strides.n);
+  matrix.lines.extent = static_cast<int32_t>(problem.k);
+  matrix.lines.column = problem.k == 1 ? 0 : problem.w_strides.n;
   matrix.length = static_cast<int32_t>(problem.c);
   matrix.vector_bytes =
       vector_bytes(element_size(problem.dtype), problem.w_align, problem.c, {{problem.k, problem.w_strides.n}});
@@ -115,6 +118,10 @@ const char* why_not(const ConvProblem& problem) {
   return is_step(problem.w_strides.c, problem.c, 1) ? nullptr : "reads channels of the filter side by side";
 }
 
+// Of all products.
+int64_t sums_of(const PointwiseParams& params) {
+  return int64_t{params.out.lines.extent} * params.out.length * params.by_images.divisor;
+}
 int64_t tiles_of(const PointwiseParams& params) {
   return int64_t{params.by_inner.divisor} * params.by_outer.divisor * params.by_images.divisor;
 }
@@ -151,13 +158,12 @@ Plan plan_of_slices(const KernelEntry& entry, const ConvProblem& problem, const 
   const PointwiseTile& tile = tiling.tile;
   const int64_t element = element_size(problem.dtype);
   const PointwiseParams params = pointwise_params(problem, tiling, wanted);
-  const int64_t sums = params.out.lines.extent * int64_t{params.out.length} * params.by_images.divisor;
   Plan plan;
   plan.kernel = &entry;
   plan.block_threads = kPointwiseThreads;
   plan.split = ceil_div(params.steps, params.slice_steps);
   plan.grid = tiles_of(params) * plan.split;
-  plan.workspace_bytes = plan.split > 1 ? plan.split * sums * 4 : 0;
+  plan.workspace_bytes = plan.split > 1 ? plan.split * sums_of(params) * 4 : 0;
   const int out_element = plan.split > 1 ? 4 : static_cast<int>(element);
   auto smem_bytes = [&](int stages) { return tile.smem_bytes(stages, params.slice_steps, out_element); };
   tiling.stages = tile.stages();
@@ -227,8 +233,8 @@ Offer pointwise_plan(const KernelEntry& entry, const ConvProblem& problem, const
   const bool turned = problem.pass != Pass::kWgrad && !inner;  // channels are the product's rows
   tiling.tile = turned ? PointwiseTile{config.n, config.m} : PointwiseTile{config.m, config.n};
   const PointwiseParams whole = pointwise_params(problem, tiling, 1);
-  const int64_t sums = whole.out.lines.extent * int64_t{whole.out.length} * whole.by_images.divisor;
-  const int64_t tiles = tiles_of(whole), least = ceil_div(whole.steps * int64_t{kPointwiseDepthBytes}, kMaxChainBytes);
+  const int64_t sums = sums_of(whole), tiles = tiles_of(whole);
+  const int64_t least = ceil_div(whole.steps * int64_t{kPointwiseDepthBytes}, kMaxChainBytes);
   constexpr int64_t kMostBlocks = INT32_MAX / 2;
   if (tiles * least > kMostBlocks) return "would need more blocks than a grid has";
   // One slice needs no workspace; sums of several are counted with 32 bits.
