@@ -83,7 +83,7 @@ Split split_of(Levels levels, const Level& groups, const Level& channels, int32_
   Split split{};
   split.image = {image.from, image.to}, split.line = {line.from, line.to}, split.column = {column.from, column.to};
   split.group = {groups.from, groups.to};
-  split.stride_c = channels.from;
+  split.stride_c = used_stride(channels.from, channels.size);
   split.channels = static_cast<int32_t>(channels.size);
   split.parts = parts;
   split.row_count = static_cast<int32_t>(image.size * line.size * column.size);

@@ -271,7 +271,8 @@ DepthwiseDiagonalParams depthwise_diagonal_params(const Plan& plan, const ConvPr
   const Pair padding = padding_of(config, problem);
   const Window rows = window_of(config, padding.h), columns = window_of(config, padding.w);
   DepthwiseDiagonalParams params{};
-  params.source_strides = from.stride, params.target_strides = to.stride, params.filter_strides = problem.w_strides;
+  params.source_strides = image_strides(from), params.target_strides = image_strides(to);
+  params.filter_strides = problem.w_strides;
   params.source_h = static_cast<int32_t>(from.h), params.source_w = static_cast<int32_t>(from.w);
   params.target_h = static_cast<int32_t>(to.h), params.target_w = static_cast<int32_t>(to.w);
   params.padding_h = static_cast<int32_t>(padding.h), params.padding_w = static_cast<int32_t>(padding.w);

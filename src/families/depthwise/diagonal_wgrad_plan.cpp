@@ -213,7 +213,8 @@ DiagonalWgradParams depthwise_diagonal_wgrad_params(const Plan& plan, const Conv
   const DiagonalWgradConfig config = config_of(*plan.kernel);
   const Side from = source_side(problem), to = target_side(problem);
   DiagonalWgradParams params{};
-  params.source_strides = from.stride, params.target_strides = to.stride, params.filter_strides = problem.w_strides;
+  params.source_strides = image_strides(from), params.target_strides = image_strides(to);
+  params.filter_strides = problem.w_strides;
   params.source_h = static_cast<int32_t>(from.h), params.source_w = static_cast<int32_t>(from.w);
   params.target_h = static_cast<int32_t>(to.h), params.target_w = static_cast<int32_t>(to.w);
   params.padding_h = static_cast<int32_t>(problem.padding.h),

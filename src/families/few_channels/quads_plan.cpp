@@ -65,9 +65,8 @@ QuadsAxis axis_of(const Axis& axis) {
   return {axis.source_step, axis.tap_source_step, axis.padding, axis.source_extent, axis.rows};
 }
 
-// Where the extent is 1, see is_step(), 0.
 QuadsStrides strides_of(const Side& side) {
-  auto step = [](int64_t stride, int64_t extent) { return static_cast<int32_t>(extent == 1 ? 0 : stride); };
+  auto step = [](int64_t stride, int64_t extent) { return static_cast<int32_t>(used_stride(stride, extent)); };
   return {side.stride.n, step(side.stride.h, side.h), step(side.stride.w, side.w), step(side.stride.c, side.c)};
 }
 

@@ -18,16 +18,15 @@ constexpr int64_t kMaxSlices = 512;
 // Tensor cores truncate what they add to, so that a sum is of so many steps at most (docs/precision.md).
 constexpr int64_t kMaxChainBytes = 1024 * kPointwiseStepBytes;
 
-// Pixels of x that y has, so that both count them alike. An index that is always 0 has no stride: kernels form
-// addresses of lines that there are not, which shall be aligned.
+// Pixels of x that y has, so that both count them alike.
 Side on_pixels(const Side& side, const Pair& step, int64_t h, int64_t w) {
-  auto stride = [](int64_t extent, int64_t stride) { return extent == 1 ? 0 : stride; };
   const Strides& given = side.stride;
   return {side.n,
           side.c,
           h,
           w,
-          {stride(side.n, given.n), stride(side.c, given.c), stride(h, given.h) * step.h, stride(w, given.w) * step.w},
+          {used_stride(given.n, side.n), used_stride(given.c, side.c), used_stride(given.h, h) * step.h,
+           used_stride(given.w, w) * step.w},
           side.align};
 }
 bool channels_inner(const Side& side) { return is_step(side.stride.c, side.c, 1); }

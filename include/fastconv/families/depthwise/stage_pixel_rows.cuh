@@ -86,7 +86,7 @@ class StagedPixels {
 
  private:
   static constexpr int kStep = kDiagonalWgradThreads / kDiagonalWgradWarps;
-  static constexpr uint32_t kExists = 1;
+  static constexpr uint32_t kExists = kChunkBytes;  // keeps the alignment
   static __device__ int32_t position() { return static_cast<int32_t>(threadIdx.x) / kDiagonalWgradWarps; }
 
   const uint16_t* tensor_;
