@@ -151,6 +151,7 @@ def page(results: Path) -> str:
         "says how they were measured, [perf-log.md](perf-log.md) what was gained. A speed-up is the other library's "
         f"time over fastconv's; slower, and bold, is what takes more than {report.TIE:.0%} longer.",
         *models_section(results),
+        *compiled_section(results),
         *itertools.chain.from_iterable(layers_section(results, gpu) for gpu in gpus(results)),
         *cpu_section(results),
         *bias_section(results),
@@ -178,6 +179,37 @@ def models_section(results: Path) -> Iterator[str]:
                     name = f"{row['model']}, {SETTINGS[row['setting']]}, {what}"
                     lines.append(f"- {name}: {report.number(ours)} ms, {CUDNN} {report.number(theirs)}")
         yield "Slower:\n\n" + "\n".join(lines) if lines else "Slower: none."
+
+
+def compiled_section(results: Path) -> Iterator[str]:
+    """Each model as it was last measured on a GPU, and the geometric means."""
+    for gpu in gpus(results):
+        rows: dict[tuple[str, str], tuple[Path, dict[str, Any]]] = {}
+        for path in sorted(results.glob(f"compiled-{gpu}-*.json"), key=stamp_of):
+            data = json.loads(path.read_text())
+            rows |= {(row["model"], row["setting"]): (path, row) for row in data["rows"] if "failure" not in row}
+        if not rows:
+            continue
+        yield f"## Under torch.compile, {device_of(data)}"
+        yield (
+            "The same models, compiled with `fullgraph=True` and defaults, beside the eager ones: `python -m "
+            f"bench.steps --compile`. {', '.join(dict.fromkeys(link(path) for path, _ in rows.values()))}."
+        )
+        yield steps.compiled_table([row for _, row in rows.values()], torch.device("cuda"))
+        theirs, ours = (steps.COMPILED.format(name) for name in steps.BACKENDS)
+        means = {
+            what: report.geomean([row[what][theirs]["ms"] / row[what][ours]["ms"] for _, row in rows.values()])
+            for what in steps.WHAT
+        }
+        yield "Compiled, in geometric mean: " + ", ".join(f"{what} {mean:.2f}x" for what, mean in means.items()) + "."
+        lines = [
+            f"- {model}, {SETTINGS[setting]}, {what}: {report.number(ms)} ms, {name} {report.number(other)}"
+            for (model, setting), (_, row) in rows.items()
+            for what in steps.WHAT
+            for other, name in ((row[what][theirs]["ms"], f"{CUDNN} compiled"), (row[what]["fastconv"]["ms"], "eager"))
+            if slower(ms := row[what][ours]["ms"], other)
+        ]
+        yield "Compiled and slower:\n\n" + "\n".join(lines) if lines else "Compiled and slower: none."
 
 
 def layers_section(results: Path, gpu: str) -> Iterator[str]:

@@ -1,6 +1,8 @@
 """Whole models: training steps and inference with torch's convolutions and with fastconv's, in turns in one process.
 
     python -m bench.steps --model 'resnet50,unet' --setting bf16
+    python -m bench.steps --batch 32                small ones, whose time is mostly the host's
+    python -m bench.steps --compile                 the same models under torch.compile beside the eager ones
 
 Each backend has a copy of the model; only the class of its convolutions differs. Settings: `tf32`, float32 tensors in
 NCHW with torch's defaults, in which cuDNN rounds products to TF32; `bf16`, torch.autocast and channels_last. A step is
@@ -34,6 +36,7 @@ from bench.suites import load_suite
 
 BURST = 4  # calls that are timed as one
 BACKENDS = ("torch", "fastconv")
+COMPILED = "{}, compiled"
 WHAT = ("step", "inference")
 # Normwise, of the outputs. Rounding adds up over a network's layers; where one is wrong they have nothing in common.
 MAX_DIFFERENCE = 0.5
@@ -119,7 +122,13 @@ WORKLOADS = {
         *_kernelbench(),
         *(
             Workload(name, batch, (3, 224, 224), functools.partial(_torchvision, name))
-            for name, batch in (("resnet50", 128), ("convnext_tiny", 64), ("efficientnet_b0", 128), ("densenet121", 64))
+            for name, batch in (
+                ("resnet50", 128),
+                ("convnext_tiny", 64),
+                ("efficientnet_b0", 128),
+                ("mobilenet_v3_large", 128),
+                ("densenet121", 64),
+            )
         ),
         Workload("unet", 8, (3, 512, 512), UNet),
     )
@@ -129,8 +138,9 @@ WORKLOADS = {
 class Trainer:
     """A model of one backend, and what a step of it needs."""
 
-    def __init__(self, model: nn.Module, x: Tensor, setting: Setting, one_layer: bool) -> None:
+    def __init__(self, model: nn.Module, x: Tensor, setting: Setting, one_layer: bool, compiled: bool = False) -> None:
         self.model = model
+        self.function = torch.compile(model, fullgraph=True) if compiled else model
         self.x = x.detach().requires_grad_(one_layer)
         self.autocast = functools.partial(
             torch.autocast, x.device.type, setting.autocast, enabled=setting.autocast is not None
@@ -145,7 +155,7 @@ class Trainer:
 
     def forward(self) -> Tensor:
         with self.autocast():
-            y: Tensor = self.model(self.x)
+            y: Tensor = self.function(self.x)
             return y
 
     def infer(self) -> Tensor:
@@ -166,20 +176,34 @@ class Trainer:
 
 
 def measure(
-    workload: Workload, setting: Setting, device: torch.device, seconds: float, burst: int = BURST
+    workload: Workload,
+    setting: Setting,
+    device: torch.device,
+    seconds: float,
+    burst: int = BURST,
+    compiled: bool = False,
 ) -> dict[str, Any]:
-    """Times of both backends in milliseconds, and how far apart their outputs are before the first step."""
+    """Times of both backends in milliseconds, and how far apart their outputs are before the first step.
+
+    compiled: of two more, the same under torch.compile.
+    """
     import fastconv
 
     torch.manual_seed(0)
     model = workload.build().to(device)
     model.to(memory_format=setting.memory_format)  # type: ignore[call-overload]  # which torch documents
     x = torch.randn(workload.batch, *workload.size, device=device).to(memory_format=setting.memory_format)
-    trainers = {
-        name: Trainer(converted, x, setting, workload.one_layer)
-        for name, converted in (("torch", model), ("fastconv", fastconv.convert(copy.deepcopy(model))))
-    }
-    difference = apart(*trainers.values())
+    models = {"torch": model, "fastconv": fastconv.convert(copy.deepcopy(model))}
+    torch._dynamo.reset()
+    torch._dynamo.config.recompile_limit = 64  # of one class: both backends, each for training and for inference
+    trainers, difference = {}, 0.0
+    for kind in ("{}", COMPILED) if compiled else ("{}",):
+        pair = {
+            kind.format(name): Trainer(copy.deepcopy(of_backend), x, setting, workload.one_layer, kind == COMPILED)
+            for name, of_backend in models.items()
+        }
+        difference = max(difference, apart(*pair.values()))  # of one kind: they draw the same random numbers
+        trainers.update(pair)
     if not difference < MAX_DIFFERENCE:
         raise RuntimeError(f"the outputs of the backends are {difference:.1e} apart")
     row: dict[str, Any] = {
@@ -209,8 +233,7 @@ def apart(*trainers: Trainer) -> float:
     for trainer in trainers:
         torch.manual_seed(1)  # of dropout and stochastic depth
         trainer.model.train()
-        with torch.no_grad():
-            outputs.append(trainer.forward()[:4].double())
+        outputs.append(trainer.forward()[:4].detach().double())
     first, second = outputs
     return float((first - second).norm() / first.norm())
 
@@ -222,6 +245,27 @@ def _discard(call: Callable[[], Tensor]) -> Callable[[], None]:
         call()
 
     return run
+
+
+def compiled_table(rows: Sequence[dict[str, Any]], device: torch.device) -> str:
+    """A line each for steps and inference."""
+    names = [display.format(opponents.display_name(name, device)) for display in ("{}", COMPILED) for name in BACKENDS]
+    header = ["model", "batch", "setting", "", *(f"{name} ms" for name in names), "spread"]
+    header += ["compiled: speed-up", "fastconv: compiled to eager"]
+    lines = []
+    for row in rows:
+        first = [row["model"], str(row["batch"]), row["setting"]]
+        if "failure" in row:
+            lines.append([*first, row["failure"], *["-"] * 7])
+            continue
+        for what in WHAT:
+            ms = {name: time["ms"] for name, time in row[what].items()}
+            line = [*first, what, *(f"{time:.2f}" for time in ms.values())]
+            line.append(f"{max(time['spread'] for time in row[what].values()):.0%}")
+            compiled = {name: ms[COMPILED.format(name)] for name in BACKENDS}
+            line.append(f"{compiled['torch'] / compiled['fastconv']:.2f}x")
+            lines.append([*line, f"{ms['fastconv'] / compiled['fastconv']:.2f}x"])
+    return report.table(header, lines, left=4)
 
 
 def table(rows: Sequence[dict[str, Any]], device: torch.device) -> str:
@@ -251,6 +295,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--model", type=choices(), default=["*"], help=f"names or shell patterns, of {', '.join(WORKLOADS)}")
     add("--setting", type=choices(list(SETTINGS)), default=list(SETTINGS), help="tf32,bf16")
     add("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
+    add("--batch", type=int, help="images; default: as many as keep a large GPU busy")
+    add("--compile", action="store_true", help="beside the eager models the same under torch.compile")
     add("--seconds", type=float, default=1.0, help="per measurement after warm-up")
     add("--quick", action="store_true", help="two small images: to see that everything runs")
     add("--out", type=Path, default=Path(__file__).parent / "results", help="default: bench/results")
@@ -261,15 +307,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parser.error(f"no model matches {pattern!r}; there are: {', '.join(WORKLOADS)}")
     workloads = [w for w in WORKLOADS.values() if any(fnmatchcase(w.name, pattern) for pattern in options.model)]
     timing.use_device(device)
+    kind, show = ("compiled", compiled_table) if options.compile else ("steps", table)
     rows: list[dict[str, Any]] = []
     # A time limit's signal ends the run as an exception would, so that what was measured is still reported.
     before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
         for workload in workloads:
             for name in options.setting:
+                workload = replace(workload, batch=options.batch) if options.batch else workload
                 workload = workload.shrunk() if options.quick else workload
-                rows.append(_row(workload, SETTINGS[name], device, options.seconds, 1 if options.quick else BURST))
-                print(table(rows[-1:], device), flush=True)
+                burst = 1 if options.quick else BURST
+                rows.append(_row(workload, SETTINGS[name], device, options.seconds, burst, options.compile))
+                print(show(rows[-1:], device), flush=True)
                 gc.collect()
                 if device.type == "cuda":
                     torch.cuda.empty_cache()
@@ -277,16 +326,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         signal.signal(signal.SIGTERM, before)
         if rows:
             title = f"Whole models, {environment.device_name(device)}"
-            text = table(rows, device)
+            text = show(rows, device)
             settings = {"cudnn.benchmark": torch.backends.cudnn.benchmark, "quick": options.quick}
-            path = environment.write_table(options.out, "steps", device, title, text, settings=settings, rows=rows)
+            name = f"{kind}{options.batch or ''}"
+            path = environment.write_table(options.out, name, device, title, text, settings=settings, rows=rows)
             print(f"\n{text}\n\nwrote {path}.json, {path}.md")
     return int(any("failure" in row for row in rows))
 
 
-def _row(workload: Workload, setting: Setting, device: torch.device, seconds: float, burst: int) -> dict[str, Any]:
+def _row(
+    workload: Workload, setting: Setting, device: torch.device, seconds: float, burst: int, compiled: bool
+) -> dict[str, Any]:
     try:
-        return measure(workload, setting, device, seconds, burst)
+        return measure(workload, setting, device, seconds, burst, compiled)
     except torch.AcceleratorError:
         raise  # the CUDA context is lost: whatever follows would fail too
     except RuntimeError as failure:

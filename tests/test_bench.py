@@ -649,6 +649,22 @@ def test_whole_models_are_timed_with_both_backends(tmp_path: Path, monkeypatch: 
     assert written.with_suffix(".md").read_text().rstrip().endswith(images)
 
 
+def test_compiled_models_are_timed_beside_eager_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = dataclasses.replace(steps.WORKLOADS["kb_3x3"], size=(16, 8, 8))
+    monkeypatch.setattr(steps, "WORKLOADS", {layer.name: layer})
+    options = ["--compile", "--batch", "3", "--device", "cpu", "--seconds", "0.001", "--setting", "tf32"]
+    assert steps.main([*options, "--out", str(tmp_path)]) == 0
+    (written,) = tmp_path.glob("compiled3-cpu-*.json")
+    (row,) = json.loads(written.read_text())["rows"]
+    assert row["input"] == [3, 16, 8, 8]
+    assert 0 <= row["difference"] < 1e-4
+    for what in ("step", "inference"):
+        assert list(row[what]) == ["torch", "fastconv", "torch, compiled", "fastconv, compiled"]
+        assert all(time["ms"] > 0 for time in row[what].values())
+    eager, compiled = (row["inference"][name]["ms"] for name in ("fastconv", "fastconv, compiled"))
+    assert written.with_suffix(".md").read_text().rstrip().endswith(f"{eager / compiled:.2f}x |")
+
+
 def test_a_model_whose_backends_disagree_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     right = fastconv.convert
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._dynamo import compiled_autograd
+from torch._inductor.utils import run_and_get_code
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.flop_counter import FlopCounterMode
@@ -126,13 +129,245 @@ def test_compile_trains_without_a_graph_break(device: str, backend: str, dynamic
     torch._dynamo.reset()
     net = small_net(device)
     compiled = torch.compile(net, fullgraph=True, dynamic=dynamic, backend=backend)
-    for view, size in (
-        ("contiguous", (2, 3, 12, 14)),
-        ("contiguous", (3, 3, 16, 10)),
-        ("channels_last", (2, 3, 9, 11)),
-    ):
-        x = tensor(size, device=device, view=view)
+    with fastconv.precision("ieee"):  # in which no sum's order matters much
+        for view, size in (
+            ("contiguous", (2, 3, 12, 14)),
+            ("contiguous", (3, 3, 16, 10)),
+            ("channels_last", (2, 3, 9, 11)),
+        ):
+            x = tensor(size, device=device, view=view)
+            assert_close(step(compiled, net, x), step(net, net, x))
+
+
+class Residual(nn.Module):
+    """Two layers with norms between; what comes in is added, and read by both."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(channels, channels, 3, padding=1)
+        self.norm = nn.BatchNorm2d(channels)
+        self.second = nn.Conv2d(channels, channels, 1, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(x + self.second(torch.relu(self.norm(self.first(x)))))
+
+
+def pooled_net(device: str) -> nn.Module:
+    torch.manual_seed(0)
+    stem = nn.Conv2d(3, 16, 3, stride=2, padding=1, bias=False)
+    layers = [stem, nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(3, 2, 1), Residual(16), Residual(16)]
+    return fastconv.convert(nn.Sequential(*layers).to(device))
+
+
+def images_in_nchw(code: str, batch: int) -> list[str]:
+    """Sizes of what Inductor's code allocates for images in NCHW."""
+    found = re.findall(r"empty_strided_\w+\(\((\d+, \d+, \d+, \d+)\), \((\d+, \d+, \d+, \d+)\)", code)
+    sizes = [([int(n) for n in size.split(", ")], strides) for size, strides in found]
+    return [
+        str(tuple(size))
+        for size, strides in sizes
+        if size[0] == batch and min(size) > 1 and strides == str(torch.empty(size).stride())[1:-1]
+    ]
+
+
+def test_compiled_layers_hand_on_channels_last(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No image between them is in NCHW, the layout of eager calls. The output is, and the input's gradient."""
+    from fastconv import _inductor
+
+    monkeypatch.setattr(_inductor, "faster_in_channels_last", lambda *_: True)
+    torch._dynamo.reset()
+    net = pooled_net(device)
+    compiled = torch.compile(net, fullgraph=True)
+    x = tensor((2, 3, 33, 34), device=device)
+    every_buffer = {"force_disable_caches": True, "allow_buffer_reuse": False}
+    with fastconv.precision("ieee"), torch._inductor.config.patch(every_buffer):
+        actual, codes = run_and_get_code(lambda: step(compiled, net, x))
+        assert_close(actual, step(net, net, x))
+    forward, backward = (code for code in codes if "fastconv" in code)
+    assert images_in_nchw(forward, 2) == ["(2, 16, 9, 9)"]
+    assert images_in_nchw(backward, 2) == ["(2, 3, 33, 34)"]
+
+
+class Between(nn.Module):
+    """Two layers, and `function` of the input, and of what both return."""
+
+    def __init__(self, function: Callable[[Tensor, Tensor, Tensor], Any]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = fastconv.Conv2d(3, 8, 3, padding=1), fastconv.Conv2d(8, 8, 3, padding=1)
+        self.function = function
+
+    def forward(self, x: Tensor) -> Any:
+        y = self.first(x).relu()
+        return self.function(x, y, self.second(y))
+
+
+def returned(x: Tensor, y: Tensor, z: Tensor) -> tuple[Tensor, ...]:
+    return z.view(z.shape[0], -1), z[:, ::2], y.view(y.shape[0], -1), y[:, 1:3]
+
+
+def under_condition(x: Tensor, y: Tensor, z: Tensor) -> tuple[Tensor, ...]:
+    return (torch.cond(x.sum() > 0, lambda t: t.cos(), lambda t: t.sin(), (z,)).mean((2, 3)),)
+
+
+def by_strides(x: Tensor, y: Tensor, z: Tensor) -> tuple[Tensor, ...]:
+    return (z[1:].as_strided((3, 4), (5, 1), 2) * 2,)
+
+
+@pytest.mark.parametrize(
+    ("function", "dynamic"), [(returned, False), (returned, True), (under_condition, False), (by_strides, False)]
+)
+def test_what_knows_eagers_strides_gets_them(
+    device: str, monkeypatch: pytest.MonkeyPatch, function: Callable[..., Any], dynamic: bool
+) -> None:
+    """Views that are made after the call of outputs that the user does not see, subgraphs, as_strided."""
+    from fastconv import _inductor
+
+    monkeypatch.setattr(_inductor, "faster_in_channels_last", lambda *_: True)
+    torch._dynamo.reset()
+    net = Between(function).to(device)
+    compiled = torch.compile(net, fullgraph=True, dynamic=dynamic)
+    with fastconv.precision("ieee"), torch._inductor.config.patch(force_disable_caches=True):
+        for size in ((2, 3, 6, 7), (3, 3, 8, 5))[: 1 + dynamic]:
+            x = tensor(size, device=device)
+            results = []
+            for call in (compiled, net):
+                net.zero_grad()
+                outputs = call(x)
+                sum(output.square().sum() for output in outputs).backward()
+                results.append([*(o.detach() for o in outputs), *(p.grad.clone() for p in net.parameters())])
+            assert_close(*results)
+
+
+def test_layout_optimization_can_be_turned_off(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By Inductor's own option."""
+    from fastconv import _inductor
+
+    monkeypatch.setattr(_inductor, "faster_in_channels_last", lambda *_: True)
+    torch._dynamo.reset()
+    net = pooled_net(device)
+    compiled = torch.compile(net, fullgraph=True, options={"layout_optimization": False})
+    with torch._inductor.config.patch(force_disable_caches=True):
+        _, codes = run_and_get_code(lambda: step(compiled, net, tensor((2, 3, 33, 34), device=device)))
+    assert all(len(images_in_nchw(code, 2)) > 1 for code in codes if "fastconv" in code)
+
+
+def test_the_cpp_wrapper_trains(device: str) -> None:
+    torch._dynamo.reset()
+    net = fastconv.convert(nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 4, 1, bias=False)).to(device))
+    with fastconv.precision("ieee"), torch._inductor.config.patch(cpp_wrapper=True):
+        compiled = torch.compile(net, fullgraph=True)
+        x = tensor((2, 3, 9, 10), device=device)
         assert_close(step(compiled, net, x), step(net, net, x))
+
+
+@pytest.mark.parametrize("stride", [300, (1, 300)])
+def test_arguments_that_cannot_be_packed_compile(device: str, stride: Any) -> None:
+    torch._dynamo.reset()
+    layers = [nn.Conv2d(3, 4, 1, stride=stride), nn.Conv2d(4, 4, 1)]
+    net = fastconv.convert(nn.Sequential(*layers).to(device))
+    x = tensor((1, 3, 301, 302), device=device)
+    with fastconv.precision("ieee"):
+        assert_close(step(torch.compile(net, fullgraph=True), net, x), step(net, net, x))
+
+
+def test_a_penalty_on_gradients_is_compiled(device: str) -> None:
+    """A gradient that is differentiated within the graph: its op must know how."""
+    if not hasattr(torch._dynamo.config, "trace_autograd_ops"):
+        pytest.skip("this torch cannot trace it")
+    torch._dynamo.reset()
+    net = small_net(device)
+
+    def penalty(x: Tensor) -> Tensor:
+        y = net(x).square().sum()
+        (gradient,) = torch.autograd.grad(y, x, create_graph=True)
+        return y + gradient.square().sum()
+
+    x = tensor((2, 3, 8, 9), device=device)
+    with fastconv.precision("ieee"), torch._dynamo.config.patch(trace_autograd_ops=True):
+        compiled = torch.compile(penalty, fullgraph=True, backend="aot_eager")
+        for actual, expected in zip(step(compiled, net, x), step(penalty, net, x), strict=True):
+            torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-3)
+
+
+def test_compiled_tangents(device: str) -> None:
+    torch._dynamo.reset()
+    w = tensor((4, 3, 3, 3), device=device, seed=1)
+
+    def function(x: Tensor, dx: Tensor) -> Any:
+        return torch.func.jvp(lambda x: fastconv.conv2d(x, w, precision="ieee").sin(), (x,), (dx,))
+
+    x, dx = tensor((2, 3, 7, 8), device=device), tensor((2, 3, 7, 8), device=device, seed=2)
+    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x, dx), function(x, dx))
+
+
+def test_packed_arguments_never_change_their_meaning() -> None:
+    """Inductor keeps compiled code on disk, with these integers in it: another format needs other names of the ops."""
+    from fastconv import ops
+
+    arguments = (1, 2), (3, 4), (5, 6), 7, "tf32"
+    assert ops.pack_or_none(arguments) == 0x1E060504030201
+    assert ops.unpack(0x1E060504030201) == arguments
+
+
+def test_one_compiled_layer_keeps_its_layout(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Conversions would be kernels of their own."""
+    from fastconv import _inductor
+
+    monkeypatch.setattr(_inductor, "faster_in_channels_last", lambda *_: True)
+    torch._dynamo.reset()
+    net = fastconv.Conv2d(3, 8, 3).to(device)
+    compiled = torch.compile(net, fullgraph=True)
+    x = tensor((2, 3, 9, 10), device=device)
+    with fastconv.precision("ieee"), torch._inductor.config.patch(force_disable_caches=True):
+        actual, codes = run_and_get_code(lambda: step(compiled, net, x))
+        assert_close(actual, step(net, net, x))
+    assert sum("fastconv" in code for code in codes) == 2
+    assert not any("(270, 1, 30, 3)" in code or "(27, 1, 9, 3)" in code for code in codes)
+
+
+def test_tensor_cores_are_faster_in_channels_last() -> None:
+    from fastconv._inductor import faster_in_channels_last
+
+    cuda, cpu = torch.device("cuda"), torch.device("cpu")
+    for precision in ("allow_tf32", "ieee"):
+        assert faster_in_channels_last(cuda, torch.float16, precision)
+        assert faster_in_channels_last(cuda, torch.bfloat16, precision)
+        assert faster_in_channels_last(cuda, torch.float32, precision) == (precision == "allow_tf32")
+        assert not faster_in_channels_last(cuda, torch.float64, precision)
+        assert not faster_in_channels_last(cpu, torch.float16, precision)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+def test_compiled_steps_are_as_right_as_eager_ones(dtype: torch.dtype) -> None:
+    """In the layout that is faster, whose kernels are others: against float64."""
+    torch._dynamo.reset()
+    net = pooled_net("cuda")
+    x = tensor((4, 3, 65, 66), device="cuda")
+    exact = copy.deepcopy(net).double()
+    expected = step(exact, exact, x.double())
+    errors = []
+    for function in (net, torch.compile(net, fullgraph=True)):
+        with torch.autocast("cuda", dtype, enabled=dtype != torch.float32):
+            actual = step(function, net, x)
+        errors.append([float((a - e).norm() / e.norm()) for a, e in zip(actual, expected, strict=True)])
+    assert max(errors[1]) < 2 * max(errors[0])
+
+
+@pytest.mark.cuda
+def test_cuda_graphs_of_varying_shapes_train() -> None:
+    torch._dynamo.reset()
+    net = pooled_net("cuda")
+    compiled = torch.compile(net, mode="reduce-overhead", dynamic=False)
+    with fastconv.precision("ieee"):
+        for _ in range(3):  # the first calls warm up, the next record, the last replay
+            for size in ((2, 3, 33, 34), (3, 3, 16, 20)):
+                x = tensor(size, device="cuda")
+                torch.compiler.cudagraph_mark_step_begin()
+                actual = [t.clone() for t in step(compiled, net, x)]
+                assert_close(actual, step(net, net, x))
 
 
 def test_dynamic_shapes_compile_once(device: str) -> None:

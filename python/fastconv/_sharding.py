@@ -65,12 +65,11 @@ def _conv2d_bias(grad_output: Any) -> Splits:
     return splits
 
 
-def register() -> None:
-    register_sharding(ops.conv2d)(_conv2d)
-    register_sharding(ops.conv2d_input)(_conv2d_input)
-    register_sharding(ops.conv2d_weight)(_conv2d_weight)
-    register_sharding(ops.conv2d_bias)(_conv2d_bias)
-    # The gradients take the size of their result: each process that of its own part.
-    sizes = DTensor._op_dispatcher.sharding_propagator.op_to_shape_and_stride_idx
-    sizes[ops.conv2d_input] = 0
-    sizes[ops.conv2d_weight] = 1
+register_sharding(ops.conv2d)(_conv2d)
+register_sharding(ops.conv2d_input)(_conv2d_input)
+register_sharding(ops.conv2d_weight)(_conv2d_weight)
+register_sharding(ops.conv2d_bias)(_conv2d_bias)
+# The gradients take the size of their result: each process that of its own part.
+_sizes = DTensor._op_dispatcher.sharding_propagator.op_to_shape_and_stride_idx
+_sizes[ops.conv2d_input] = 0
+_sizes[ops.conv2d_weight] = 1

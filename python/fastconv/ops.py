@@ -21,6 +21,7 @@ from torch._C import _AutoDispatchBelowAutograd, _ExcludeDispatchKeyGuard
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 from torch.autograd.function import _SingleLevelFunction
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from . import _library
 from .precision import OP_PRECISIONS
@@ -43,6 +44,7 @@ conv2d = torch.ops.fastconv.conv2d.default
 conv2d_input = torch.ops.fastconv.conv2d_input.default
 conv2d_weight = torch.ops.fastconv.conv2d_weight.default
 conv2d_bias = torch.ops.fastconv.conv2d_bias.default
+conv2d_backward = torch.ops.fastconv._conv2d_backward.default
 
 # Ops of eager calls: below autograd, and with the arguments that are not tensors in one integer. An op's `_op` is its
 # call without the Python around it. The last is aten's, of which this package has the kernels: see docs/autograd.md.
@@ -50,7 +52,7 @@ _PACKED_OPS = ("_conv2d", "_conv2d_backward")
 packed_conv2d = torch.ops.fastconv._conv2d.default._op
 aten_conv2d = torch.ops.aten.convolution_overrideable.default._op
 
-_is_compiling = torch.compiler.is_compiling
+_is_compiling, _is_exporting = torch.compiler.is_compiling, torch.compiler.is_exporting
 _functorch_active = torch._C._are_functorch_transforms_active
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 
@@ -234,6 +236,12 @@ def _conv2d_fake(
     return _empty(size, channels_last, input)
 
 
+# For Inductor alone, which asks what its calls return.
+@torch.library.register_fake("fastconv::_conv2d")
+def _packed_conv2d_fake(input: Tensor, weight: Tensor, bias: Tensor | None, arguments: int) -> Tensor:
+    return _conv2d_fake(input, weight, bias, *unpack(arguments)[:4])
+
+
 @torch.library.register_fake("fastconv::conv2d_input")
 def _conv2d_input_fake(
     input_size: Sequence[int],
@@ -287,7 +295,7 @@ def _conv2d_bias_fake(grad_output: Tensor) -> Tensor:
 def _conv2d_backward_fake(
     input: Tensor, weight: Tensor, grad_output: Tensor, arguments: int, needs: int
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    stride, padding, dilation, groups, _ = _unpack(arguments)
+    stride, padding, dilation, groups, _ = unpack(arguments)
     size = output_size(input.shape, weight.shape, stride, padding, dilation, groups)
     _check_grad_output(grad_output.shape, size)
     channels_last = is_channels_last(weight)
@@ -343,7 +351,7 @@ class _Conv2d(_Function):
     def forward(ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None, call: Call) -> Tensor:
         arguments, packed = call
         # First, because it checks the arguments.
-        if packed is not None:
+        if packed is not None and not _is_compiling():  # graphs have the public op
             output = packed_conv2d(input, weight, bias, packed)
         else:
             with _below_autograd():
@@ -355,7 +363,7 @@ class _Conv2d(_Function):
             # Only the weight is read, and the input may be large.
             ctx.save_for_backward(None, weight)
             ctx.input_layout = input.shape, is_channels_last(input)
-        if forward_ad._current_level >= 0:
+        if forward_ad._current_level >= 0 or _is_compiling():
             ctx.save_for_forward(input, weight)
             ctx.set_materialize_grads(False)
         return output
@@ -386,8 +394,14 @@ class _Conv2d(_Function):
 
 
 def _conv2d_backward(ctx: Any, grad: Tensor, input: Tensor | None, weight: Tensor) -> tuple[Tensor | None, ...]:
+    needs, packed = ctx.needs_input_grad[:3], ctx.call[1]
+    # Where gradients shall be differentiated, grad mode is on.
+    one_call = packed is not None and not torch.is_grad_enabled()
+    if one_call and input is not None and _traces_one_backward(input, weight, grad):
+        grad_input, grad_weight, _ = conv2d_backward(input, weight, grad, packed, needs[0] | needs[1] << 1)
+        return grad_input, grad_weight, conv2d_bias(grad) if needs[2] else None, None
     layout = ctx.input_layout if input is None else (input.shape, is_channels_last(input))
-    return *_gradients(ctx.call[0], ctx.needs_input_grad[:3], layout, input, weight, grad), None
+    return *_gradients(ctx.call[0], needs, layout, input, weight, grad), None
 
 
 def _gradients(
@@ -420,6 +434,16 @@ def _gradients(
     return grad_input, grad_weight, conv2d_bias(grad) if needs[2] else None
 
 
+def _traces_one_backward(*tensors: Tensor) -> bool:
+    """Whether torch.compile may make all gradients by one call: not of complex numbers, and not of subclasses, such as
+    DTensor, whose rules are those of the public ops."""
+    return (
+        _is_compiling()
+        and not (_is_exporting() or _functorch_active())
+        and not any(tensor.is_complex() or is_traceable_wrapper_subclass(tensor) for tensor in tensors)
+    )
+
+
 apply_conv2d = _Conv2d.apply  # type: ignore[attr-defined]
 
 
@@ -433,7 +457,16 @@ def pack(geometry: Sequence[int], groups: int, precision: str | None) -> int:
     return int.from_bytes(bytes(geometry), "little") | OP_PRECISIONS.index(precision) << 48 | groups << 50
 
 
-def _unpack(packed: int) -> Arguments:
+def pack_or_none(arguments: Arguments) -> int | None:
+    """The same, or None if they do not fit."""
+    stride, padding, dilation, groups, precision = arguments
+    try:
+        return pack((*_pair(stride), *_pair(padding), *_pair(dilation)), groups, precision)
+    except ValueError:
+        return None
+
+
+def unpack(packed: int) -> Arguments:
     """What pack() was given."""
     sh, sw, ph, pw, dh, dw = (packed & (1 << 48) - 1).to_bytes(6, "little")
     return (sh, sw), (ph, pw), (dh, dw), packed >> 50, OP_PRECISIONS[packed >> 48 & 3]
@@ -444,7 +477,7 @@ def _conv2d_backward_graph(
 ) -> tuple[Tensor | None, ...]:
     """What the C++ node calls where gradients of gradients, or tangents, are wanted."""
     wanted = [bool(needs >> i & 1) for i in range(3)]
-    return _gradients(_unpack(packed), wanted, (input.shape, is_channels_last(input)), input, weight, grad)
+    return _gradients(unpack(packed), wanted, (input.shape, is_channels_last(input)), input, weight, grad)
 
 
 class _Conv2dInput(_Function):
@@ -579,7 +612,14 @@ def _conv2d_autograd(
     *,
     precision: str | None = None,
 ) -> Tensor:
-    return _apply(_Conv2d, input, weight, bias, ((stride, padding, dilation, groups, precision), None))
+    arguments = stride, padding, dilation, groups, precision
+    return _apply(
+        _Conv2d,
+        input,
+        weight,
+        bias,
+        (arguments, pack_or_none(arguments) if _traces_one_backward(input, weight) else None),
+    )
 
 
 def _conv2d_input_autograd(
@@ -831,6 +871,9 @@ _AUTOCAST_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU) | tor
 )
 
 
+_is_autocast_enabled, _autocast_dtype = torch.is_autocast_enabled, torch.get_autocast_dtype
+
+
 def autocast(
     input: Tensor, weight: Tensor, bias: Tensor | None, *, once: bool = False
 ) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -838,12 +881,15 @@ def autocast(
 
     once: parameters are cast once as long as that is alive. Not of tensors that are wrapped or traced.
     """
-    device_type = input.device.type
-    if device_type in ("cpu", "cuda") and torch.is_autocast_enabled(device_type):
-        cast, dtype = _cast_once if once else _cast, torch.get_autocast_dtype(device_type)
-        if bias is not None:
+    device_type = "cuda" if input.is_cuda else input.device.type
+    if device_type in ("cpu", "cuda") and _is_autocast_enabled(device_type):
+        cast, dtype = _cast_once if once else _cast, _autocast_dtype(device_type)
+        if bias is not None and bias.dtype is not dtype:
             bias = cast(bias, device_type, dtype)
-        return cast(input, device_type, dtype), cast(weight, device_type, dtype), bias
+        if weight.dtype is not dtype:
+            weight = cast(weight, device_type, dtype)
+        if input.dtype is not dtype:
+            input = cast(input, device_type, dtype)
     return input, weight, bias
 
 
@@ -859,26 +905,30 @@ _casts: dict[int, tuple[weakref.ref[Tensor], int, int, weakref.ref[Tensor]]] = {
 
 
 def _cast_once(tensor: Tensor, device_type: str, dtype: torch.dtype) -> Tensor:
-    if tensor.dtype is dtype:
-        return tensor
     # What torch's own cache has (autocast_mode.cpp, cached_cast).
     if not (tensor.requires_grad and tensor.is_leaf and tensor.dtype is torch.float32):
         return _cast(tensor, device_type, dtype)
-    if known := _casts.get(id(tensor)):
+    key = id(tensor)
+    known = _casts.get(key)
+    if known is not None:
         parameter, version, address, weak = known
-        cast = weak()
-        if (
-            cast is not None
-            and parameter() is tensor
-            and (version, address) == (tensor._version, tensor.data_ptr())
-            and (cast.dtype, cast.requires_grad) == (dtype, torch.is_grad_enabled())
+        if parameter() is not tensor:
+            known = None
+        elif (
+            (cast := weak()) is not None
+            and version == tensor._version
+            and address == tensor.data_ptr()
+            and cast.dtype is dtype
+            and cast.requires_grad == torch.is_grad_enabled()
             and torch.is_autocast_cache_enabled()
         ):
             return cast
     cast = _cast(tensor, device_type, dtype)
-    if len(_casts) >= 4096:
-        _casts.clear()
-    _casts[id(tensor)] = weakref.ref(tensor), tensor._version, tensor.data_ptr(), weakref.ref(cast)
+    if known is None:
+        if len(_casts) >= 4096:
+            _casts.clear()
+        parameter = weakref.ref(tensor)
+    _casts[key] = parameter, tensor._version, tensor.data_ptr(), weakref.ref(cast)
     return cast
 
 
@@ -926,9 +976,11 @@ def _register_flop_formulas(flop_counter: ModuleType) -> None:
 
 
 def _register_sharding(_module: ModuleType) -> None:
-    from . import _sharding
+    from . import _sharding  # noqa: F401
 
-    _sharding.register()
+
+def _register_lowerings(_module: ModuleType) -> None:
+    from . import _inductor  # noqa: F401
 
 
 class _WhenImported:
@@ -959,7 +1011,11 @@ class _WhenImported:
         return spec
 
 
-_when_imported = {"torch.utils.flop_counter": _register_flop_formulas, "torch.distributed.tensor": _register_sharding}
+_when_imported = {
+    "torch.utils.flop_counter": _register_flop_formulas,
+    "torch.distributed.tensor": _register_sharding,
+    "torch._inductor.lowering": _register_lowerings,
+}
 for _module_name in [name for name in _when_imported if name in sys.modules]:
     _when_imported.pop(_module_name)(sys.modules[_module_name])
 sys.meta_path.insert(0, _WhenImported(_when_imported))

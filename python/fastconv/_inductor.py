@@ -1,0 +1,167 @@
+"""What Inductor makes of fastconv's ops: calls without Python around them, of tensors in the layout that is faster.
+
+A traced graph has eager's strides. Inductor then chooses its own for what lies between ops that want some: a conversion
+becomes part of the kernel that writes the tensor, and outputs of the graph have eager's strides again. aten's own
+convolution asks for channels_last in the same way.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+from torch._guards import TracingContext
+from torch._inductor import config, ir, lowering
+from torch._inductor.virtualized import V
+
+from . import ops
+
+_aten = torch.ops.aten
+# conv2d_input and conv2d_weight are called where filters are frozen, and by fastconv.grad.
+_LAYERS = (ops.conv2d, ops.conv2d_input, ops.conv2d_weight, ops.conv2d_backward)
+# Of these a result of four dimensions need not be images whose channels come second.
+_OTHER_SHAPES = (_aten.permute, _aten.transpose, _aten.view, _aten.expand, _aten.bmm)
+_BY_STRIDES = (_aten.as_strided, _aten.as_strided_scatter)
+
+
+def faster_in_channels_last(device: torch.device | None, dtype: torch.dtype, precision: str | None) -> bool:
+    """Whether fastconv's kernels take less time for channels_last than for NCHW."""
+    tensor_cores = dtype in (torch.float16, torch.bfloat16) or (
+        dtype == torch.float32 and precision in ("allow_tf32", "tf32")
+    )
+    return device is not None and device.type == "cuda" and tensor_cores
+
+
+# ---- calls ----
+
+
+def _conv2d(
+    input: ir.TensorBox,
+    weight: ir.TensorBox,
+    bias: ir.TensorBox | None = None,
+    stride: ops.Ints = (1, 1),
+    padding: ops.Ints = (0, 0),
+    dilation: ops.Ints = (1, 1),
+    groups: int = 1,
+    *,
+    precision: str | None = None,
+) -> Any:
+    packed = ops.pack_or_none((stride, padding, dilation, groups, precision))
+    if packed is None:
+        return _call(ops.conv2d, input, weight, bias, stride, padding, dilation, groups, precision=precision)
+    return _call(torch.ops.fastconv._conv2d.default, input, weight, bias, packed)
+
+
+def _conv2d_backward(
+    input: ir.TensorBox, weight: ir.TensorBox, grad_output: ir.TensorBox, packed: int, needs: int
+) -> Any:
+    if not V.graph.cpp_wrapper:
+        return _call(ops.conv2d_backward, input, weight, grad_output, packed, needs)
+    # That reads results which may be missing as if they never were (torch 2.13).
+    *geometry, precision = ops.unpack(packed)
+    node = V.graph.current_node
+    grad_input, grad_weight, _ = node.meta["val"]
+    converted = _asks_for_channels_last(node, input, precision)
+    if needs & 1:
+        options = {"precision": precision, "channels_last": converted or ops.is_channels_last(grad_input)}
+        grad_input = _call(ops.conv2d_input, input.get_size(), weight, grad_output, *geometry, **options)
+    if needs & 2:
+        options = {"precision": precision, "channels_last": converted or ops.is_channels_last(grad_weight)}
+        grad_weight = _call(ops.conv2d_weight, input, weight.get_size(), grad_output, *geometry, **options)
+    return grad_input, grad_weight, None
+
+
+def _conv2d_bias(grad_output: ir.TensorBox) -> Any:
+    """A sum, which becomes part of the kernel that writes the tensor."""
+    if grad_output.get_dtype().is_complex:
+        return _call(ops.conv2d_bias, grad_output)
+    images = [0] if len(grad_output.get_size()) == 4 else []
+    return lowering.lowerings[_aten.sum.dim_IntList](grad_output, [*images, -2, -1])
+
+
+def _call(op: Any, *args: Any, **kwargs: Any) -> Any:
+    return lowering.fallback_handler(op, add_to_fallback_set=False)(*args, **kwargs)
+
+
+# ---- layout ----
+
+
+def _constrain(node: fx.Node, *args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    image = args[2] if node.target is ops.conv2d_input else args[0]
+    precision = ops.unpack(args[3])[-1] if node.target is ops.conv2d_backward else kwargs.get("precision")
+    if not _asks_for_channels_last(node, image, precision):
+        constrained: tuple[tuple[Any, ...], dict[str, Any]] = lowering.constrain_to_fx_strides(node, *args, **kwargs)
+        return constrained
+    if node not in V.graph.nodes_prefer_channels_last:
+        V.graph.nodes_prefer_channels_last.update(_around_layers(node.graph) - _bases(node.graph))
+    if node.target in (ops.conv2d_input, ops.conv2d_weight):
+        kwargs["channels_last"] = True
+    return tuple(_channels_last(arg) for arg in args), kwargs
+
+
+def _asks_for_channels_last(node: fx.Node, image: ir.TensorBox, precision: str | None) -> bool:
+    """Not of one layer alone, whose conversions nothing hides, and not in graphs that know eager's strides."""
+    others = [other.target for other in node.graph.nodes if other is not node]
+    return (
+        config.layout_optimization
+        and len(image.get_size()) == 4
+        and faster_in_channels_last(image.get_device(), image.get_dtype(), precision)
+        and node.target in others
+        and not any(_packet(target) in _BY_STRIDES or _has_subgraphs(target) for target in others)
+    )
+
+
+def _around_layers(graph: fx.Graph) -> set[fx.Node]:
+    """Layers, what they read and write, and images that are computed of these or these of them. Of those Inductor keeps
+    some for the backward pass, and others because many read them: in channels_last, and not in eager's strides."""
+    reached = {node for node in graph.nodes if node.target in _LAYERS}
+    ahead = list(reached)
+    while ahead:
+        node = ahead.pop()
+        for other in (*node.all_input_nodes, *node.users):
+            if other not in reached and _is_image(other):
+                reached.add(other)
+                ahead.append(other)
+    return reached
+
+
+def _bases(graph: fx.Graph) -> set[fx.Node]:
+    """Outputs that the user does not see, of which views are made after the call, by eager's strides."""
+    context = TracingContext.try_get()
+    metadata = None if context is None else context.fw_metadata
+    if metadata is None or V.graph.is_backward:
+        return set()
+    (output,) = graph.find_nodes(op="output")
+    first = metadata.num_mutated_inp_runtime_indices + metadata.num_outputs
+    return set(output.args[0][first : first + metadata.num_intermediate_bases])
+
+
+def _is_image(node: fx.Node) -> bool:
+    value = node.meta.get("val")
+    values = value if isinstance(value, tuple | list) else (value,)
+    computed = node.op == "call_function" and _packet(node.target) not in _OTHER_SHAPES
+    return computed and any(isinstance(value, torch.Tensor) and value.dim() == 4 for value in values)
+
+
+def _packet(target: Any) -> Any:
+    return target.overloadpacket if isinstance(target, torch._ops.OpOverload) else target
+
+
+def _has_subgraphs(target: Any) -> bool:
+    return isinstance(target, torch._ops.HigherOrderOperator)
+
+
+def _channels_last(arg: Any) -> Any:
+    if not isinstance(arg, ir.TensorBox) or len(arg.get_size()) != 4 or arg.get_size()[2:] == [1, 1]:
+        return arg
+    return ir.ExternKernel.require_channels_last(arg)
+
+
+for _op, _lower in ((ops.conv2d, _conv2d), (ops.conv2d_backward, _conv2d_backward), (ops.conv2d_bias, _conv2d_bias)):
+    lowering.register_lowering(_op, type_promotion_kind=None)(_lower)
+for _op in (ops.conv2d_input, ops.conv2d_weight):
+    lowering.make_fallback(_op, warn=False)
+for _op in _LAYERS:
+    lowering.add_needs_realized_inputs(_op)
+    lowering.add_layout_constraint(_op, _constrain)
