@@ -3,6 +3,7 @@
     python -m bench.steps --model 'resnet50,unet' --setting bf16
     python -m bench.steps --batch 32                small ones, whose time is mostly the host's
     python -m bench.steps --compile                 the same models under torch.compile beside the eager ones
+    python -m bench.steps --compile reduce-overhead the same with CUDA graphs: what the GPU takes, whatever the host
 
 Each backend has a copy of the model; only the class of its convolutions differs. Settings: `tf32`, float32 tensors in
 NCHW with torch's defaults, in which cuDNN rounds products to TF32; `bf16`, torch.autocast and channels_last. A step is
@@ -37,6 +38,7 @@ from bench.suites import load_suite
 BURST = 4  # calls that are timed as one
 BACKENDS = ("torch", "fastconv")
 COMPILED = "{}, compiled"
+COMPILE_MODES = {"default": "compiled", "reduce-overhead": "cuda-graphs"}  # and what their files are called
 WHAT = ("step", "inference")
 # Normwise, of the outputs. Rounding adds up over a network's layers; where one is wrong they have nothing in common.
 MAX_DIFFERENCE = 0.5
@@ -138,9 +140,11 @@ WORKLOADS = {
 class Trainer:
     """A model of one backend, and what a step of it needs."""
 
-    def __init__(self, model: nn.Module, x: Tensor, setting: Setting, one_layer: bool, compiled: bool = False) -> None:
+    def __init__(
+        self, model: nn.Module, x: Tensor, setting: Setting, one_layer: bool, compiled: str | None = None
+    ) -> None:
         self.model = model
-        self.function = torch.compile(model, fullgraph=True) if compiled else model
+        self.function = torch.compile(model, fullgraph=True, mode=compiled) if compiled else model
         self.x = x.detach().requires_grad_(one_layer)
         self.autocast = functools.partial(
             torch.autocast, x.device.type, setting.autocast, enabled=setting.autocast is not None
@@ -181,11 +185,11 @@ def measure(
     device: torch.device,
     seconds: float,
     burst: int = BURST,
-    compiled: bool = False,
+    compiled: str | None = None,
 ) -> dict[str, Any]:
     """Times of both backends in milliseconds, and how far apart their outputs are before the first step.
 
-    compiled: of two more, the same under torch.compile.
+    compiled: of two more, the same under torch.compile in this mode.
     """
     import fastconv
 
@@ -197,9 +201,9 @@ def measure(
     torch._dynamo.reset()
     torch._dynamo.config.recompile_limit = 64  # of one class: both backends, each for training and for inference
     trainers, difference = {}, 0.0
-    for kind in ("{}", COMPILED) if compiled else ("{}",):
+    for kind, mode in (("{}", None), (COMPILED, compiled))[: 2 if compiled else 1]:
         pair = {
-            kind.format(name): Trainer(copy.deepcopy(of_backend), x, setting, workload.one_layer, kind == COMPILED)
+            kind.format(name): Trainer(copy.deepcopy(of_backend), x, setting, workload.one_layer, mode)
             for name, of_backend in models.items()
         }
         difference = max(difference, apart(*pair.values()))  # of one kind: they draw the same random numbers
@@ -296,7 +300,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--setting", type=choices(list(SETTINGS)), default=list(SETTINGS), help="tf32,bf16")
     add("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
     add("--batch", type=int, help="images; default: as many as keep a large GPU busy")
-    add("--compile", action="store_true", help="beside the eager models the same under torch.compile")
+    add("--compile", nargs="?", const="default", choices=COMPILE_MODES, help="beside the eager models compiled ones")
     add("--seconds", type=float, default=1.0, help="per measurement after warm-up")
     add("--quick", action="store_true", help="two small images: to see that everything runs")
     add("--out", type=Path, default=Path(__file__).parent / "results", help="default: bench/results")
@@ -307,7 +311,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parser.error(f"no model matches {pattern!r}; there are: {', '.join(WORKLOADS)}")
     workloads = [w for w in WORKLOADS.values() if any(fnmatchcase(w.name, pattern) for pattern in options.model)]
     timing.use_device(device)
-    kind, show = ("compiled", compiled_table) if options.compile else ("steps", table)
+    kind, show = (COMPILE_MODES[options.compile], compiled_table) if options.compile else ("steps", table)
     rows: list[dict[str, Any]] = []
     # A time limit's signal ends the run as an exception would, so that what was measured is still reported.
     before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
@@ -335,7 +339,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _row(
-    workload: Workload, setting: Setting, device: torch.device, seconds: float, burst: int, compiled: bool
+    workload: Workload, setting: Setting, device: torch.device, seconds: float, burst: int, compiled: str | None
 ) -> dict[str, Any]:
     try:
         return measure(workload, setting, device, seconds, burst, compiled)

@@ -908,6 +908,8 @@ def _cast_once(tensor: Tensor, device_type: str, dtype: torch.dtype) -> Tensor:
     # What torch's own cache has (autocast_mode.cpp, cached_cast).
     if not (tensor.requires_grad and tensor.is_leaf and tensor.dtype is torch.float32):
         return _cast(tensor, device_type, dtype)
+    if tensor.is_cuda is not (device_type == "cuda"):
+        return tensor
     key = id(tensor)
     known = _casts.get(key)
     if known is not None:
@@ -923,7 +925,7 @@ def _cast_once(tensor: Tensor, device_type: str, dtype: torch.dtype) -> Tensor:
             and torch.is_autocast_cache_enabled()
         ):
             return cast
-    cast = _cast(tensor, device_type, dtype)
+    cast = tensor.to(dtype)
     if known is None:
         if len(_casts) >= 4096:
             _casts.clear()
