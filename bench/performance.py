@@ -192,8 +192,9 @@ def compiled_section(results: Path) -> Iterator[str]:
             continue
         yield f"## Under torch.compile, {device_of(data)}"
         yield (
-            "The same models, compiled with `fullgraph=True` and defaults, beside the eager ones: `python -m "
-            f"bench.steps --compile`. {', '.join(dict.fromkeys(link(path) for path, _ in rows.values()))}."
+            "Of the same models those that were measured so far, compiled with `fullgraph=True` and defaults, beside "
+            "the eager ones: `python -m bench.steps --compile`. "
+            f"{', '.join(dict.fromkeys(link(path) for path, _ in rows.values()))}."
         )
         yield steps.compiled_table([row for _, row in rows.values()], torch.device("cuda"))
         theirs, ours = (steps.COMPILED.format(name) for name in steps.BACKENDS)
