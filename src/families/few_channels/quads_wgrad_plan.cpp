@@ -116,8 +116,9 @@ bool offsets_fit_int32(const Side& side) {
 
 QuadsWgradParams quads_wgrad_params(const QuadsWgradConfig& config, const ConvProblem& problem,
                                     const QuadsTiling& tiling) {
-  const QuadsConfig forward{config.channels_inner, 0, QuadsOperands::kHalf};
-  QuadsWgradParams params{quads_params(forward, problem, tiling)};
+  const QuadsConfig forward{config.channels_inner, 0, QuadsOperands::kHalf, false};
+  QuadsWgradParams params{};
+  static_cast<QuadsParams&>(params) = quads_params(forward, problem, tiling);
   const auto pixels = tiling.tile_p * tiling.tile_q;
   params.tap_units = static_cast<int32_t>(units_of_block(config, problem));
   params.slices = kQuadsWgradWarps / params.tap_units;
