@@ -170,11 +170,17 @@ def images_in_nchw(code: str, batch: int) -> list[str]:
     ]
 
 
-def test_compiled_layers_hand_on_channels_last(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No image between them is in NCHW, the layout of eager calls. The output is, and the input's gradient."""
+@pytest.fixture
+def channels_last_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the CPU too, and of float32."""
     from fastconv import _inductor
 
     monkeypatch.setattr(_inductor, "faster_in_channels_last", lambda *_: True)
+
+
+@pytest.mark.usefixtures("channels_last_is_faster")
+def test_compiled_layers_hand_on_channels_last(device: str) -> None:
+    """No image between them is in NCHW, the layout of eager calls. The output is, and the input's gradient."""
     torch._dynamo.reset()
     net = pooled_net(device)
     compiled = torch.compile(net, fullgraph=True)
@@ -214,16 +220,12 @@ def by_strides(x: Tensor, y: Tensor, z: Tensor) -> tuple[Tensor, ...]:
     return (z[1:].as_strided((3, 4), (5, 1), 2) * 2,)
 
 
+@pytest.mark.usefixtures("channels_last_is_faster")
 @pytest.mark.parametrize(
     ("function", "dynamic"), [(returned, False), (returned, True), (under_condition, False), (by_strides, False)]
 )
-def test_what_knows_eagers_strides_gets_them(
-    device: str, monkeypatch: pytest.MonkeyPatch, function: Callable[..., Any], dynamic: bool
-) -> None:
+def test_what_knows_eagers_strides_gets_them(device: str, function: Callable[..., Any], dynamic: bool) -> None:
     """Views that are made after the call of outputs that the user does not see, subgraphs, as_strided."""
-    from fastconv import _inductor
-
-    monkeypatch.setattr(_inductor, "faster_in_channels_last", lambda *_: True)
     torch._dynamo.reset()
     net = Between(function).to(device)
     compiled = torch.compile(net, fullgraph=True, dynamic=dynamic)
@@ -241,11 +243,9 @@ def test_what_knows_eagers_strides_gets_them(
             assert_close(*results)
 
 
-def test_layout_optimization_can_be_turned_off(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("channels_last_is_faster")
+def test_layout_optimization_can_be_turned_off(device: str) -> None:
     """By Inductor's own option."""
-    from fastconv import _inductor
-
-    monkeypatch.setattr(_inductor, "faster_in_channels_last", lambda *_: True)
     torch._dynamo.reset()
     net = pooled_net(device)
     compiled = torch.compile(net, fullgraph=True, options={"layout_optimization": False})
@@ -313,11 +313,9 @@ def test_packed_arguments_never_change_their_meaning() -> None:
     assert ops.unpack(0x1E060504030201) == arguments
 
 
-def test_one_compiled_layer_keeps_its_layout(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("channels_last_is_faster")
+def test_one_compiled_layer_keeps_its_layout(device: str) -> None:
     """Conversions would be kernels of their own."""
-    from fastconv import _inductor
-
-    monkeypatch.setattr(_inductor, "faster_in_channels_last", lambda *_: True)
     torch._dynamo.reset()
     net = fastconv.Conv2d(3, 8, 3).to(device)
     compiled = torch.compile(net, fullgraph=True)

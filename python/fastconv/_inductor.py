@@ -58,7 +58,7 @@ def _conv2d_backward(
 ) -> Any:
     if not V.graph.cpp_wrapper:
         return _call(ops.conv2d_backward, input, weight, grad_output, packed, needs)
-    # That reads results which may be missing as if they never were (torch 2.13).
+    # The C++ wrapper misreads results of type `Tensor?` (torch 2.13).
     *geometry, precision = ops.unpack(packed)
     node = V.graph.current_node
     grad_input, grad_weight, _ = node.meta["val"]

@@ -458,7 +458,7 @@ def pack(geometry: Sequence[int], groups: int, precision: str | None) -> int:
 
 
 def pack_or_none(arguments: Arguments) -> int | None:
-    """The same, or None if they do not fit."""
+    """What pack() makes of these, or None if they do not fit."""
     stride, padding, dilation, groups, precision = arguments
     try:
         return pack((*_pair(stride), *_pair(padding), *_pair(dilation)), groups, precision)
@@ -871,9 +871,6 @@ _AUTOCAST_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU) | tor
 )
 
 
-_is_autocast_enabled, _autocast_dtype = torch.is_autocast_enabled, torch.get_autocast_dtype
-
-
 def autocast(
     input: Tensor, weight: Tensor, bias: Tensor | None, *, once: bool = False
 ) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -881,15 +878,12 @@ def autocast(
 
     once: parameters are cast once as long as that is alive. Not of tensors that are wrapped or traced.
     """
-    device_type = "cuda" if input.is_cuda else input.device.type
-    if device_type in ("cpu", "cuda") and _is_autocast_enabled(device_type):
-        cast, dtype = _cast_once if once else _cast, _autocast_dtype(device_type)
-        if bias is not None and bias.dtype is not dtype:
+    device_type = input.device.type
+    if device_type in ("cpu", "cuda") and torch.is_autocast_enabled(device_type):
+        cast, dtype = _cast_once if once else _cast, torch.get_autocast_dtype(device_type)
+        if bias is not None:
             bias = cast(bias, device_type, dtype)
-        if weight.dtype is not dtype:
-            weight = cast(weight, device_type, dtype)
-        if input.dtype is not dtype:
-            input = cast(input, device_type, dtype)
+        return cast(input, device_type, dtype), cast(weight, device_type, dtype), bias
     return input, weight, bias
 
 
@@ -905,32 +899,26 @@ _casts: dict[int, tuple[weakref.ref[Tensor], int, int, weakref.ref[Tensor]]] = {
 
 
 def _cast_once(tensor: Tensor, device_type: str, dtype: torch.dtype) -> Tensor:
+    if tensor.dtype is dtype:
+        return tensor
     # What torch's own cache has (autocast_mode.cpp, cached_cast).
     if not (tensor.requires_grad and tensor.is_leaf and tensor.dtype is torch.float32):
         return _cast(tensor, device_type, dtype)
-    if tensor.is_cuda is not (device_type == "cuda"):
-        return tensor
-    key = id(tensor)
-    known = _casts.get(key)
-    if known is not None:
+    if known := _casts.get(id(tensor)):
         parameter, version, address, weak = known
-        if parameter() is not tensor:
-            known = None
-        elif (
-            (cast := weak()) is not None
-            and version == tensor._version
-            and address == tensor.data_ptr()
-            and cast.dtype is dtype
-            and cast.requires_grad == torch.is_grad_enabled()
+        cast = weak()
+        if (
+            cast is not None
+            and parameter() is tensor
+            and (version, address) == (tensor._version, tensor.data_ptr())
+            and (cast.dtype, cast.requires_grad) == (dtype, torch.is_grad_enabled())
             and torch.is_autocast_cache_enabled()
         ):
             return cast
-    cast = tensor.to(dtype)
-    if known is None:
-        if len(_casts) >= 4096:
-            _casts.clear()
-        parameter = weakref.ref(tensor)
-    _casts[key] = parameter, tensor._version, tensor.data_ptr(), weakref.ref(cast)
+    cast = _cast(tensor, device_type, dtype)
+    if len(_casts) >= 4096:
+        _casts.clear()
+    _casts[id(tensor)] = weakref.ref(tensor), tensor._version, tensor.data_ptr(), weakref.ref(cast)
     return cast
 
 

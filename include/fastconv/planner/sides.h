@@ -30,9 +30,9 @@ inline Pair sliding_padding(const ConvProblem& p) {
 
 // An extent of 1 may have any stride.
 inline bool is_step(int64_t stride, int64_t extent, int64_t wanted) { return extent == 1 || stride == wanted; }
-// It has none then: kernels form addresses of lines that there are not, which shall be aligned.
+// The stride, or 0 if no kernel needs it: some form addresses of lines that do not exist, which must be aligned too.
 inline int64_t used_stride(int64_t stride, int64_t extent) { return extent == 1 ? 0 : stride; }
-// Of images alone; a group's channel may be one of many.
+// The same of a whole tensor but its channels: a group may have one of many.
 inline Strides image_strides(const Side& side) {
   const Strides& given = side.stride;
   return {used_stride(given.n, side.n), given.c, used_stride(given.h, side.h), used_stride(given.w, side.w)};

@@ -92,7 +92,7 @@ PointwiseMatrix channel_lines(const Side& side, int64_t element) {
 PointwiseMatrix filter_lines(const ConvProblem& problem) {
   PointwiseMatrix matrix{};
   matrix.lines.extent = static_cast<int32_t>(problem.k);
-  matrix.lines.column = problem.k == 1 ? 0 : problem.w_strides.n;
+  matrix.lines.column = used_stride(problem.w_strides.n, problem.k);
   matrix.length = static_cast<int32_t>(problem.c);
   matrix.vector_bytes =
       vector_bytes(element_size(problem.dtype), problem.w_align, problem.c, {{problem.k, problem.w_strides.n}});
