@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch._C import _AutoDispatchBelowAutograd, _ExcludeDispatchKeyGuard
 from torch._functorch.utils import enable_single_level_autograd_function
+from torch._guards import TracingContext
 from torch.autograd import forward_ad
 from torch.autograd.function import _SingleLevelFunction
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
@@ -57,6 +58,11 @@ _functorch_active = torch._C._are_functorch_transforms_active
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 
 _rules = torch.library.Library("fastconv", "IMPL")
+
+
+def _is_traced() -> bool:
+    """By torch.compile. Before torch 2.13 is_compiling() is of Dynamo alone, and not of AOTAutograd that follows."""
+    return _is_compiling() or TracingContext.try_get() is not None
 
 
 def is_channels_last(tensor: Tensor) -> bool:
@@ -351,7 +357,7 @@ class _Conv2d(_Function):
     def forward(ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None, call: Call) -> Tensor:
         arguments, packed = call
         # First, because it checks the arguments.
-        if packed is not None and not _is_compiling():  # graphs have the public op
+        if packed is not None and not _is_traced():  # graphs have the public op
             output = packed_conv2d(input, weight, bias, packed)
         else:
             with _below_autograd():
@@ -363,7 +369,7 @@ class _Conv2d(_Function):
             # Only the weight is read, and the input may be large.
             ctx.save_for_backward(None, weight)
             ctx.input_layout = input.shape, is_channels_last(input)
-        if forward_ad._current_level >= 0 or _is_compiling():
+        if forward_ad._current_level >= 0 or _is_traced():
             ctx.save_for_forward(input, weight)
             ctx.set_materialize_grads(False)
         return output
@@ -373,7 +379,7 @@ class _Conv2d(_Function):
         if grad is None:
             return (None,) * 4
         saved = ctx.saved_tensors  # before the guard: a hook may recompute them, and needs autograd for that
-        if _is_compiling() or torch.is_grad_enabled() or _forward_ad():
+        if torch.is_grad_enabled() or _forward_ad() or _is_traced():
             return _conv2d_backward(ctx, grad, *saved)
         with _AutoDispatchBelowAutograd():
             return _conv2d_backward(ctx, grad, *saved)
@@ -438,7 +444,7 @@ def _traces_one_backward(*tensors: Tensor) -> bool:
     """Whether torch.compile may make all gradients by one call: not of complex numbers, and not of subclasses, such as
     DTensor, whose rules are those of the public ops."""
     return (
-        _is_compiling()
+        _is_traced()
         and not (_is_exporting() or _functorch_active())
         and not any(tensor.is_complex() or is_traceable_wrapper_subclass(tensor) for tensor in tensors)
     )
