@@ -157,9 +157,9 @@ def cuda_extension(home: Path, version: str, stub_dir: Path) -> Extension:
     extension = CUDAExtension(
         "fastconv.libfastconv_cuda",
         [
-            *sources(*SHARED_SOURCES, "src/launch/*.cpp", "src/launch/*.cu", "src/families/**/*.cu"),
+            *sources(*SHARED_SOURCES, "src/launch/*.c*", "src/norm/*.c*", "src/families/**/*.cu"),
             *instances(),
-            "src/ops/conv2d_cuda.cpp",
+            *sources("src/ops/*_cuda.cpp"),
         ],
         include_dirs=INCLUDE_DIRS,
         library_dirs=[str(stub_dir), *(str(home / d) for d in ("lib64", "lib") if (home / d).is_dir())],

@@ -18,6 +18,7 @@ lets the tensor cores truncate sums of up to 4096 products, 16 at a time: no mor
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -120,3 +121,14 @@ def assert_right(actual: Tensor, expected: Expected, what: str = "output", preci
 def normwise_error(actual: Tensor, expected: Expected) -> float:
     """||actual - expected|| / ||expected||, the measure of the precision contract."""
     return float((f64(actual) - expected.value).norm() / expected.value.norm())
+
+
+ACTIVATIONS: dict[str | None, Callable[[Tensor], Tensor]] = {
+    None: lambda z: z,
+    "relu": F.relu,
+    "relu6": F.relu6,
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda z: F.gelu(z, approximate="tanh"),
+    "hardswish": F.hardswish,
+}

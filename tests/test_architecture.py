@@ -17,8 +17,9 @@ MAY_INCLUDE = {
     "ptx": {"core"},
     "tile": {"core", "planner", "ptx"},
     "launch": {"core", "planner", "ptx", "tile"},
+    "norm": {"core", "planner", "ptx", "tile", "launch"},
     "cpu": {"core", "planner"},
-    "ops": {"core", "planner", "launch", "cpu"},
+    "ops": {"core", "planner", "launch", "norm", "cpu"},
     "families": {"core", "planner", "ptx", "tile", "launch"},
 }
 

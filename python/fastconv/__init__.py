@@ -2,6 +2,7 @@
 
 from . import grad, onnx
 from ._version import version as __version__
+from .batch_norm import batch_norm_act
 from .convert import convert, revert, unconverted
 from .explain import cuda_error, explain, force_kernel, info
 from .functional import conv2d
@@ -12,6 +13,7 @@ from .replace import replace_conv2d
 __all__ = [
     "Conv2d",
     "__version__",
+    "batch_norm_act",
     "conv2d",
     "convert",
     "cuda_error",

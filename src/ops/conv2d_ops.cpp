@@ -156,6 +156,12 @@ Tensor empty_bytes(int64_t bytes, const Tensor& like) {
   return allocate(1, &bytes, &stride, aoti_torch_dtype_uint8(), like);
 }
 
+Tensor empty_matrix(int64_t rows, int64_t columns, DType dtype, const Tensor& like) {
+  const int64_t sizes[] = {rows, columns}, strides[] = {columns, 1};
+  const int32_t type = dtype == DType::kFloat64 ? aoti_torch_dtype_float64() : aoti_torch_dtype_float32();
+  return allocate(2, sizes, strides, type, like);
+}
+
 ConvArguments parse_arguments(const Ints& stride, const Ints& padding, const Ints& dilation, int64_t groups,
                               const OptionalString& precision) {
   const auto pair = [](const char* name, const Ints& values) -> Pair {

@@ -113,6 +113,21 @@ STABLE_TORCH_LIBRARY(fastconv, library) {
   library.def(
       "_conv2d_backward_graph(Tensor input, Tensor weight, Tensor grad_output, int arguments, int needs) -> "
       "(Tensor?, Tensor?, Tensor?)");
+  // Batch normalisation, and what follows it: the batch's or the running statistics, [2, C]: mean and 1 / sqrt(variance
+  // + eps). mask: for the backward pass, where it cannot tell by the input which gradients pass; else empty.
+  library.def(
+      "_batch_norm_act(Tensor input, Tensor? residual, Tensor? weight, Tensor? bias, Tensor(a!)? running_mean, "
+      "Tensor(b!)? running_var, Tensor(c!)? num_batches_tracked, bool training, float? momentum, float eps, "
+      "int activation, bool trains) -> (Tensor output, Tensor statistics, Tensor mask)");
+  // needs: bits for the gradients of input, weight, bias and residual.
+  library.def(
+      "_batch_norm_act_backward(Tensor grad_output, Tensor input, Tensor? residual, Tensor? weight, Tensor? bias, "
+      "Tensor statistics, Tensor mask, bool training, int activation, int needs) -> "
+      "(Tensor?, Tensor?, Tensor?, Tensor?)");
+  library.def(
+      "batch_norm_act(Tensor input, Tensor(a!)? running_mean, Tensor(b!)? running_var, Tensor? weight=None, "
+      "Tensor? bias=None, bool training=False, float? momentum=0.1, float eps=1e-05, *, str? activation=None, "
+      "Tensor? residual=None, Tensor(c!)? num_batches_tracked=None) -> Tensor");
   library.def(
       "_explain(int[] input_size, int[] weight_size, int[2] stride, int[2] padding, int[2] dilation, int groups, *, "
       "str dtype, str pass_, str precision, bool channels_last, bool bias, bool cuda, int arch, int sm_count, "

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <initializer_list>
+#include <map>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "emulated/cuda.h"
 #include "fastconv/launch/launch.h"
 #include "fastconv/launch/launchers.h"
+#include "fastconv/norm/batch_norm.h"
 #include "fastconv/planner/planner.h"
 #include "fastconv/planner/registry.h"
 #include "fastconv/planner/scaled.h"
@@ -31,12 +33,16 @@ std::span<const char> extent(uintptr_t address, std::initializer_list<int64_t> s
   return {reinterpret_cast<const char*>(address), static_cast<size_t>((last + 1) * element_bytes)};
 }
 
+DType dtype_of(const std::string& name) {
+  for (const DType it : {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16}) {
+    if (name == to_string(it)) return it;
+  }
+  throw py::value_error("no dtype " + name);
+}
+
 bool is_compiled(const std::string& kernel, const std::string& dtype) {
   const KernelEntry* entry = find_kernel(kernel);
-  for (const DType it : {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16}) {
-    if (dtype == to_string(it)) return entry != nullptr && launcher_of(*entry, it) != nullptr;
-  }
-  throw py::value_error("no dtype " + dtype);
+  return entry != nullptr && launcher_of(*entry, dtype_of(dtype)) != nullptr;
 }
 
 // With the plans that it holds.
@@ -46,6 +52,8 @@ bool is_compiled(const Plan& plan, DType dtype) {
   return launcher_of(*plan.kernel, dtype) != nullptr && std::ranges::all_of(plan.inner, inner_is) &&
          std::ranges::all_of(plan.others, other_is);
 }
+
+void* pointer(uintptr_t address) { return reinterpret_cast<void*>(address); }
 
 int64_t run(const std::string& name, const ConvProblem& p, const DeviceSpec& device, uintptr_t x, uintptr_t w,
             uintptr_t y, uintptr_t bias, bool haste) {
@@ -62,9 +70,64 @@ int64_t run(const std::string& name, const ConvProblem& p, const DeviceSpec& dev
                     extent(w, {p.k, p.c_per_group(), p.r, p.s}, p.w_strides, bytes),
                     extent(y, {p.n, p.k, p.p(), p.q()}, p.y_strides, bytes),
                     extent(bias, {bias == 0 ? 0 : p.k}, {1}, bytes), workspace};
-  const auto pointer = [](uintptr_t address) { return reinterpret_cast<void*>(address); };
   run_cuda(plan, p, {pointer(x), pointer(w), pointer(y), pointer(bias), workspace.data()}, nullptr);
   return machine.columns_by_definition;
+}
+
+// Addresses by name; 0 for what there is not.
+using Addresses = std::map<std::string, uintptr_t>;
+struct At {
+  const Addresses& addresses;
+  bool wide;
+
+  void* operator()(const std::string& name) const {
+    const auto found = addresses.find(name);
+    return found == addresses.end() ? nullptr : pointer(found->second);
+  }
+  NormParameter parameter(const std::string& name) const { return {(*this)(name), wide}; }
+};
+
+void batch_norm_forward(const NormProblem& problem, const DeviceSpec& device, Activation activation, bool training,
+                        double momentum, double eps, bool wide, const Addresses& addresses) {
+  const At at{addresses, wide};
+  std::vector<char> workspace(batch_norm_workspace_bytes(problem, device), '\xff');
+  const BatchNormForward call{at("x"),
+                              at("residual"),
+                              at.parameter("weight"),
+                              at.parameter("bias"),
+                              at.parameter("running_mean"),
+                              at.parameter("running_var"),
+                              activation,
+                              training,
+                              momentum,
+                              eps,
+                              static_cast<int64_t*>(at("batches")),
+                              at("y"),
+                              static_cast<uint8_t*>(at("mask")),
+                              at("statistics"),
+                              workspace.data()};
+  batch_norm_forward_cuda(problem, device, call, nullptr);
+}
+
+void batch_norm_backward(const NormProblem& problem, const DeviceSpec& device, Activation activation, bool training,
+                         bool wide, const Addresses& addresses) {
+  const At at{addresses, wide};
+  std::vector<char> workspace(batch_norm_workspace_bytes(problem, device), '\xff');
+  const BatchNormBackward call{at("x"),
+                               at("residual"),
+                               at("grad_y"),
+                               at.parameter("weight"),
+                               at.parameter("bias"),
+                               activation,
+                               training,
+                               static_cast<const uint8_t*>(at("mask")),
+                               at("statistics"),
+                               at("grad_x"),
+                               at("grad_residual"),
+                               at.parameter("grad_weight"),
+                               at.parameter("grad_bias"),
+                               workspace.data()};
+  batch_norm_backward_cuda(problem, device, call, nullptr);
 }
 
 }  // namespace
@@ -95,6 +158,28 @@ PYBIND11_MODULE(_fastconv_emulated, m) {
       "kernel"_a, "problem"_a, "device"_a);
   m.def("run", &run, "kernel"_a, "problem"_a, "device"_a, py::kw_only(), "x"_a, "w"_a, "y"_a, "bias"_a = 0,
         "haste"_a = false);
+  py::class_<NormProblem>(m, "NormProblem")
+      .def(py::init([](const std::string& dtype, bool channels_last, int64_t n, int64_t c, int64_t pixels) {
+             return NormProblem{dtype_of(dtype), channels_last, n, c, pixels};
+           }),
+           py::kw_only(), "dtype"_a, "channels_last"_a, "n"_a, "c"_a, "pixels"_a);
+  m.def("norm_vector", &norm_vector, "problem"_a);
+  m.def(
+      "batch_norm_forward",
+      [](const NormProblem& problem, const DeviceSpec& device, int activation, bool training, double momentum,
+         double eps, bool wide, const Addresses& addresses) {
+        batch_norm_forward(problem, device, static_cast<Activation>(activation), training, momentum, eps, wide,
+                           addresses);
+      },
+      "problem"_a, "device"_a, py::kw_only(), "activation"_a, "training"_a, "momentum"_a, "eps"_a, "wide"_a,
+      "addresses"_a);
+  m.def(
+      "batch_norm_backward",
+      [](const NormProblem& problem, const DeviceSpec& device, int activation, bool training, bool wide,
+         const Addresses& addresses) {
+        batch_norm_backward(problem, device, static_cast<Activation>(activation), training, wide, addresses);
+      },
+      "problem"_a, "device"_a, py::kw_only(), "activation"_a, "training"_a, "wide"_a, "addresses"_a);
 }
 
 }  // namespace fastconv

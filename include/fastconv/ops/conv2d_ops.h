@@ -63,6 +63,7 @@ DType check_operands(const Operand& first, const Operand& second);
 
 Tensor empty(const Sizes& sizes, bool channels_last, bool batched, const Tensor& like);
 Tensor empty_bytes(int64_t bytes, const Tensor& like);
+Tensor empty_matrix(int64_t rows, int64_t columns, DType dtype, const Tensor& like);
 
 // torch takes a list of one value for both dimensions.
 ConvArguments parse_arguments(const Ints& stride, const Ints& padding, const Ints& dilation, int64_t groups,

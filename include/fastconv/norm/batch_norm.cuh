@@ -1,0 +1,294 @@
+// The kernels of norm/batch_norm.h. Template arguments: kVector elements are read at once, whose channels may differ if
+// kPerElement; kCurved: activations that do not just cut off.
+#pragma once
+
+#include "fastconv/norm/batch_norm.h"
+#include "fastconv/norm/sums.cuh"
+#include "fastconv/norm/walk.cuh"
+#include "fastconv/ptx/dependent_launch.cuh"
+#include "fastconv/tile/activation.cuh"
+
+namespace fastconv {
+
+inline constexpr int kNormBlocks = 2;  // that an SM has room for
+
+template <typename T>
+__device__ __forceinline__ Accumulator<T> read(const NormParameter& parameter, int64_t channel,
+                                               Accumulator<T> otherwise) {
+  using Acc = Accumulator<T>;
+  if (parameter.data == nullptr) return otherwise;
+  return parameter.wide ? static_cast<const Acc*>(parameter.data)[channel]
+                        : widen(static_cast<const T*>(parameter.data)[channel]);
+}
+template <typename T>
+__device__ __forceinline__ void write(const NormParameter& parameter, int64_t channel, Accumulator<T> value) {
+  using Acc = Accumulator<T>;
+  if (parameter.data == nullptr) return;
+  if (parameter.wide) {
+    static_cast<Acc*>(parameter.data)[channel] = value;
+  } else {
+    static_cast<T*>(parameter.data)[channel] = narrow<T>(value);
+  }
+}
+
+// Of a channel: z = (x - mean) * scale + shift.
+template <typename Acc>
+struct NormChannel {
+  Acc mean, invstd, scale, shift;
+
+  __device__ __forceinline__ Acc operator()(Acc x) const { return (x - mean) * scale + shift; }
+};
+template <typename T>
+__device__ __forceinline__ NormChannel<Accumulator<T>> norm_channel(Accumulator<T> mean, Accumulator<T> invstd,
+                                                                    const NormParameter& weight,
+                                                                    const NormParameter& bias, int64_t channel) {
+  using Acc = Accumulator<T>;
+  return {mean, invstd, invstd * read<T>(weight, channel, Acc{1}), read<T>(bias, channel, Acc{0})};
+}
+template <typename Acc>
+__device__ __forceinline__ Acc inverse_deviation(Acc variance, Acc eps) {
+  return Acc{1} / sqrt(variance + eps);
+}
+
+// ---- forward ----
+
+template <typename T, int kVector>
+__global__ void __launch_bounds__(kNormThreads, kNormBlocks)
+    norm_moments(const __grid_constant__ NormWalk walk, const void* x, Accumulator<T>* partial) {
+  ptx::follow_previous_kernel();
+  using Acc = Accumulator<T>;
+  using Vector = NormVector<T, kVector>;
+  const NormPlace place(walk, kVector);
+  NormMoments<Acc> moments[kVector] = {};
+  Acc count{0};
+  each_vector<4, false>(
+      place, [&](int64_t offset) { return Vector::load(x, offset); },
+      [&](int64_t, const Vector& values) {
+        count += Acc{1};
+        const Acc rcp = Acc{1} / count;
+#pragma unroll
+        for (int j = 0; j < kVector; ++j) moments[j].add(values[j], rcp);
+      });
+#pragma unroll
+  for (int j = 0; j < kVector; ++j) moments[j].count = count;
+  store_sums(place, moments, partial);
+}
+
+struct FinishMoments {
+  int64_t channels, parts, of_channel;
+  NormParameter running_mean, running_var;
+  double momentum, eps;
+  const int64_t* batches;
+};
+template <typename T>
+__global__ void __launch_bounds__(kFinishLanes* kFinishStrands)
+    norm_finish_moments(const __grid_constant__ FinishMoments params, const Accumulator<T>* partial,
+                        Accumulator<T>* statistics) {
+  ptx::follow_previous_kernel();
+  using Acc = Accumulator<T>;
+  const int64_t channel = int64_t{blockIdx.x} * kFinishLanes + threadIdx.x % kFinishLanes;
+  const auto total = total_of<NormMoments<Acc>>(partial, channel, params.channels, params.parts);
+  if (channel >= params.channels || threadIdx.x >= kFinishLanes) return;
+  const Acc variance = total.squares / static_cast<Acc>(params.of_channel);
+  statistics[channel] = total.mean;
+  statistics[params.channels + channel] = inverse_deviation(variance, static_cast<Acc>(params.eps));
+  const Acc momentum =
+      params.momentum >= 0 ? static_cast<Acc>(params.momentum) : Acc{1} / static_cast<Acc>(*params.batches + 1);
+  const Acc unbiased = total.squares / static_cast<Acc>(params.of_channel - 1);
+  const Acc old_mean = read<T>(params.running_mean, channel, Acc{0}), kept = Acc{1} - momentum;
+  write<T>(params.running_mean, channel, kept * old_mean + momentum * total.mean);
+  const Acc old_var = read<T>(params.running_var, channel, Acc{0});
+  write<T>(params.running_var, channel, kept * old_var + momentum * unbiased);
+}
+
+struct NormApply {
+  NormWalk walk;
+  const void *x, *residual;
+  NormParameter weight, bias, mean, variance;  // the last two: null where the statistics are known
+  Activation activation;
+  double eps;
+  int64_t* batches;
+  void* y;
+  uint8_t* mask;
+};
+template <typename T, int kVector, bool kPerElement, bool kCurved>
+__global__ void __launch_bounds__(kNormThreads, kNormBlocks)
+    norm_apply(const __grid_constant__ NormApply params, Accumulator<T>* statistics) {
+  ptx::follow_previous_kernel();
+  using Acc = Accumulator<T>;
+  using Vector = NormVector<T, kVector>;
+  constexpr int kChannels = kPerElement ? kVector : 1;
+  const NormWalk& walk = params.walk;
+  const NormPlace place(walk, kVector);
+  if (params.batches != nullptr && blockIdx.x == 0 && threadIdx.x == 0) ++*params.batches;
+  NormChannel<Acc> channels[kChannels];
+  if (place.works()) {
+#pragma unroll
+    for (int j = 0; j < kChannels; ++j) {
+      const int64_t channel = walk.channel(place.of_row(place.in_tile + j));
+      if (params.variance.data != nullptr && place.slice == 0) {
+        statistics[channel] = read<T>(params.mean, channel, Acc{0});
+        statistics[walk.channels + channel] =
+            inverse_deviation(read<T>(params.variance, channel, Acc{1}), static_cast<Acc>(params.eps));
+      }
+      const bool known = params.variance.data == nullptr;
+      const Acc mean = known ? statistics[channel] : read<T>(params.mean, channel, Acc{0});
+      const Acc invstd =
+          known ? statistics[walk.channels + channel]
+                : inverse_deviation(read<T>(params.variance, channel, Acc{1}), static_cast<Acc>(params.eps));
+      channels[j] = norm_channel<T>(mean, invstd, params.weight, params.bias, channel);
+    }
+  }
+  struct Loaded {
+    Vector x, residual;
+  };
+  each_vector<4, true>(
+      place,
+      [&](int64_t offset) {
+        Loaded loaded;
+        loaded.x = Vector::load(params.x, offset);
+        if (params.residual != nullptr) loaded.residual = Vector::load(params.residual, offset);
+        return loaded;
+      },
+      [&](int64_t offset, const Loaded& loaded) {
+        Vector y;
+        uint32_t bits = 0;
+#pragma unroll
+        for (int j = 0; j < kVector; ++j) {
+          Acc z = channels[kPerElement ? j : 0](loaded.x[j]);
+          if (params.residual != nullptr) z += loaded.residual[j];
+          y.set(j, kCurved ? activate(params.activation, z) : cut_off(params.activation, z));
+          if (!kCurved) bits |= static_cast<uint32_t>(passes(params.activation, z)) << j;
+        }
+        y.store(params.y, offset);
+        if (!kCurved && params.mask != nullptr) params.mask[offset / kVector] = static_cast<uint8_t>(bits);
+      });
+}
+
+// ---- backward ----
+
+// The gradient before the activation, of what the backward kernels read.
+struct NormGradient {
+  NormWalk walk;
+  const void *x, *residual, *grad_y;
+  const uint8_t* mask;
+  NormParameter weight, bias;
+  Activation activation;
+};
+template <typename T, int kVector, bool kPerElement, bool kCurved>
+struct NormGradientReader {
+  using Acc = Accumulator<T>;
+  using Vector = NormVector<T, kVector>;
+  static constexpr int kChannels = kPerElement ? kVector : 1;
+  struct Loaded {
+    Vector x, grad_y, residual;
+    uint32_t bits;
+  };
+  const NormGradient& params;
+  NormChannel<Acc> channels[kChannels];
+
+  __device__ NormGradientReader(const NormGradient& params, const NormPlace& place, const Acc* statistics)
+      : params(params) {
+    if (!place.works()) return;
+#pragma unroll
+    for (int j = 0; j < kChannels; ++j) {
+      const int64_t channel = params.walk.channel(place.of_row(place.in_tile + j));
+      channels[j] = norm_channel<T>(statistics[channel], statistics[params.walk.channels + channel], params.weight,
+                                    params.bias, channel);
+    }
+  }
+  __device__ __forceinline__ Loaded load(int64_t offset) const {
+    Loaded loaded;
+    loaded.x = Vector::load(params.x, offset);
+    loaded.grad_y = Vector::load(params.grad_y, offset);
+    if (kCurved && params.residual != nullptr) loaded.residual = Vector::load(params.residual, offset);
+    if (!kCurved && params.mask != nullptr) loaded.bits = params.mask[offset / kVector];
+    return loaded;
+  }
+  __device__ __forceinline__ const NormChannel<Acc>& channel(int j) const { return channels[kPerElement ? j : 0]; }
+  __device__ __forceinline__ Acc operator()(const Loaded& loaded, int j) const {
+    const Acc grad = loaded.grad_y[j];
+    if (!kCurved && params.mask != nullptr) return loaded.bits >> j & 1 ? grad : Acc{0};
+    Acc z = channel(j)(loaded.x[j]);
+    if (!kCurved) return passes(params.activation, z) ? grad : Acc{0};
+    if (params.residual != nullptr) z += loaded.residual[j];
+    return grad * slope(params.activation, z);
+  }
+};
+
+template <typename T, int kVector, bool kPerElement, bool kCurved>
+__global__ void __launch_bounds__(kNormThreads, kNormBlocks)
+    norm_gradient_sums(const __grid_constant__ NormGradient params, const Accumulator<T>* statistics,
+                       Accumulator<T>* partial) {
+  ptx::follow_previous_kernel();
+  using Reader = NormGradientReader<T, kVector, kPerElement, kCurved>;
+  const NormPlace place(params.walk, kVector);
+  const Reader reader(params, place, statistics);
+  NormGradients<Accumulator<T>> sums[kVector] = {};
+  each_vector<kCurved ? 2 : 4, false>(
+      place, [&](int64_t offset) { return reader.load(offset); },
+      [&](int64_t, const typename Reader::Loaded& loaded) {
+#pragma unroll
+        for (int j = 0; j < kVector; ++j) {
+          const auto grad = reader(loaded, j);
+          sums[j].add({grad, grad * (loaded.x[j] - reader.channel(j).mean)});
+        }
+      });
+  store_sums(place, sums, partial);
+}
+
+// The sums over a channel, for norm_gradient_apply in the place of the partial ones, and the parameters' gradients.
+template <typename T>
+__global__ void __launch_bounds__(kFinishLanes* kFinishStrands)
+    norm_finish_gradients(int64_t channels, int64_t parts, const Accumulator<T>* partial,
+                          const Accumulator<T>* statistics, Accumulator<T>* sums, NormParameter grad_weight,
+                          NormParameter grad_bias) {
+  ptx::follow_previous_kernel();
+  const int64_t channel = int64_t{blockIdx.x} * kFinishLanes + threadIdx.x % kFinishLanes;
+  const auto total = total_of<NormGradients<Accumulator<T>>>(partial, channel, channels, parts);
+  if (channel >= channels || threadIdx.x >= kFinishLanes) return;
+  total.store(sums + channel, channels);
+  write<T>(grad_weight, channel, total.times_distance * statistics[channels + channel]);
+  write<T>(grad_bias, channel, total.plain);
+}
+
+// sums: null where the statistics are not the batch's.
+template <typename T, int kVector, bool kPerElement, bool kCurved>
+__global__ void __launch_bounds__(kNormThreads, kNormBlocks)
+    norm_gradient_apply(const __grid_constant__ NormGradient params, const Accumulator<T>* statistics,
+                        const Accumulator<T>* sums, Accumulator<T> per_element, void* grad_x, void* grad_residual) {
+  ptx::follow_previous_kernel();
+  using Acc = Accumulator<T>;
+  using Reader = NormGradientReader<T, kVector, kPerElement, kCurved>;
+  using Vector = typename Reader::Vector;
+  const NormPlace place(params.walk, kVector);
+  const Reader reader(params, place, statistics);
+  // grad_x = scale * gradient + slope * (x - mean) + shift
+  Acc slopes[Reader::kChannels] = {}, shifts[Reader::kChannels] = {};
+  if (sums != nullptr && place.works()) {
+#pragma unroll
+    for (int j = 0; j < Reader::kChannels; ++j) {
+      const int64_t channel = params.walk.channel(place.of_row(place.in_tile + j));
+      const NormChannel<Acc>& norm = reader.channel(j);
+      shifts[j] = -norm.scale * per_element * sums[channel];
+      slopes[j] = -norm.scale * per_element * norm.invstd * norm.invstd * sums[params.walk.channels + channel];
+    }
+  }
+  each_vector<kCurved ? 2 : 4, true>(
+      place, [&](int64_t offset) { return reader.load(offset); },
+      [&](int64_t offset, const typename Reader::Loaded& loaded) {
+        Vector to_x, to_residual;
+#pragma unroll
+        for (int j = 0; j < kVector; ++j) {
+          const int of = kPerElement ? j : 0;
+          const NormChannel<Acc>& norm = reader.channel(j);
+          const Acc grad = reader(loaded, j);
+          to_residual.set(j, grad);
+          to_x.set(j, norm.scale * grad + (slopes[of] * (loaded.x[j] - norm.mean) + shifts[of]));
+        }
+        if (grad_x != nullptr) to_x.store(grad_x, offset);
+        if (grad_residual != nullptr) to_residual.store(grad_residual, offset);
+      });
+}
+
+}  // namespace fastconv

@@ -1,0 +1,56 @@
+// How blocks go through a tensor of images: threads keep their channels, and neighbours read neighbours.
+#pragma once
+
+#include <cstdint>
+
+#include "fastconv/core/activation.h"
+#include "fastconv/core/fast_divmod.h"
+#include "fastconv/core/problem.h"
+#include "fastconv/planner/device_spec.h"
+
+namespace fastconv {
+
+// Images without gaps, at multiples of 16 bytes.
+struct NormProblem {
+  DType dtype;
+  bool channels_last;
+  int64_t n, c, pixels;
+
+  int64_t elements() const { return n * c * pixels; }
+  int64_t of_channel() const { return n * pixels; }
+};
+
+inline constexpr int kNormThreads = 256;
+inline constexpr int kNormVectorBytes = 16;
+
+// The tensor as rows that repeat their channels: runs of pixels' channels in channels_last, else images. A group is the
+// part of all rows that has the same channels; a block takes some items of a group, which are its tiles in all rows.
+// Within a tile every thread has a vector.
+struct NormWalk {
+  int64_t row_stride, tile_stride, group_stride;  // elements
+  int64_t row_extent, group_extent, total;
+  FastDivmod tiles;  // of a group in a row
+  int32_t items, slices, groups;
+  int32_t threads;        // of a block that have vectors
+  int64_t channels, run;  // elements of a channel that lie side by side
+  // The elements of a tile that a block adds up: those of channel c at c * step_c, + step, ... `fold` of them.
+  int32_t tile_channels, fold, step_c, step;
+  int32_t row_parts;  // sums that a slice has of each channel
+
+  FASTCONV_HOST_DEVICE int64_t channel(int64_t of_row) const { return run == 1 ? of_row % channels : of_row / run; }
+  int64_t grid() const { return int64_t{groups} * slices; }
+  FASTCONV_HOST_DEVICE int64_t parts() const { return int64_t{slices} * row_parts; }
+};
+
+struct NormPlan {
+  NormWalk walk;
+  int vector;        // elements
+  bool per_element;  // the elements of a vector may have different channels
+};
+// Of a problem with elements. The vector depends on the problem alone.
+NormPlan plan_norm(const NormProblem& problem, const DeviceSpec& device);
+
+// Elements that a thread reads at once.
+int norm_vector(const NormProblem& problem);
+
+}  // namespace fastconv

@@ -1,0 +1,496 @@
+"""Batch normalisation with what follows it, the addition of a residual and an activation, as one op."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import gcd, prod
+from typing import Any, Literal, TypeAlias, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch._C import _AutoDispatchBelowAutograd
+from torch.autograd import forward_ad
+from torch.autograd.grad_mode import _unsafe_preserve_version_counter
+
+from . import ops
+
+Activation: TypeAlias = Literal["relu", "relu6", "silu", "gelu", "gelu_tanh", "hardswish"]
+ACTIVATIONS: tuple[Activation | None, ...] = (None, *get_args(Activation))  # as core/activation.h counts them
+
+_batch_norm_act = torch.ops.fastconv._batch_norm_act.default
+_batch_norm_act_backward = torch.ops.fastconv._batch_norm_act_backward.default
+_public = torch.ops.fastconv.batch_norm_act.default
+
+_FUNCTIONS: tuple[Callable[[Tensor], Tensor], ...] = (
+    lambda z: z,
+    F.relu,
+    F.relu6,
+    F.silu,
+    F.gelu,
+    lambda z: F.gelu(z, approximate="tanh"),
+    F.hardswish,
+)
+_aten = torch.ops.aten
+_GRADIENTS: dict[int, Callable[[Tensor, Tensor], Tensor]] = {  # of y, and what y is of
+    ACTIVATIONS.index("silu"): lambda grad, z: grad * torch.sigmoid(z) * (1 + z * torch.sigmoid(-z)),
+    ACTIVATIONS.index("gelu"): _aten.gelu_backward,
+    ACTIVATIONS.index("gelu_tanh"): lambda grad, z: _aten.gelu_backward(grad, z, approximate="tanh"),
+    ACTIVATIONS.index("hardswish"): _aten.hardswish_backward,
+}
+_CUT_OFF = {ACTIVATIONS.index("relu"): float("inf"), ACTIVATIONS.index("relu6"): 6.0}  # at zero, and there
+_INDEX = {name: i for i, name in enumerate(ACTIVATIONS)}
+
+
+def batch_norm_act(
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float | None = 0.1,
+    eps: float = 1e-5,
+    *,
+    activation: Activation | None = None,
+    residual: Tensor | None = None,
+    num_batches_tracked: Tensor | None = None,
+) -> Tensor:
+    """``activation(torch.nn.functional.batch_norm(input, ...) + residual)``, in one pass over memory where torch makes
+    three, and so backward.
+
+    Args:
+        input: (N, C, H, W), float32, float64, float16 or bfloat16, NCHW or channels_last.
+        running_mean, running_var: (C,), or None; as for :func:`torch.nn.functional.batch_norm`. In training they are
+            changed in place.
+        weight, bias: (C,), or None. These four are of the input's dtype, or float32.
+        training: normalise by the mean and variance of the batch instead of the running ones.
+        momentum: share of the batch in the running statistics. None: all batches count alike; then
+            ``num_batches_tracked`` says how many there were.
+        eps: is added to the variance.
+        activation: ``"relu"``, ``"relu6"``, ``"silu"``, ``"gelu"``, ``"gelu_tanh"``, ``"hardswish"`` or None.
+        residual: of the size, dtype and device of ``input``; is added before the activation.
+        num_batches_tracked: int64 of one element; in training it is increased by one.
+
+    Returns:
+        Of the size, dtype and memory format of ``input``. It is rounded once, whereas torch rounds after each step.
+
+    Raises:
+        ValueError: in training, if a channel has a single value; unknown ``activation``.
+        RuntimeError: sizes, dtypes or devices that do not fit each other.
+
+    Sums are formed in float32 (float64 of float64), of the mean and the squared distances from it, in a fixed order:
+    the same input gives the same bits. The gradients of all arguments come from one call; they can be differentiated.
+
+    >>> x = torch.randn(8, 16, 32, 32)
+    >>> fastconv.batch_norm_act(x, None, None, training=True, activation="relu").shape
+    torch.Size([8, 16, 32, 32])
+    """
+    index = _INDEX.get(activation, -1)
+    if index < 0:
+        names = ", ".join(map(repr, ACTIVATIONS[1:]))
+        raise ValueError(f"batch_norm_act(): activation must be {names} or None, but got {activation!r}")
+    if training and input.dim() == 4 and _of_channel(input.shape) == 1:
+        raise ValueError(f"Expected more than 1 value per channel when training, got input size {input.shape}")
+    if ops._is_compiling():
+        return _public(
+            input,
+            running_mean,
+            running_var,
+            weight,
+            bias,
+            training,
+            momentum,
+            eps,
+            activation=activation,
+            residual=residual,
+            num_batches_tracked=num_batches_tracked,
+        )
+    arguments = (running_mean, running_var, num_batches_tracked, training, momentum, eps, index)
+    return _call(input, residual, weight, bias, *arguments)
+
+
+def _of_channel(size: Any) -> int:
+    return prod(size) // size[1] if size[1] else 0
+
+
+def _call(
+    input: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, *arguments: Any
+) -> Tensor:
+    if ops._functorch_active() or forward_ad._current_level >= 0 or input.numel() == 0:
+        return _composite(input, residual, weight, bias, *arguments)
+    differentiable = torch.is_grad_enabled() and any(
+        tensor is not None and tensor.requires_grad for tensor in (input, residual, weight, bias)
+    )
+    if not differentiable:
+        output: Tensor = _batch_norm_act(input, residual, weight, bias, *arguments, False)[0]
+        return output
+    return ops._apply(_BatchNormAct, input, residual, weight, bias, *arguments)
+
+
+def _composite(
+    input: Tensor,
+    residual: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    num_batches_tracked: Tensor | None,
+    training: bool,
+    momentum: float | None,
+    eps: float,
+    activation: int,
+) -> Tensor:
+    """By torch's ops, which can be differentiated and batched in every way. Not by cuDNN's."""
+    if training and num_batches_tracked is not None:
+        num_batches_tracked.add_(1)
+    if momentum is None:
+        momentum = 1.0 / float(num_batches_tracked) if training and num_batches_tracked is not None else 0.0
+    z = torch.native_batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)[0]
+    return _FUNCTIONS[activation](z if residual is None else z + residual)
+
+
+class _BatchNormAct(ops._Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        input: Tensor,
+        residual: Tensor | None,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        running_mean: Tensor | None,
+        running_var: Tensor | None,
+        num_batches_tracked: Tensor | None,
+        training: bool,
+        momentum: float | None,
+        eps: float,
+        activation: int,
+    ) -> Tensor:
+        arguments = (running_mean, running_var, num_batches_tracked, training, momentum, eps, activation)
+        with _AutoDispatchBelowAutograd():
+            output, statistics, mask = _batch_norm_act(input, residual, weight, bias, *arguments, True)
+        ctx.options = training, eps, activation
+        # Of the others that add a residual the gradient needs no more than the mask.
+        kept = residual if activation not in _CUT_OFF and activation > 0 else None
+        ctx.has_residual = residual is not None
+        ctx.save_for_backward(input, kept, weight, bias, statistics, mask)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        input, residual, weight, bias, statistics, mask = ctx.saved_tensors
+        training, eps, activation = ctx.options
+        needs = ctx.needs_input_grad
+        as_it_is = ctx.has_residual and activation == 0
+        gradients: Any
+        if torch.is_grad_enabled() or forward_ad._current_level >= 0:
+            gradients = _differentiable_gradients(ctx, grad, input, residual, weight, bias, statistics, mask)
+        else:
+            wanted = needs[0] | needs[2] << 1 | needs[3] << 2 | (needs[1] and not as_it_is) << 3
+            with _AutoDispatchBelowAutograd():
+                gradients = _batch_norm_act_backward(
+                    grad, input, residual, weight, bias, statistics, mask, training, activation, wanted
+                )
+        grad_input, grad_weight, grad_bias, grad_residual = gradients
+        if as_it_is:
+            grad_residual = grad
+        return grad_input, grad_residual, grad_weight, grad_bias, *[None] * 7
+
+
+def _differentiable_gradients(
+    ctx: Any,
+    grad: Tensor,
+    input: Tensor,
+    residual: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    statistics: Tensor,
+    mask: Tensor,
+) -> tuple[Tensor | None, ...]:
+    """By torch's ops once more, of which there are derivatives."""
+    training, eps, activation = ctx.options
+    needs = ctx.needs_input_grad
+    with torch.enable_grad():
+        if training:
+            z = torch.native_batch_norm(input, weight, bias, None, None, True, 0.0, eps)[0]
+        else:
+            mean, invstd = (_of_channels(values) for values in statistics)
+            z = (input - mean) * invstd
+            z = z if weight is None else z * _of_channels(weight)
+            z = (z if bias is None else z + _of_channels(bias)).to(input.dtype)
+        grad_z = _before_activation_gradient(grad, z if residual is None else z + residual, mask, activation)
+        needed = zip((input, weight, bias), (needs[0], *needs[2:4]), strict=True)
+        wanted = [tensor for tensor, need in needed if need and tensor is not None]
+        found = iter(torch.autograd.grad(z, wanted, grad_z, create_graph=True) if wanted else ())
+    grads = [next(found) if need else None for need in (needs[0], *needs[2:4])]
+    return *grads, grad_z if needs[1] else None
+
+
+def _before_activation_gradient(grad: Tensor, z: Tensor, mask: Tensor, activation: int) -> Tensor:
+    if activation in _CUT_OFF:
+        return torch.where(_unpacked(mask, z) if mask.numel() else _passes(z, activation), grad, 0)
+    return _GRADIENTS[activation](grad, z) if activation else grad
+
+
+def _passes(z: Tensor, activation: int) -> Tensor:
+    return ~((z <= 0) | (z >= _CUT_OFF[activation]))
+
+
+def _of_channels(values: Tensor) -> Tensor:
+    return values[:, None, None]
+
+
+# ---- the op's rules ----
+
+
+def _batch_norm_act_autograd(
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float | None = 0.1,
+    eps: float = 1e-5,
+    *,
+    activation: Activation | None = None,
+    residual: Tensor | None = None,
+    num_batches_tracked: Tensor | None = None,
+) -> Tensor:
+    if activation not in _INDEX:
+        raise ValueError(f"fastconv: there is no activation {activation!r}")
+    arguments = (running_mean, running_var, num_batches_tracked, training, momentum, eps, _INDEX[activation])
+    return _call(input, residual, weight, bias, *arguments)
+
+
+ops._rules.impl("batch_norm_act", _batch_norm_act_autograd, "Autograd")
+ops._rules.impl("batch_norm_act", _batch_norm_act_autograd, "CompositeExplicitAutograd")
+for _name in ("_batch_norm_act", "_batch_norm_act_backward"):
+    ops._rules.impl(_name, torch.library.fallthrough_kernel, "Autograd")
+
+
+def _check(
+    input: Tensor,
+    residual: Tensor | None,
+    parameters: dict[str, Tensor | None],
+    training: bool,
+    momentum: float | None,
+    num_batches_tracked: Tensor | None,
+) -> None:
+    torch._check(input.dim() == 4, lambda: f"fastconv: input must be 4-D (N, C, H, W), but is {input.dim()}-D")
+    torch._check_not_implemented(
+        input.is_floating_point() and input.dtype in ops.DTYPES,
+        lambda: f"fastconv: input must be float32, float64, float16 or bfloat16, but got {input.dtype}",
+    )
+    if residual is not None:
+        ops._check_tensors("input", input, "residual", residual)
+        torch._check(
+            residual.shape == input.shape,
+            lambda: (
+                f"fastconv: residual must have the size of the input, {list(input.shape)}, "
+                f"but got {list(residual.shape)}"
+            ),
+        )
+    for name, tensor in parameters.items():
+        if tensor is not None:
+            _check_parameter(name, tensor, input)
+        elif name.startswith("running") and not training:
+            raise RuntimeError(f"fastconv: {name} is needed outside training")
+    torch._check(
+        momentum is not None or num_batches_tracked is not None,
+        lambda: "fastconv: momentum=None needs num_batches_tracked",
+    )
+
+
+def _check_parameter(name: str, tensor: Tensor, input: Tensor) -> None:
+    wide = _sum_dtype(input.dtype)
+    torch._check(
+        tensor.dim() == 1 and tensor.shape[0] == input.shape[1],
+        lambda: (
+            f"fastconv: {name} must be 1-D with as many elements as the input has channels, {input.shape[1]}, "
+            f"but got size {list(tensor.shape)}"
+        ),
+    )
+    torch._check(
+        tensor.dtype in (input.dtype, wide),
+        lambda: f"fastconv: {name} must be {wide} or of the input's dtype, but got {tensor.dtype}",
+    )
+    torch._check(
+        tensor.device == input.device,
+        lambda: f"fastconv: {name} must be on the input's device, {input.device}, but is on {tensor.device}",
+    )
+
+
+def _sum_dtype(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def _mask_size(input: Tensor, channels_last: bool) -> Any:
+    """Bytes of the mask: as norm_vector() of src/norm/walk.cpp says, on a GPU; else of each element."""
+    if input.device.type != "cuda":
+        return input.numel()
+    _, channels, height, width = input.shape
+    vector, pixels = 16 // input.element_size(), height * width
+    if input.numel() % vector:
+        return input.numel()
+    whole = channels_last or pixels % vector == 0
+    if not whole and not (
+        channels * pixels % vector == 0 and vector // gcd(vector, int(pixels)) * pixels <= 256 * vector
+    ):
+        return input.numel()
+    return input.numel() // vector
+
+
+def _unpacked(mask: Tensor, like: Tensor) -> Tensor:
+    """Which gradients pass, of a mask of bytes with a bit an element of a vector."""
+    vector = like.numel() // mask.numel()
+    bits = mask[:, None] >> torch.arange(vector, device=mask.device, dtype=torch.uint8) & 1
+    n, c, h, w = like.shape
+    if ops.is_channels_last(like):
+        return bits.view(n, h, w, c).permute(0, 3, 1, 2).bool()
+    return bits.view(n, c, h, w).bool()
+
+
+@torch.library.register_fake("fastconv::_batch_norm_act")
+def _batch_norm_act_fake(
+    input: Tensor,
+    residual: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    num_batches_tracked: Tensor | None,
+    training: bool,
+    momentum: float | None,
+    eps: float,
+    activation: int,
+    trains: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    parameters = {"weight": weight, "bias": bias, "running_mean": running_mean, "running_var": running_var}
+    _check(input, residual, parameters, training, momentum, num_batches_tracked)
+    channels_last = ops.is_channels_last(input)
+    masks = trains and residual is not None and activation in _CUT_OFF
+    return (
+        ops._empty(input.shape, channels_last, input),
+        input.new_empty((2, input.shape[1]), dtype=_sum_dtype(input.dtype)),
+        input.new_empty(_mask_size(input, channels_last) if masks else 0, dtype=torch.uint8),
+    )
+
+
+@torch.library.register_fake("fastconv::_batch_norm_act_backward")
+def _batch_norm_act_backward_fake(
+    grad_output: Tensor,
+    input: Tensor,
+    residual: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    statistics: Tensor,
+    mask: Tensor,
+    training: bool,
+    activation: int,
+    needs: int,
+) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
+    def image() -> Tensor:
+        return ops._empty(input.shape, ops.is_channels_last(input), input)
+
+    return (
+        image() if needs & 1 else None,
+        torch.empty_like(weight) if needs & 2 and weight is not None else None,
+        torch.empty_like(bias) if needs & 4 and bias is not None else None,
+        image() if needs & 8 else None,
+    )
+
+
+# ---- the CPU ----
+
+
+def _before_activation(
+    input: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, statistics: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The normalised input, and that with weight, bias and residual."""
+    mean, invstd = map(_of_channels, statistics)
+    normal = (input.to(statistics.dtype) - mean) * invstd
+    z = normal if weight is None else normal * _of_channels(weight)
+    z = z if bias is None else z + _of_channels(bias)
+    return normal, z if residual is None else z + residual
+
+
+def _batch_norm_act_cpu(
+    input: Tensor,
+    residual: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    num_batches_tracked: Tensor | None,
+    training: bool,
+    momentum: float | None,
+    eps: float,
+    activation: int,
+    trains: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    parameters = {"weight": weight, "bias": bias, "running_mean": running_mean, "running_var": running_var}
+    _check(input, residual, parameters, training, momentum, num_batches_tracked)
+    wide = input.to(_sum_dtype(input.dtype))
+    if training:
+        var, mean = torch.var_mean(wide, (0, 2, 3), correction=0)
+        if num_batches_tracked is not None:
+            num_batches_tracked.add_(1)
+        share = momentum if momentum is not None else 1.0 / float(num_batches_tracked)  # type: ignore[arg-type]
+        count = _of_channel(input.shape)
+        for running, value in ((running_mean, mean), (running_var, var * (count / (count - 1)))):
+            if running is None:
+                continue
+            with _unsafe_preserve_version_counter(running):  # as torch's own does
+                running.copy_(running.to(value.dtype).mul_(1 - share).add_(value, alpha=share))
+    else:
+        assert running_mean is not None and running_var is not None
+        mean, var = running_mean.to(wide.dtype), running_var.to(wide.dtype)
+    statistics = torch.stack((mean, (var + eps).rsqrt()))
+    _, z = _before_activation(input, residual, weight, bias, statistics)
+    output = _empty_like(input).copy_(_FUNCTIONS[activation](z))
+    masks = trains and residual is not None and activation in _CUT_OFF
+    if not masks:
+        return output, statistics, input.new_empty(0, dtype=torch.uint8)
+    bits = _passes(z, activation)
+    order = bits.permute(0, 2, 3, 1) if ops.is_channels_last(input) else bits
+    return output, statistics, order.reshape(-1).to(torch.uint8)
+
+
+def _batch_norm_act_backward_cpu(
+    grad_output: Tensor,
+    input: Tensor,
+    residual: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    statistics: Tensor,
+    mask: Tensor,
+    training: bool,
+    activation: int,
+    needs: int,
+) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
+    normal, z = _before_activation(input, residual, weight, bias, statistics)
+    grad = _before_activation_gradient(grad_output.to(z.dtype), z, mask, activation)
+    plain, times_normal = grad.sum((0, 2, 3)), (grad * normal).sum((0, 2, 3))
+    grad_input = None
+    if needs & 1:
+        of_input = grad
+        if training:
+            count = _of_channel(input.shape)
+            of_input = grad - _of_channels(plain / count) - normal * _of_channels(times_normal / count)
+        scale = statistics[1] if weight is None else statistics[1] * weight
+        grad_input = _empty_like(input).copy_(of_input * _of_channels(scale))
+    return (
+        grad_input,
+        times_normal.to(weight.dtype) if needs & 2 and weight is not None else None,
+        plain.to(bias.dtype) if needs & 4 and bias is not None else None,
+        _empty_like(input).copy_(grad) if needs & 8 else None,
+    )
+
+
+def _empty_like(input: Tensor) -> Tensor:
+    return ops._empty(input.shape, ops.is_channels_last(input), input)
+
+
+ops._rules.impl("_batch_norm_act", _batch_norm_act_cpu, "CPU")
+ops._rules.impl("_batch_norm_act_backward", _batch_norm_act_backward_cpu, "CPU")

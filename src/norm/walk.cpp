@@ -1,0 +1,86 @@
+#include "fastconv/norm/walk.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "fastconv/core/integers.h"
+
+namespace fastconv {
+namespace {
+
+constexpr int64_t kBlocksPerSm = 4;
+constexpr int64_t kLeastItems = 4;  // of a block, unless there are fewer
+
+// So many channels of an image begin and end with a vector.
+int64_t whole_channels(const NormProblem& problem, int64_t vector) { return vector / std::gcd(vector, problem.pixels); }
+
+void walk_pixels(NormWalk& walk, int64_t vector) {
+  const int64_t period = std::lcm(walk.channels, vector), vectors = period / vector;
+  walk.run = 1, walk.step_c = 1;
+  if (vectors <= kNormThreads) {
+    const int64_t periods = std::min(kNormThreads / vectors, ceil_div(walk.total, period));
+    walk.threads = static_cast<int32_t>(periods * vectors);
+    walk.row_stride = walk.row_extent = walk.group_extent = periods * period;
+    walk.tile_channels = static_cast<int32_t>(walk.channels), walk.step = walk.tile_channels;
+    walk.fold = static_cast<int32_t>(walk.row_extent / walk.channels);
+  } else {
+    walk.threads = kNormThreads;
+    walk.row_stride = walk.row_extent = period;
+    walk.group_stride = walk.group_extent = kNormThreads * vector;
+    walk.groups = static_cast<int32_t>(ceil_div(vectors, kNormThreads));
+    walk.tile_channels = static_cast<int32_t>(walk.group_extent), walk.fold = 1;
+    walk.row_parts = static_cast<int32_t>(period / walk.channels);
+  }
+  walk.items = static_cast<int32_t>(ceil_div(walk.total, walk.row_stride));
+}
+
+void walk_images(NormWalk& walk, const NormProblem& problem, int64_t vector) {
+  const int64_t whole = whole_channels(problem, vector), tile = kNormThreads * vector;
+  walk.run = problem.pixels, walk.step = 1;
+  walk.row_stride = walk.row_extent = problem.c * problem.pixels;
+  int64_t tiles = 1;
+  if (whole * problem.pixels <= tile) {
+    const int64_t channels = std::min(problem.c, tile / (whole * problem.pixels) * whole);
+    walk.threads = static_cast<int32_t>(channels * problem.pixels / vector);
+    walk.group_stride = walk.group_extent = channels * problem.pixels;
+    walk.tile_channels = static_cast<int32_t>(channels), walk.step_c = walk.fold = static_cast<int32_t>(problem.pixels);
+  } else {
+    tiles = ceil_div(problem.pixels, tile);
+    walk.threads = static_cast<int32_t>(ceil_div(problem.pixels / vector, tiles));
+    walk.tile_stride = walk.threads * vector;
+    walk.group_stride = walk.group_extent = problem.pixels;
+    walk.tile_channels = 1, walk.step_c = walk.fold = static_cast<int32_t>(walk.tile_stride);
+  }
+  walk.groups = static_cast<int32_t>(ceil_div(walk.row_extent, walk.group_stride));
+  walk.tiles = FastDivmod(tiles);
+  walk.items = static_cast<int32_t>(problem.n * tiles);
+}
+
+}  // namespace
+
+int norm_vector(const NormProblem& problem) {
+  const int64_t vector = kNormVectorBytes / element_size(problem.dtype);
+  if (problem.elements() % vector != 0) return 1;
+  if (problem.channels_last || problem.pixels % vector == 0) return static_cast<int>(vector);
+  const bool in_a_tile = whole_channels(problem, vector) * problem.pixels <= kNormThreads * vector;
+  return problem.c * problem.pixels % vector == 0 && in_a_tile ? static_cast<int>(vector) : 1;
+}
+
+NormPlan plan_norm(const NormProblem& problem, const DeviceSpec& device) {
+  NormPlan plan{};
+  plan.vector = norm_vector(problem);
+  NormWalk& walk = plan.walk;
+  walk.total = problem.elements(), walk.channels = problem.c;
+  walk.groups = walk.row_parts = 1;
+  if (problem.channels_last) {
+    walk_pixels(walk, plan.vector);
+  } else {
+    walk_images(walk, problem, plan.vector);
+  }
+  plan.per_element = problem.channels_last || problem.pixels % plan.vector != 0;
+  const int64_t fill = ceil_div(kBlocksPerSm * device.sm_count, walk.groups);
+  walk.slices = static_cast<int32_t>(std::clamp<int64_t>(fill, 1, ceil_div(walk.items, kLeastItems)));
+  return plan;
+}
+
+}  // namespace fastconv

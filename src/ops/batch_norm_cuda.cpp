@@ -1,0 +1,166 @@
+#include "fastconv/launch/launch.h"
+#include "fastconv/norm/batch_norm.h"
+#include "fastconv/ops/conv2d_ops.h"
+
+namespace fastconv::ops {
+namespace {
+
+using OptionalTensor = std::optional<Tensor>;
+
+bool is_dense(const View& view, bool channels_last) {
+  if (view.align < kNormVectorBytes) return false;
+  const Strides dense = dense_strides(view.sizes, channels_last);
+  const int64_t *found = &view.strides.n, *wanted = &dense.n;
+  for (int i = 0; i < 4; ++i) {
+    if (view.sizes[i] > 1 && found[i] != wanted[i]) return false;
+  }
+  return true;
+}
+
+// The tensor itself, or a copy without gaps.
+Tensor dense(const Tensor& tensor, bool channels_last) {
+  const View view(tensor);
+  if (is_dense(view, channels_last)) return tensor;
+  Tensor copy = empty(view.sizes, channels_last, true, tensor);
+  return torch::stable::copy_(copy, tensor), copy;
+}
+
+struct Images {
+  Tensor tensor;
+  NormProblem problem;
+
+  explicit Images(const Tensor& input, bool channels_last, DType dtype)
+      : tensor(dense(input, channels_last)), problem{dtype, channels_last, 0, 0, 0} {
+    const auto size = input.sizes();
+    problem.n = size[0], problem.c = size[1], problem.pixels = size[2] * size[3];
+  }
+};
+
+Images images_of(const Tensor& input) {
+  const DType dtype = check_operands({"input", input}, {"input", input});
+  if (input.dim() != 4) fail("input must be 4-D (N, C, H, W), but is " + std::to_string(input.dim()) + "-D");
+  if (is_complex(input)) fail("input must not be complex");
+  if (input.numel() == 0) fail("input must have elements");
+  const View view(input);
+  return Images(input, is_channels_last(view), dtype);
+}
+
+Tensor same_as(const Images& images, const char* name, const Tensor& tensor) {
+  check_operands({"input", images.tensor}, {name, tensor});
+  const auto size = tensor.sizes(), wanted = images.tensor.sizes();
+  if (!std::equal(size.begin(), size.end(), wanted.begin(), wanted.end())) {
+    fail(std::string(name) + " must have the size of the input");
+  }
+  return dense(tensor, images.problem.channels_last);
+}
+
+NormParameter parameter(const Images& images, const char* name, const OptionalTensor& tensor) {
+  if (!tensor) return {nullptr, true};
+  const auto narrow = images.tensor.scalar_type(), found = tensor->scalar_type();
+  const bool wide = found == torch::headeronly::ScalarType::Float && images.problem.dtype != DType::kFloat64;
+  if (found != narrow && !wide) fail(std::string(name) + " must be float32, or of the input's dtype");
+  if (tensor->dim() != 1 || tensor->numel() != images.problem.c || !tensor->is_contiguous()) {
+    fail(std::string(name) + " must be 1-D and contiguous, with as many elements as the input has channels, " +
+         std::to_string(images.problem.c));
+  }
+  if (!tensor->is_cuda() || tensor->get_device_index() != images.tensor.get_device_index()) {
+    fail(std::string(name) + " must be on the input's device");
+  }
+  return {tensor->data_ptr(), wide};
+}
+
+Activation activation_of(int64_t index) {
+  if (index < 0 || index >= kActivations) fail("there is no activation " + std::to_string(index));
+  return static_cast<Activation>(index);
+}
+
+class Device {
+ public:
+  explicit Device(const Tensor& tensor) : spec_(cuda_device_spec(tensor.get_device_index())) {
+    const int index = tensor.get_device_index();
+    if (current_cuda_device() != index) guard_.emplace(index);
+    TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(index, &stream_));
+  }
+  const DeviceSpec& spec() const { return spec_; }
+  void* stream() const { return stream_; }
+
+ private:
+  std::optional<torch::stable::accelerator::DeviceGuard> guard_;
+  const DeviceSpec& spec_;
+  void* stream_ = nullptr;
+};
+
+void* data_of(const OptionalTensor& tensor) { return tensor ? tensor->data_ptr() : nullptr; }
+
+std::tuple<Tensor, Tensor, Tensor> batch_norm_act(Tensor input, OptionalTensor residual, OptionalTensor weight,
+                                                  OptionalTensor bias, OptionalTensor running_mean,
+                                                  OptionalTensor running_var, OptionalTensor num_batches_tracked,
+                                                  bool training, std::optional<double> momentum, double eps,
+                                                  int64_t activation, bool trains) {
+  const Images x = images_of(input);
+  const NormProblem& problem = x.problem;
+  BatchNormForward call{};
+  call.activation = activation_of(activation);
+  call.training = training, call.eps = eps, call.momentum = momentum.value_or(-1);
+  if (residual) residual = same_as(x, "residual", *residual);
+  call.weight = parameter(x, "weight", weight), call.bias = parameter(x, "bias", bias);
+  call.running_mean = parameter(x, "running_mean", running_mean);
+  call.running_var = parameter(x, "running_var", running_var);
+  if (training && problem.of_channel() == 1) fail("more than one value a channel is needed in training");
+  if (!training && (!running_mean || !running_var)) fail("running_mean and running_var are needed outside training");
+  if (!momentum && !num_batches_tracked) fail("momentum=None needs num_batches_tracked");
+
+  const Device device(input);
+  Tensor output = empty(sizes_of(input), problem.channels_last, true, input);
+  Tensor statistics = empty_matrix(2, problem.c, problem.dtype, input);
+  const bool masks = trains && residual && cuts_off(call.activation) && call.activation != Activation::kNone;
+  Tensor mask = empty_bytes(masks ? problem.elements() / norm_vector(problem) : 0, input);
+  OptionalTensor workspace;
+  if (training) workspace = empty_bytes(batch_norm_workspace_bytes(problem, device.spec()), input);
+  call.x = x.tensor.data_ptr(), call.residual = data_of(residual), call.y = output.data_ptr();
+  call.batches = static_cast<int64_t*>(data_of(num_batches_tracked));
+  call.mask = masks ? static_cast<uint8_t*>(mask.data_ptr()) : nullptr;
+  call.statistics = statistics.data_ptr(), call.workspace = data_of(workspace);
+  batch_norm_forward_cuda(problem, device.spec(), call, device.stream());
+  return {output, statistics, mask};
+}
+
+using Gradients = std::tuple<OptionalTensor, OptionalTensor, OptionalTensor, OptionalTensor>;
+Gradients batch_norm_act_backward(Tensor grad_output, Tensor input, OptionalTensor residual, OptionalTensor weight,
+                                  OptionalTensor bias, Tensor statistics, Tensor mask, bool training,
+                                  int64_t activation, int64_t needs) {
+  const Images x = images_of(input);
+  const NormProblem& problem = x.problem;
+  BatchNormBackward call{};
+  call.activation = activation_of(activation), call.training = training;
+  const Tensor grad_y = same_as(x, "grad_output", grad_output);
+  if (residual) residual = same_as(x, "residual", *residual);
+  call.weight = parameter(x, "weight", weight), call.bias = parameter(x, "bias", bias);
+  if (mask.numel() != 0 && mask.numel() != problem.elements() / norm_vector(problem)) fail("mask has another size");
+  if (statistics.numel() != 2 * problem.c) fail("statistics have another size");
+
+  const Device device(input);
+  Gradients gradients;
+  auto& [grad_input, grad_weight, grad_bias, grad_residual] = gradients;
+  if (needs & 1) grad_input = empty(sizes_of(input), problem.channels_last, true, input);
+  if (needs & 2) grad_weight = torch::stable::new_empty(*weight, {problem.c});
+  if (needs & 4) grad_bias = torch::stable::new_empty(*bias, {problem.c});
+  if (needs & 8) grad_residual = empty(sizes_of(input), problem.channels_last, true, input);
+  const Tensor workspace = empty_bytes(batch_norm_workspace_bytes(problem, device.spec()), input);
+  call.x = x.tensor.data_ptr(), call.grad_y = grad_y.data_ptr(), call.residual = data_of(residual);
+  call.mask = mask.numel() != 0 ? static_cast<const uint8_t*>(mask.data_ptr()) : nullptr;
+  call.statistics = statistics.data_ptr(), call.workspace = workspace.data_ptr();
+  call.grad_x = data_of(grad_input), call.grad_residual = data_of(grad_residual);
+  call.grad_weight = parameter(x, "weight", grad_weight), call.grad_bias = parameter(x, "bias", grad_bias);
+  batch_norm_backward_cuda(problem, device.spec(), call, device.stream());
+  return gradients;
+}
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY_IMPL(fastconv, CUDA, library) {
+  library.impl("_batch_norm_act", TORCH_BOX(&batch_norm_act));
+  library.impl("_batch_norm_act_backward", TORCH_BOX(&batch_norm_act_backward));
+}
+
+}  // namespace fastconv::ops

@@ -1,0 +1,175 @@
+"""The kernels of batch normalisation without a GPU: thread by thread on the CPU (tests/emulated), against float64."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import _fastconv_emulated as emulated
+import _fastconv_native as native
+import reference
+from fastconv.batch_norm import ACTIVATIONS
+
+DEVICE = native.DeviceSpec.cuda(arch=90, sm_count=2, smem_optin_bytes=232448)
+DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+# N, C, H, W: vectors of one channel and of several, single elements; channels by the tile, tiles by the channel, more
+# channels than a block has threads; one channel, one pixel.
+SIZES = {
+    "vectors": (3, 24, 4, 6),
+    "odd images": (4, 16, 7, 7),
+    "odd channels": (5, 29, 3, 8),
+    "nothing even": (3, 5, 5, 3),
+    "large images": (2, 3, 48, 52),
+    "large odd images": (2, 2, 51, 53),
+    "many channels": (3, 4104, 1, 2),
+    "very odd channels": (8, 517, 1, 3),
+    "pixels": (40, 24, 1, 1),
+    "one channel": (3, 1, 9, 8),
+    "long": (130, 8, 6, 8),
+}
+
+
+@dataclass
+class Case:
+    """Tensors of a call, and what float64 makes of them."""
+
+    dtype: torch.dtype
+    channels_last: bool
+    size: tuple[int, int, int, int]
+    activation: int
+    residual: bool
+    training: bool
+    wide: bool  # parameters in float32
+    eps: float = 1e-3
+    momentum: float = 0.3
+
+    def __post_init__(self) -> None:
+        generator = torch.Generator().manual_seed(sum(self.size) + 7 * self.activation)
+        format_ = torch.channels_last if self.channels_last else torch.contiguous_format
+
+        def random(*size: int) -> Tensor:
+            return torch.randn(*size, generator=generator, dtype=torch.float64)
+
+        def image(scale: float = 1.0) -> Tensor:
+            return (random(*self.size) * scale).to(self.dtype).contiguous(memory_format=format_)
+
+        def parameter(low: float = -1e9) -> Tensor:
+            wide = self.wide and self.dtype != torch.float64
+            return random(self.size[1]).clamp_min(low).to(torch.float32 if wide else self.dtype)
+
+        self.x = (image(2.0) + random(1, self.size[1], 1, 1).to(self.dtype)).contiguous(memory_format=format_)
+        self.residual_ = image() if self.residual else None
+        self.weight, self.bias, self.running_mean = parameter(), parameter(), parameter()
+        self.running_var = parameter(0.2)
+        self.grad_y = image()
+
+    @property
+    def problem(self) -> emulated.NormProblem:
+        n, c, h, w = self.size
+        dtype = str(self.dtype).removeprefix("torch.")
+        return emulated.NormProblem(dtype=dtype, channels_last=self.channels_last, n=n, c=c, pixels=h * w)
+
+    def empty_image(self) -> Tensor:
+        return torch.full_like(self.x, float("nan"))
+
+    def expected(self) -> dict[str, Tensor]:
+        x, weight, bias = (t.double().requires_grad_() for t in (self.x, self.weight, self.bias))
+        leaves = [x, weight, bias]
+        running_mean, running_var = self.running_mean.double(), self.running_var.double()
+        z = torch.nn.functional.batch_norm(
+            x, running_mean, running_var, weight, bias, self.training, self.momentum, self.eps
+        )
+        if self.residual_ is not None:
+            leaves.append(self.residual_.double().requires_grad_())
+            z = z + leaves[-1]
+        y = reference.ACTIVATIONS[ACTIVATIONS[self.activation]](z)
+        grads = torch.autograd.grad(y, leaves, self.grad_y.double())
+        names = ["grad_x", "grad_weight", "grad_bias", "grad_residual"]
+        values = {"y": y.detach(), "running_mean": running_mean, "running_var": running_var}
+        return values | dict(zip(names, grads, strict=False))
+
+
+def addresses(tensors: dict[str, Tensor | None]) -> dict[str, int]:
+    return {name: tensor.data_ptr() for name, tensor in tensors.items() if tensor is not None}
+
+
+def run(case: Case) -> dict[str, Tensor]:
+    wide = torch.float64 if case.dtype == torch.float64 else torch.float32
+    result = {"y": case.empty_image(), "statistics": torch.full((2, case.size[1]), float("nan"), dtype=wide)}
+    result["batches"] = torch.tensor(4)
+    result["running_mean"], result["running_var"] = case.running_mean.clone(), case.running_var.clone()
+    cuts = ACTIVATIONS[case.activation] in ("relu", "relu6")
+    mask = None
+    if case.residual and cuts:
+        mask = torch.full((case.x.numel() // emulated.norm_vector(case.problem),), 255, dtype=torch.uint8)
+    inputs: dict[str, Any] = {"x": case.x, "weight": case.weight, "bias": case.bias, "mask": mask}
+    options: dict[str, Any] = {"activation": case.activation, "training": case.training, "wide": case.wide}
+    emulated.batch_norm_forward(
+        case.problem,
+        DEVICE,
+        momentum=case.momentum,
+        eps=case.eps,
+        addresses=addresses({**inputs, "residual": case.residual_, **result}),
+        **options,
+    )
+    for name in ("grad_weight", "grad_bias"):
+        result[name] = torch.full_like(case.weight, float("nan"))
+    for name in ("grad_x", *(["grad_residual"] if case.residual else [])):
+        result[name] = case.empty_image()
+    gradients = {name: tensor for name, tensor in result.items() if name.startswith("grad")}
+    inputs |= {"grad_y": case.grad_y, "statistics": result["statistics"]}
+    inputs["residual"] = None if cuts else case.residual_
+    emulated.batch_norm_backward(case.problem, DEVICE, addresses=addresses({**inputs, **gradients}), **options)
+    return result
+
+
+def check(case: Case) -> None:
+    actual, expected = run(case), case.expected()
+    for name, value in expected.items():
+        scale = value.norm()
+        if name in ("grad_weight", "grad_bias"):  # sums of random signs: one that is small by chance is no more exact
+            scale = scale.clamp_min(0.5 * case.grad_y.numel() ** 0.5)
+        error = (actual[name].double() - value).norm() / scale
+        # Of the type that the value is rounded to, and of the one that is summed in.
+        eps = torch.finfo(actual[name].dtype).eps
+        sums = torch.finfo(torch.float64 if case.dtype == torch.float64 else torch.float32).eps
+        assert error < eps + 16 * sums, f"{name}: {error:.1e}"
+    assert actual["batches"].item() == 4 + case.training
+
+
+@pytest.mark.parametrize("channels_last", [False, True], ids=["nchw", "nhwc"])
+@pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_every_way_through_a_tensor(dtype: torch.dtype, size: Any, channels_last: bool) -> None:
+    check(Case(dtype, channels_last, size, ACTIVATIONS.index("relu"), residual=False, training=True, wide=True))
+
+
+@pytest.mark.parametrize("size", [SIZES["vectors"], SIZES["odd images"], SIZES["nothing even"]], ids=str)
+@pytest.mark.parametrize("activation", range(len(ACTIVATIONS)), ids=map(str, ACTIVATIONS))
+def test_activations(activation: int, size: Any) -> None:
+    for dtype, layout, residual, training in itertools.product(DTYPES, (False, True), (False, True), (False, True)):
+        check(Case(dtype, layout, size, activation, residual, training, wide=dtype == torch.float16))
+
+
+@pytest.mark.parametrize("channels_last", [False, True], ids=["nchw", "nhwc"])
+def test_a_mean_far_from_zero(channels_last: bool) -> None:
+    """1000 and deviation 1: the difference of the squares' mean and the mean's square would have lost all digits."""
+    case = Case(torch.float32, channels_last, (16, 8, 16, 16), 0, residual=False, training=True, wide=True, eps=0.0)
+    case.x = torch.empty_like(case.x).copy_(1e3 + torch.randn(case.size, generator=torch.Generator().manual_seed(1)))
+    expected = case.x.double().var((0, 2, 3), correction=0)
+    statistics = run(case)["statistics"].double()
+    assert ((statistics[0] - case.x.double().mean((0, 2, 3))).abs() < 1e-4).all()
+    assert ((statistics[1] ** -2 / expected - 1).abs() < 1e-5).all()
+
+
+def test_batches_count_alike() -> None:
+    """momentum=None: of a batch after four, a fifth of the running statistics."""
+    case = Case(torch.float32, True, (3, 8, 4, 4), 0, residual=False, training=True, wide=True, momentum=-1.0)
+    mean = run(case)["running_mean"].double()
+    expected = 0.8 * case.running_mean.double() + 0.2 * case.x.double().mean((0, 2, 3))
+    assert (mean - expected).norm() < 1e-6 * expected.norm()
