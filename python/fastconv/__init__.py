@@ -6,6 +6,7 @@ from .batch_norm import batch_norm_act
 from .convert import convert, revert, unconverted
 from .explain import cuda_error, explain, force_kernel, info
 from .functional import conv2d
+from .fuse import fuse, unfuse
 from .nn import Conv2d
 from .precision import precision
 from .replace import replace_conv2d
@@ -19,6 +20,7 @@ __all__ = [
     "cuda_error",
     "explain",
     "force_kernel",
+    "fuse",
     "grad",
     "info",
     "onnx",
@@ -26,4 +28,5 @@ __all__ = [
     "replace_conv2d",
     "revert",
     "unconverted",
+    "unfuse",
 ]

@@ -22,15 +22,15 @@ _batch_norm_act = torch.ops.fastconv._batch_norm_act.default
 _batch_norm_act_backward = torch.ops.fastconv._batch_norm_act_backward.default
 _public = torch.ops.fastconv.batch_norm_act.default
 
-_FUNCTIONS: tuple[Callable[[Tensor], Tensor], ...] = (
-    lambda z: z,
-    F.relu,
-    F.relu6,
-    F.silu,
-    F.gelu,
-    lambda z: F.gelu(z, approximate="tanh"),
-    F.hardswish,
-)
+FUNCTIONS: dict[Activation | None, Callable[[Tensor], Tensor]] = {
+    None: lambda z: z,
+    "relu": F.relu,
+    "relu6": F.relu6,
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda z: F.gelu(z, approximate="tanh"),
+    "hardswish": F.hardswish,
+}
 _aten = torch.ops.aten
 _GRADIENTS: dict[int, Callable[[Tensor, Tensor], Tensor]] = {  # of y, and what y is of
     ACTIVATIONS.index("silu"): lambda grad, z: grad * torch.sigmoid(z) * (1 + z * torch.sigmoid(-z)),
@@ -147,7 +147,7 @@ def _composite(
     if momentum is None:
         momentum = 1.0 / float(num_batches_tracked) if training and num_batches_tracked is not None else 0.0
     z = torch.native_batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)[0]
-    return _FUNCTIONS[activation](z if residual is None else z + residual)
+    return FUNCTIONS[ACTIVATIONS[activation]](z if residual is None else z + residual)
 
 
 class _BatchNormAct(ops._Function):
@@ -448,7 +448,7 @@ def _batch_norm_act_cpu(
         mean, var = running_mean.to(wide.dtype), running_var.to(wide.dtype)
     statistics = torch.stack((mean, (var + eps).rsqrt()))
     _, z = _before_activation(input, residual, weight, bias, statistics)
-    output = _empty_like(input).copy_(_FUNCTIONS[activation](z))
+    output = _empty_like(input).copy_(FUNCTIONS[ACTIVATIONS[activation]](z))
     masks = trains and residual is not None and activation in _CUT_OFF
     if not masks:
         return output, statistics, input.new_empty(0, dtype=torch.uint8)

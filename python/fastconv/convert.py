@@ -17,6 +17,7 @@ import torch
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.utils import parametrize
 
+from ._classes import derive, give, subclass
 from .nn import Conv2d
 from .precision import Precision, check
 from .replace import replace_conv2d
@@ -85,7 +86,7 @@ def convert(model: _Module, *, functional: bool = False, precision: Precision | 
     # All classes are made before any is given, so that a failure leaves the model as it was.
     classes = {module: _changed(module, _converted) for module in plain}
     classes |= {module: _changed(module, lambda cls: _served(cls, precision)) for module in served}
-    _give(classes)
+    give(classes)
     for module in plain:
         module.precision = precision  # type: ignore[assignment]
     left = Counter(f"{item.type.__name__} ({item.reason})" for item in unconverted(model))
@@ -124,7 +125,7 @@ def revert(model: _Module) -> _Module:
     """
     _check("revert", model)
     ours = [module for module in model.modules() if isinstance(module, Conv2d)]
-    _give({module: _changed(module, _original) for module in model.modules()})
+    give({module: _changed(module, _original) for module in model.modules()})
     for module in ours:
         if not isinstance(module, Conv2d):
             module.__dict__.pop("precision", None)
@@ -197,25 +198,7 @@ def _changed(module: torch.nn.Module, change: Callable[[type], type | None]) -> 
     # register_parametrization derived a class from the layer's and put its properties there. Copies of the layer
     # may share that class, so it is rebuilt, not changed.
     members = {name: value for name, value in vars(cls).items() if name not in ("__dict__", "__weakref__")}
-    return _subclass(cls.__name__, (new,), members)
-
-
-def _give(classes: dict[torch.nn.Module, type]) -> None:
-    for module, cls in classes.items():
-        if cls is not type(module):  # ScriptModules refuse even their own
-            module.__class__ = cls
-
-
-class _Unregistered(torch.nn.Module):
-    def __init_subclass__(cls) -> None:
-        pass
-
-
-def _subclass(name: str, bases: tuple[type, ...], members: dict[str, Any]) -> type:
-    """A class that its bases' ``__init_subclass__`` is not told of: it may want arguments, or the name only once."""
-    cls = type(name, (_Unregistered, *bases), members)
-    cls.__bases__ = bases
-    return cls
+    return subclass(cls.__name__, (new,), members)
 
 
 @functools.cache
@@ -247,26 +230,10 @@ def _served(base: Any, precision: Precision | None) -> type:
 
 
 def _derive(members: dict[str, Any], bases: tuple[type, ...], make: Callable[..., type], *key: Any) -> type:
-    """A class of the name of its first base, the first of `key`; its pickles have `make` and `key` in its place."""
-
-    def reduce(self: torch.nn.Module, protocol: int) -> Any:
-        function, args, *state = super(derived, self).__reduce_ex__(max(protocol, 2))
-        if args[:1] == (derived,):  # not a class derived from it
-            return _new, (make, key, *args[1:]), *state
-        return function, args, *state
-
-    base = bases[0]
-    members |= {name: getattr(base, name) for name in ("__module__", "__qualname__", "__doc__")}
-    members |= {_BEFORE: base, "__reduce_ex__": reduce}
-    if become := getattr(base, _BECOMES, None):
+    members[_BEFORE] = bases[0]
+    if become := getattr(bases[0], _BECOMES, None):
         members[_BECOMES] = make(become, *key[1:])
-    derived: Any = _subclass(base.__name__, bases, members)
-    return derived
-
-
-def _new(make: Callable[..., type], key: tuple[Any, ...], *args: Any) -> Any:
-    cls = make(*key)
-    return cls.__new__(cls, *args)
+    return derive(members, bases, make, *key)
 
 
 def _original(cls: type) -> type | None:

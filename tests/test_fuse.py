@@ -1,0 +1,338 @@
+"""fastconv.fuse: batch norms of a model as one op with what follows them."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import logging
+import pickle
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import fastconv
+
+fusing: Any = importlib.import_module("fastconv.fuse")  # the name is a function, too
+
+
+@pytest.fixture(autouse=True)
+def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The fused calls, each by its activation and whether it adds something. On the CPU too."""
+    made: list[str] = []
+    original = fusing.batch_norm_act
+
+    def counted(*args: Any, activation: str | None, residual: Tensor | None, **kwargs: Any) -> Tensor:
+        made.append(f"{'+' if residual is not None else ''}{activation}")
+        return original(*args, activation=activation, residual=residual, **kwargs)
+
+    takes = fusing._takes
+    monkeypatch.setattr(fusing, "batch_norm_act", counted)
+    monkeypatch.setattr(fusing, "_takes", lambda x, residual: takes(x, residual, everywhere=True))
+    yield made
+
+
+class Bottleneck(nn.Module):
+    """As torchvision writes it."""
+
+    def __init__(self, channels: int, shortcut: nn.Module | None = None) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(channels, 4, 1, bias=False), nn.BatchNorm2d(4)
+        self.conv2, self.bn2 = nn.Conv2d(4, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels)
+        self.relu = nn.ReLU(inplace=True)
+        self.downsample = shortcut
+
+    def forward(self, x: Tensor) -> Tensor:
+        identity = x
+        out = self.relu(self.bn1(self.conv1(x)))
+        out = self.bn2(self.conv2(out))
+        if self.downsample is not None:
+            identity = self.downsample(x)
+        out += identity
+        return self.relu(out)
+
+
+class Dense(nn.Module):
+    """As torchvision's DenseNet: normalised before the convolution, of one tensor or of several."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.act, self.conv = nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.Conv2d(8, 8, 3, padding=1)
+
+    def forward(self, input: Tensor | list[Tensor]) -> Tensor:
+        tensors = [input] if isinstance(input, Tensor) else input
+        return self.conv(self.act(self.norm(torch.cat(tensors, 1))))
+
+
+class Functional(nn.Module):
+    """Activations as functions, the shortcut first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.bn, self.last = nn.Conv2d(8, 8, 1), nn.BatchNorm2d(8, momentum=0.3), nn.BatchNorm2d(8)
+
+    def forward(self, x: Tensor, scale: float = 1.0, skip: Tensor | None = None) -> Tensor:
+        y = x + F.silu(self.bn(self.conv(x)))
+        return y if skip is not None else torch.add(y * scale, self.last(y)).relu_()
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, stride=2), nn.BatchNorm2d(8), nn.Hardswish())
+        shortcut = nn.Sequential(nn.Conv2d(8, 8, 1, bias=False), nn.BatchNorm2d(8, affine=False))
+        self.blocks = nn.Sequential(Bottleneck(8), Bottleneck(8, shortcut))
+        self.dense, self.functional = Dense(), Functional()
+        self.head = nn.Sequential(nn.BatchNorm2d(8, track_running_stats=False), nn.GELU(), nn.AdaptiveAvgPool2d(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.blocks(self.stem(x))
+        x = self.dense([x[:, :4], x[:, 4:]]) + self.dense(x)
+        return self.head(self.functional(x)).flatten(1)
+
+
+CALLS = ["hardswish", "relu", "+relu", "relu", "+relu", "None", "relu", "relu", "silu", "+relu", "gelu"]
+INPUT = (4, 3, 17, 19)
+
+
+def train(model: nn.Module, steps: int = 2, device: str = "cpu") -> list[Tensor]:
+    """Outputs, then parameters and buffers after some steps, in float64."""
+    model = model.double().to(device).train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    generator = torch.Generator().manual_seed(1)
+    outputs = []
+    for _ in range(steps):
+        y = model(torch.randn(INPUT, generator=generator, dtype=torch.float64).to(device))
+        y.square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        outputs.append(y.detach())
+    model.eval()
+    outputs.append(model(torch.randn(INPUT, generator=generator, dtype=torch.float64).to(device)).detach())
+    return [*outputs, *(value.clone() for value in model.state_dict().values())]
+
+
+def test_trains_alike(device: str, calls: list[str]) -> None:
+    model = Net()
+    expected = train(copy.deepcopy(model), device=device)
+    assert not calls
+    torch.testing.assert_close(train(fastconv.fuse(model), device=device), expected)
+    forward = sorted(CALLS)
+    assert sorted(calls[: len(CALLS)]) == forward and len(calls) == 3 * len(CALLS)
+
+
+def test_the_model_stays_the_same_object(caplog: pytest.LogCaptureFixture) -> None:
+    model = Net()
+    parameters, keys, text = list(model.parameters()), list(model.state_dict()), repr(model)
+    modules = list(model.modules())
+    seen: list[int] = []
+    model.blocks.get_submodule("0").register_forward_hook(lambda *_: seen.append(1))
+    with caplog.at_level(logging.INFO, "fastconv"):
+        assert fastconv.fuse(model) is model
+    assert "5 Sequential" not in caplog.text and "2 Bottleneck" in caplog.text and "1 Dense" in caplog.text
+    assert all(a is b for a, b in zip(parameters, model.parameters(), strict=True))
+    assert all(a is b for a, b in zip(modules, model.modules(), strict=True))
+    assert list(model.state_dict()) == keys and repr(model) == text
+    model.load_state_dict(Net().state_dict())
+    train(model, 1)
+    assert len(seen) == 2
+    assert isinstance(model.blocks[0], Bottleneck) and type(model.blocks[0]) is not Bottleneck
+    fastconv.unfuse(model)
+    assert type(model.blocks[0]) is Bottleneck and type(model.stem) is nn.Sequential
+    assert not any(name.startswith("_fastconv") for module in model.modules() for name in vars(module))
+
+
+def test_unfused_it_is_as_before(calls: list[str]) -> None:
+    model = Net()
+    expected = train(copy.deepcopy(model))
+    torch.testing.assert_close(train(fastconv.unfuse(fastconv.fuse(model))), expected, rtol=0, atol=0)
+    assert not calls
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_copies_are_fused(copied: Callable[[nn.Module], nn.Module], calls: list[str]) -> None:
+    model = Net()
+    expected = train(copy.deepcopy(model))
+    torch.testing.assert_close(train(copied(fastconv.fuse(model))), expected)
+    assert len(calls) == 3 * len(CALLS)
+
+
+def test_fused_twice_is_fused_once(calls: list[str]) -> None:
+    model = fastconv.fuse(fastconv.fuse(Net()))
+    train(model, 1)
+    assert len(calls) == 2 * len(CALLS)
+    assert type(fastconv.unfuse(model).stem) is nn.Sequential
+
+
+def test_with_convolutions_converted(calls: list[str]) -> None:
+    model = Net()
+    expected = train(copy.deepcopy(model))
+    fused = fastconv.fuse(fastconv.convert(model))
+    torch.testing.assert_close(train(fused), expected)
+    assert len(calls) == 3 * len(CALLS)
+    fastconv.revert(fused)
+    assert type(fused.stem[0]) is nn.Conv2d
+
+
+def test_hooks_of_a_batch_norm_are_called(calls: list[str]) -> None:
+    model = fastconv.fuse(Net())
+    seen: list[str] = []
+    model.get_submodule("blocks.0.bn1").register_forward_hook(lambda *_: seen.append("bn1"))
+    model.get_submodule("blocks.0.relu").register_forward_pre_hook(lambda *_: seen.append("relu"))
+    train(model, 1)
+    assert seen == ["bn1", "relu", "relu"] * 2
+    assert len(calls) == 2 * (len(CALLS) - 2)
+
+
+def test_hooks_of_all_modules_are_called(calls: list[str]) -> None:
+    model = fastconv.fuse(Net())
+    seen: list[type] = []
+    handle = nn.modules.module.register_module_forward_hook(lambda module, *_: seen.append(type(module)))
+    try:
+        train(model, 1)
+    finally:
+        handle.remove()
+    assert seen.count(nn.BatchNorm2d) == 2 * len(CALLS) and not calls
+
+
+def test_a_layer_that_is_replaced_is_seen(calls: list[str]) -> None:
+    model: Any = fastconv.fuse(Net())
+    model.blocks[0].bn1 = nn.Identity()
+    model.stem[1] = nn.GroupNorm(2, 8)
+    model.blocks[1].downsample = None
+    fused = [*train(copy.deepcopy(model))]
+    assert len(calls) == 3 * (len(CALLS) - 3)
+    torch.testing.assert_close(train(fastconv.unfuse(model)), fused)
+
+
+def test_parameters_are_live(calls: list[str]) -> None:
+    """Eval, training, eval; and weights that are loaded afterwards."""
+    model, other = fastconv.fuse(Net()).eval(), Net().eval()
+    x = torch.randn(INPUT)
+    for change in (
+        lambda m: None,
+        lambda m: train(m.float(), 1) and m.float().eval(),
+        lambda m: m.load_state_dict({k: v + 1 for k, v in m.state_dict().items()}),
+        lambda m: m.stem[1].requires_grad_(False),
+    ):
+        change(model), change(other)
+        torch.testing.assert_close(model(x), other(x))
+    assert calls
+
+
+class Odd(nn.Module):
+    """Does something else than computing."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.bn, self.what, self.kept = nn.BatchNorm2d(3), what, None
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.bn(x)
+        if self.what == "keeps":
+            self.kept = y
+        if self.what == "draws" and random.random() < 0.5:
+            return y
+        if self.what == "looks" and y.mean() > 1e9:
+            return y
+        if self.what == "makes":
+            y = y * torch.full((3, 1, 1), 2.0)
+        if self.what == "asks" and not isinstance(y, Tensor):
+            return y
+        return y.relu()
+
+
+@pytest.mark.parametrize("what", ["keeps", "draws", "looks", "makes", "asks"])
+def test_what_does_more_than_compute_is_left(what: str, caplog: pytest.LogCaptureFixture, calls: list[str]) -> None:
+    model = Odd(what)
+    with caplog.at_level(logging.INFO, "fastconv"):
+        fastconv.fuse(model)
+    assert type(model) is Odd and "fused: nothing; left: 1 Odd (" in caplog.text
+    model(torch.randn(2, 3, 4, 4))
+    assert model.kept is not None or what != "keeps"
+
+
+class Uses(nn.Module):
+    """A batch norm's output in more than one place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bn, self.act = nn.BatchNorm2d(3), nn.ReLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.bn(x)
+        z = self.act(y) + y
+        x = x * 1.0
+        x += self.bn(z)
+        return x
+
+
+def test_outputs_with_several_uses_are_right(calls: list[str]) -> None:
+    model = Uses().double()
+    x = torch.randn(2, 3, 4, 4, dtype=torch.float64)
+    expected = copy.deepcopy(model)(x)
+    torch.testing.assert_close(fastconv.fuse(model)(x), expected)
+    assert calls == ["None", "None"]
+
+
+def test_other_arguments_take_the_old_way(calls: list[str]) -> None:
+    model = fastconv.fuse(Functional()).double()
+    x = torch.randn(2, 8, 4, 4, dtype=torch.float64)
+    expected = copy.deepcopy(fastconv.unfuse(copy.deepcopy(model)))
+    for call in (lambda m: m(x), lambda m: m(x, 2.0), lambda m: m(x, skip=x), lambda m: m(x=x)):
+        torch.testing.assert_close(call(model), call(expected))
+    assert calls == ["silu", "+relu"]
+
+
+def test_sync_batch_norm_is_left_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    model = nn.SyncBatchNorm.convert_sync_batchnorm(nn.Sequential(nn.BatchNorm2d(3), nn.ReLU()))
+    with caplog.at_level(logging.INFO, "fastconv"):
+        fastconv.fuse(model)
+    assert "SyncBatchNorm" in caplog.text and type(model) is nn.Sequential
+
+
+def test_checkpointing(calls: list[str]) -> None:
+    model = Net()
+    expected = train(copy.deepcopy(model))
+
+    class Checkpointed(nn.Module):
+        def __init__(self, model: nn.Module) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, x: Tensor) -> Any:
+            return torch.utils.checkpoint.checkpoint(self.model, x, use_reentrant=False)
+
+    once = train(fastconv.fuse(copy.deepcopy(model)))
+    torch.testing.assert_close(train(Checkpointed(fastconv.fuse(model)))[:2], once[:2])
+    torch.testing.assert_close(once, expected)
+
+
+def test_compiles_without_a_graph_break(device: str) -> None:
+    torch._dynamo.reset()
+    model = Net()
+    expected = train(copy.deepcopy(model), device=device)
+    fused = fastconv.fuse(model)
+    compiled = torch.compile(fused, fullgraph=True, backend="aot_eager")
+    results = []
+    fused.double().to(device).train()
+    optimizer = torch.optim.SGD(fused.parameters(), lr=0.1)
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(2):
+        y = compiled(torch.randn(INPUT, generator=generator, dtype=torch.float64).to(device))
+        y.square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        results.append(y.detach())
+    torch.testing.assert_close(results, expected[:2])
+
+
+@pytest.mark.parametrize("what", [fastconv.fuse, fastconv.unfuse])
+def test_what_is_no_module_is_refused(what: Any) -> None:
+    with pytest.raises(TypeError, match="must be a torch.nn.Module"):
+        what(3)
