@@ -276,6 +276,43 @@ def test_an_empty_batch_is_as_torch_has_it(device: str) -> None:
     assert fastconv.batch_norm_act(x, torch.zeros(3, device=device), torch.ones(3, device=device)).shape == x.shape
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"momentum": None}, {"affine": False}, {"track_running_stats": False}, {"momentum": None, "eps": 0.5}],
+    ids=str,
+)
+def test_the_module_is_torchs_with_an_activation(device: str, options: dict[str, Any]) -> None:
+    """In training, eval, and training with frozen statistics, in this order."""
+    ours = fastconv.BatchNormAct2d(24, dtype=torch.float64, device=device, activation="gelu", **options)
+    theirs = torch.nn.BatchNorm2d(24, dtype=torch.float64, device=device, **options)
+    o = Operands(device, torch.float64)
+    if theirs.affine:
+        theirs.weight.data, theirs.bias.data = o.weight, o.bias
+    ours.load_state_dict(theirs.state_dict())
+    for training in (True, True, False, True, False):
+        ours.train(training), theirs.train(training)
+        x, z = (o.input.clone().requires_grad_() for _ in range(2))
+        y, expected = ours(x, o.residual), F.gelu(theirs(z) + o.residual)
+        torch.testing.assert_close(y, expected)
+        y.backward(o.grad), expected.backward(o.grad)
+        torch.testing.assert_close(x.grad, z.grad)
+        torch.testing.assert_close(ours.state_dict(), theirs.state_dict())
+        torch.testing.assert_close([p.grad for p in ours.parameters()], [p.grad for p in theirs.parameters()])
+    assert "activation='gelu'" in repr(ours)
+
+
+def test_a_convolution_before_it(device: str) -> None:
+    torch.manual_seed(0)
+    layer = fastconv.ConvBnAct2d(3, 8, 3, padding=1, activation="relu", dtype=torch.float64, device=device)
+    assert [*layer.state_dict()][:2] == ["conv.weight", "bn.weight"] and layer.conv.bias is None
+    x, residual = (torch.randn(2, channels, 6, 7, dtype=torch.float64, device=device) for channels in (3, 8))
+    z = F.conv2d(x.cpu(), layer.conv.weight.cpu(), padding=1)
+    expected = F.relu(F.batch_norm(z, None, None, training=True) + residual.cpu())
+    torch.testing.assert_close(layer(x, residual).cpu(), expected)
+    with pytest.raises(ValueError, match="activation must be"):
+        fastconv.ConvBnAct2d(3, 8, 3, activation="tanh")  # type: ignore[arg-type]
+
+
 @pytest.mark.cuda
 def test_bits_repeat() -> None:
     o = Operands("cuda", torch.bfloat16, "nhwc", (32, 64, 28, 28))

@@ -24,14 +24,14 @@ fusing: Any = importlib.import_module("fastconv.fuse")  # the name is a function
 def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """The fused calls, each by its activation and whether it adds something. On the CPU too."""
     made: list[str] = []
-    original = fusing.batch_norm_act
+    original = fusing.norm_module
 
-    def counted(*args: Any, activation: str | None, residual: Tensor | None, **kwargs: Any) -> Tensor:
+    def counted(norm: nn.BatchNorm2d, x: Tensor, activation: str | None, residual: Tensor | None) -> Tensor:
         made.append(f"{'+' if residual is not None else ''}{activation}")
-        return original(*args, activation=activation, residual=residual, **kwargs)
+        return original(norm, x, activation, residual)
 
     takes = fusing._takes
-    monkeypatch.setattr(fusing, "batch_norm_act", counted)
+    monkeypatch.setattr(fusing, "norm_module", counted)
     monkeypatch.setattr(fusing, "_takes", lambda x, residual: takes(x, residual, everywhere=True))
     yield made
 

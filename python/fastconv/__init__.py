@@ -7,12 +7,14 @@ from .convert import convert, revert, unconverted
 from .explain import cuda_error, explain, force_kernel, info
 from .functional import conv2d
 from .fuse import fuse, unfuse
-from .nn import Conv2d
+from .nn import BatchNormAct2d, Conv2d, ConvBnAct2d
 from .precision import precision
 from .replace import replace_conv2d
 
 __all__ = [
+    "BatchNormAct2d",
     "Conv2d",
+    "ConvBnAct2d",
     "__version__",
     "batch_norm_act",
     "conv2d",

@@ -86,10 +86,7 @@ def batch_norm_act(
     >>> fastconv.batch_norm_act(x, None, None, training=True, activation="relu").shape
     torch.Size([8, 16, 32, 32])
     """
-    index = _INDEX.get(activation, -1)
-    if index < 0:
-        names = ", ".join(map(repr, ACTIVATIONS[1:]))
-        raise ValueError(f"batch_norm_act(): activation must be {names} or None, but got {activation!r}")
+    index = check_activation(activation)
     if training and input.dim() == 4 and _of_channel(input.shape) == 1:
         raise ValueError(f"Expected more than 1 value per channel when training, got input size {input.shape}")
     if ops._is_compiling():
@@ -108,6 +105,15 @@ def batch_norm_act(
         )
     arguments = (running_mean, running_var, num_batches_tracked, training, momentum, eps, index)
     return _call(input, residual, weight, bias, *arguments)
+
+
+def check_activation(activation: str | None) -> int:
+    """The kernels' number for it; ValueError for one that there is not."""
+    try:
+        return _INDEX[activation]  # type: ignore[index]
+    except (KeyError, TypeError):
+        names = ", ".join(map(repr, ACTIVATIONS[1:]))
+        raise ValueError(f"fastconv: activation must be {names} or None, but got {activation!r}") from None
 
 
 def _of_channel(size: Any) -> int:
@@ -257,9 +263,8 @@ def _batch_norm_act_autograd(
     residual: Tensor | None = None,
     num_batches_tracked: Tensor | None = None,
 ) -> Tensor:
-    if activation not in _INDEX:
-        raise ValueError(f"fastconv: there is no activation {activation!r}")
-    arguments = (running_mean, running_var, num_batches_tracked, training, momentum, eps, _INDEX[activation])
+    index = check_activation(activation)
+    arguments = (running_mean, running_var, num_batches_tracked, training, momentum, eps, index)
     return _call(input, residual, weight, bias, *arguments)
 
 

@@ -19,7 +19,8 @@ from torch import Tensor, fx, nn
 from torch.nn.modules import module as _module
 
 from ._classes import derive, give
-from .batch_norm import FUNCTIONS, Activation, batch_norm_act
+from .batch_norm import FUNCTIONS, Activation
+from .nn import norm_module
 
 _Module = TypeVar("_Module", bound=nn.Module)
 _log = logging.getLogger("fastconv")
@@ -191,26 +192,6 @@ def _fused_norm(base: Any) -> type:
 
 
 # ---- calls ----
-
-
-def norm_module(norm: nn.BatchNorm2d, x: Tensor, activation: Activation | None, residual: Tensor | None) -> Tensor:
-    """As nn.BatchNorm2d.forward has it."""
-    tracks = norm.training and norm.track_running_stats and norm.num_batches_tracked is not None
-    running = not norm.training or norm.track_running_stats
-    momentum = norm.momentum
-    return batch_norm_act(
-        x,
-        norm.running_mean if running else None,
-        norm.running_var if running else None,
-        norm.weight,
-        norm.bias,
-        norm.training or (norm.running_mean is None and norm.running_var is None),
-        0.0 if momentum is None and not tracks else momentum,
-        norm.eps,
-        activation=activation,
-        residual=residual,
-        num_batches_tracked=norm.num_batches_tracked if tracks else None,
-    )
 
 
 def _norm_act(
