@@ -198,6 +198,30 @@ def test_compiled_layers_hand_on_channels_last(device: str) -> None:
     assert images_in(torch.contiguous_format, backward, 2) == ["(2, 3, 33, 34)"]
 
 
+@pytest.mark.usefixtures("channels_last_is_faster")
+def test_compiled_batch_norms_take_the_layout_of_convolutions(device: str) -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    layers = [
+        fastconv.ConvBnAct2d(3, 16, 3, padding=1, activation="relu"),
+        fastconv.ConvBnAct2d(16, 16, 3, padding=1, activation="silu"),
+        nn.Conv2d(16, 4, 1),
+    ]
+    net = fastconv.convert(nn.Sequential(*layers)).to(device)
+    other = copy.deepcopy(net)
+    x = tensor((2, 3, 9, 10), device=device)
+    every_buffer = {"force_disable_caches": True, "allow_buffer_reuse": False}
+    with fastconv.precision("ieee"), torch._inductor.config.patch(every_buffer):
+        actual, codes = run_and_get_code(lambda: step(torch.compile(net, fullgraph=True), net, x))
+        assert_close(actual, step(other, other, x))
+    torch.testing.assert_close([*net.buffers()], [*other.buffers()])
+    forward, backward = (code for code in codes if "fastconv" in code)
+    assert forward.count("fastconv._batch_norm_act.default(") == 2
+    assert backward.count("fastconv._batch_norm_act_backward.default(") == 2
+    assert images_in(torch.contiguous_format, forward, 2) == ["(2, 4, 9, 10)"]
+    assert images_in(torch.contiguous_format, backward, 2) == ["(2, 3, 9, 10)"]
+
+
 def as_before_torch_2_13(monkeypatch: pytest.MonkeyPatch) -> None:
     """is_compiling() is false while AOTAutograd traces."""
     monkeypatch.setattr(torch.compiler, "_compile_session_context", nullcontext, raising=False)

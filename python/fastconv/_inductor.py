@@ -62,7 +62,7 @@ def _conv2d_backward(
     *geometry, precision = ops.unpack(packed)
     node = V.graph.current_node
     grad_input, grad_weight, _ = node.meta["val"]
-    converted = _asks_for_channels_last(node, input, precision)
+    converted = _asks_for_channels_last(node)
     if needs & 1:
         options = {"precision": precision, "channels_last": converted or ops.is_channels_last(grad_input)}
         grad_input = _call(ops.conv2d_input, input.get_size(), weight, grad_output, *geometry, **options)
@@ -88,9 +88,7 @@ def _call(op: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _constrain(node: fx.Node, *args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    image = args[2] if node.target is ops.conv2d_input else args[0]
-    precision = ops.unpack(args[3])[-1] if node.target is ops.conv2d_backward else kwargs.get("precision")
-    if not _asks_for_channels_last(node, image, precision):
+    if not _asks_for_channels_last(node):
         constrained: tuple[tuple[Any, ...], dict[str, Any]] = lowering.constrain_to_fx_strides(node, *args, **kwargs)
         return constrained
     if node not in V.graph.nodes_prefer_channels_last:
@@ -100,13 +98,25 @@ def _constrain(node: fx.Node, *args: Any, **kwargs: Any) -> tuple[tuple[Any, ...
     return tuple(_channels_last(arg) for arg in args), kwargs
 
 
-def _asks_for_channels_last(node: fx.Node, image: ir.TensorBox, precision: str | None) -> bool:
+def _constrain_norm(node: fx.Node, *args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Of batch norms: the layout of the convolutions around them."""
+    if any(layer.target in _LAYERS and _asks_for_channels_last(layer) for layer in node.graph.nodes):
+        return tuple(_channels_last(arg) for arg in args), kwargs
+    constrained: tuple[tuple[Any, ...], dict[str, Any]] = lowering.constrain_to_fx_strides(node, *args, **kwargs)
+    return constrained
+
+
+def _asks_for_channels_last(node: fx.Node) -> bool:
     """Not of one layer alone, whose conversions nothing hides, and not in graphs that know eager's strides."""
     others = [other.target for other in node.graph.nodes if other is not node]
+    image: Any = node.args[2] if node.target is ops.conv2d_input else node.args[0]
+    value = image.meta["val"]
+    packed: Any = node.args[3] if node.target is ops.conv2d_backward else None
+    precision: Any = node.kwargs.get("precision") if packed is None else ops.unpack(packed)[-1]
     return (
         config.layout_optimization
-        and len(image.get_size()) == 4
-        and faster_in_channels_last(image.get_device(), image.get_dtype(), precision)
+        and value.dim() == 4
+        and faster_in_channels_last(value.device, value.dtype, precision)
         and node.target in others
         and not any(_packet(target) in _BY_STRIDES or _has_subgraphs(target) for target in others)
     )
@@ -158,6 +168,9 @@ def _channels_last(arg: Any) -> Any:
     return ir.ExternKernel.require_channels_last(arg)
 
 
+for _op in (torch.ops.fastconv._batch_norm_act.default, torch.ops.fastconv._batch_norm_act_backward.default):
+    lowering.make_fallback(_op, _constrain_norm, warn=False)
+    lowering.add_needs_realized_inputs(_op)
 for _op, _lower in ((ops.conv2d, _conv2d), (ops.conv2d_backward, _conv2d_backward), (ops.conv2d_bias, _conv2d_bias)):
     lowering.register_lowering(_op, type_promotion_kind=None)(_lower)
 for _op in (ops.conv2d_input, ops.conv2d_weight):
