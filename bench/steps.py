@@ -4,6 +4,7 @@
     python -m bench.steps --batch 32                small ones, whose time is mostly the host's
     python -m bench.steps --compile                 the same models under torch.compile beside the eager ones
     python -m bench.steps --compile reduce-overhead the same with CUDA graphs: what the GPU takes, whatever the host
+    python -m bench.steps --fuse                    fastconv also with fused batch norms; memory, losses, kernels' time
 
 Each backend has a copy of the model; only the class of its convolutions differs. Settings: `tf32`, float32 tensors in
 NCHW with torch's defaults, in which cuDNN rounds products to TF32; `bf16`, torch.autocast and channels_last. A step is
@@ -37,6 +38,8 @@ from bench.suites import load_suite
 
 BURST = 4  # calls that are timed as one
 BACKENDS = ("torch", "fastconv")
+FUSED = "fastconv, fused"
+STEPS = 3  # whose losses are kept
 COMPILED = "{}, compiled"
 COMPILE_MODES = {"default": "compiled", "reduce-overhead": "cuda-graphs"}  # and what their files are called
 WHAT = ("step", "inference")
@@ -128,6 +131,7 @@ WORKLOADS = {
                 ("resnet50", 128),
                 ("convnext_tiny", 64),
                 ("efficientnet_b0", 128),
+                ("mobilenet_v2", 128),
                 ("mobilenet_v3_large", 128),
                 ("densenet121", 64),
             )
@@ -152,6 +156,7 @@ class Trainer:
         self.optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
         y = self.infer()
         self.output_grad = self.labels = None
+        torch.manual_seed(0)  # the same of all backends
         if one_layer:
             self.output_grad = torch.randn_like(y)
         else:
@@ -167,16 +172,16 @@ class Trainer:
         with torch.no_grad():
             return self.forward()
 
-    def step(self) -> None:
+    def step(self) -> Tensor:
+        """The loss."""
         self.model.train()
         y = self.forward()
-        if self.labels is None:
-            y.backward(self.output_grad)
-        else:
-            F.cross_entropy(y.float(), self.labels).backward()
+        loss = y if self.labels is None else F.cross_entropy(y.float(), self.labels)
+        loss.backward(self.output_grad)
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.x.grad = None
+        return loss.detach()
 
 
 def measure(
@@ -186,10 +191,12 @@ def measure(
     seconds: float,
     burst: int = BURST,
     compiled: str | None = None,
+    fuse: bool = False,
 ) -> dict[str, Any]:
-    """Times of both backends in milliseconds, and how far apart their outputs are before the first step.
+    """Times of the backends in milliseconds, and how far apart their outputs are before the first step.
 
-    compiled: of two more, the same under torch.compile in this mode.
+    compiled: of as many more, the same under torch.compile in this mode. fuse: of fastconv with fused batch norms, too,
+    and of each its first losses, the memory that a step takes beside model and optimizer, and the time of its kernels.
     """
     import fastconv
 
@@ -198,6 +205,8 @@ def measure(
     model.to(memory_format=setting.memory_format)  # type: ignore[call-overload]  # which torch documents
     x = torch.randn(workload.batch, *workload.size, device=device).to(memory_format=setting.memory_format)
     models = {"torch": model, "fastconv": fastconv.convert(copy.deepcopy(model))}
+    if fuse:
+        models[FUSED] = fastconv.fuse(copy.deepcopy(models["fastconv"]))
     torch._dynamo.reset()
     torch._dynamo.config.recompile_limit = 64  # of one class: both backends, each for training and for inference
     trainers, difference = {}, 0.0
@@ -217,9 +226,13 @@ def measure(
         "setting": setting.name,
         "difference": difference,
     }
+    if fuse:
+        row["losses"] = {name: _losses(trainer) for name, trainer in trainers.items()}
+        row["peak_mib"] = {name: _peak_mib(trainer, device) for name, trainer in trainers.items()}
+        row["kernels_ms"] = {name: _kernels_ms(trainer, device) for name, trainer in trainers.items()}
     for what in WHAT:
         calls = {
-            name: timing.prepare_bursts(trainer.step if what == "step" else _discard(trainer.infer), device, burst)
+            name: timing.prepare_bursts(_discard(trainer.step if what == "step" else trainer.infer), device, burst)
             for name, trainer in trainers.items()
         }
         times = timing.time_in_turns(calls, device, seconds)
@@ -231,15 +244,41 @@ def measure(
     return row
 
 
+def _losses(trainer: Trainer) -> list[float]:
+    torch.manual_seed(2)  # of dropout and stochastic depth
+    return [float(trainer.step().float().mean()) for _ in range(STEPS)]
+
+
+def _peak_mib(trainer: Trainer, device: torch.device) -> float | None:
+    if device.type != "cuda":
+        return None
+    trainer.step()
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    trainer.step()
+    return (torch.cuda.max_memory_allocated(device) - before) / 2**20
+
+
+def _kernels_ms(trainer: Trainer, device: torch.device) -> float | None:
+    """Of a step, what its kernels take, one after the other."""
+    if device.type != "cuda":
+        return None
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        trainer.step()
+        torch.cuda.synchronize(device)
+    return sum(event.self_device_time_total for event in profile.key_averages()) / 1e3
+
+
 def apart(*trainers: Trainer) -> float:
-    """How far the first outputs of two are apart, normwise; in training mode, whose norms let nothing vanish."""
+    """How far the first outputs are from those of the first, normwise; in training mode, whose norms let nothing
+    vanish."""
     outputs = []
     for trainer in trainers:
         torch.manual_seed(1)  # of dropout and stochastic depth
         trainer.model.train()
         outputs.append(trainer.forward()[:4].detach().double())
-    first, second = outputs
-    return float((first - second).norm() / first.norm())
+    first, *others = outputs
+    return max(float((first - other).norm() / first.norm()) for other in others)
 
 
 def _discard(call: Callable[[], Tensor]) -> Callable[[], None]:
@@ -249,6 +288,28 @@ def _discard(call: Callable[[], Tensor]) -> Callable[[], None]:
         call()
 
     return run
+
+
+def fused_table(rows: Sequence[dict[str, Any]], device: torch.device) -> str:
+    """A line each for steps and inference."""
+    header = ["model", "batch", "setting", "", "contender", "ms", "spread", "speed-up", "images/s"]
+    header += ["kernels ms", "peak MiB", f"loss after {STEPS} steps"]
+    lines = []
+    for row in rows:
+        first = [row["model"], str(row["batch"]), row["setting"]]
+        if "failure" in row:
+            lines.append([*first, row["failure"], *["-"] * 8])
+            continue
+        for what in WHAT:
+            for name, time in row[what].items():
+                backend, _, kind = name.partition(", ")
+                line = [*first, what, ", ".join(filter(None, (opponents.display_name(backend, device), kind)))]
+                line += [f"{time['ms']:.2f}", f"{time['spread']:.0%}", f"{row[what]['torch']['ms'] / time['ms']:.2f}x"]
+                line.append(f"{1e3 * row['batch'] / time['ms']:.0f}")
+                for value in (row["kernels_ms"][name], row["peak_mib"][name]):
+                    line.append("-" if value is None or what != "step" else f"{value:.1f}")
+                lines.append([*line, f"{row['losses'][name][-1]:.4f}" if what == "step" else "-"])
+    return report.table(header, lines, left=5)
 
 
 def compiled_table(rows: Sequence[dict[str, Any]], device: torch.device) -> str:
@@ -301,6 +362,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
     add("--batch", type=int, help="images; default: as many as keep a large GPU busy")
     add("--compile", nargs="?", const="default", choices=COMPILE_MODES, help="beside the eager models compiled ones")
+    add("--fuse", action="store_true", help="fastconv also with fused batch norms")
     add("--seconds", type=float, default=1.0, help="per measurement after warm-up")
     add("--quick", action="store_true", help="two small images: to see that everything runs")
     add("--out", type=Path, default=Path(__file__).parent / "results", help="default: bench/results")
@@ -312,6 +374,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     workloads = [w for w in WORKLOADS.values() if any(fnmatchcase(w.name, pattern) for pattern in options.model)]
     timing.use_device(device)
     kind, show = (COMPILE_MODES[options.compile], compiled_table) if options.compile else ("steps", table)
+    if options.fuse:
+        kind, show = f"fused-{kind}" if options.compile else "fused", fused_table
     rows: list[dict[str, Any]] = []
     # A time limit's signal ends the run as an exception would, so that what was measured is still reported.
     before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
@@ -321,7 +385,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 workload = replace(workload, batch=options.batch) if options.batch else workload
                 workload = workload.shrunk() if options.quick else workload
                 burst = 1 if options.quick else BURST
-                rows.append(_row(workload, SETTINGS[name], device, options.seconds, burst, options.compile))
+                rows.append(
+                    _row(workload, SETTINGS[name], device, options.seconds, burst, options.compile, options.fuse)
+                )
                 print(show(rows[-1:], device), flush=True)
                 gc.collect()
                 if device.type == "cuda":
@@ -339,10 +405,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _row(
-    workload: Workload, setting: Setting, device: torch.device, seconds: float, burst: int, compiled: str | None
+    workload: Workload,
+    setting: Setting,
+    device: torch.device,
+    seconds: float,
+    burst: int,
+    compiled: str | None,
+    fuse: bool,
 ) -> dict[str, Any]:
     try:
-        return measure(workload, setting, device, seconds, burst, compiled)
+        return measure(workload, setting, device, seconds, burst, compiled, fuse)
     except torch.AcceleratorError:
         raise  # the CUDA context is lost: whatever follows would fail too
     except RuntimeError as failure:

@@ -20,6 +20,7 @@ import fastconv
 from bench import (
     accuracy,
     alternatives,
+    batch_norm,
     bias_grad,
     builds,
     environment,
@@ -549,6 +550,15 @@ def test_a_build_that_fails_is_an_error(tmp_path: Path) -> None:
         builds.main([str(tmp_path), str(tmp_path), *case, "--out", str(tmp_path)])
 
 
+def test_batch_norms_are_timed_in_both_layouts(tmp_path: Path) -> None:
+    assert batch_norm.main(["--device", "cpu", "--quick", "--seconds", "0.001", "--out", str(tmp_path)]) == 0
+    (written,) = tmp_path.glob("batch_norm-*.json")
+    rows = json.loads(written.read_text())["rows"]
+    cases = set(itertools.product(("bf16", "fp32"), LAYOUTS, ("relu", "+ relu", "silu"), ("forward", "both")))
+    assert {(row["mode"], row["layout"], row["then"], row["pass"]) for row in rows} == cases
+    assert all(row["ms"]["fastconv"] > 0 and row["ms"]["torch"] > 0 and row["floor_ms"] > 0 for row in rows)
+
+
 def test_gradient_of_the_bias_is_timed_in_both_layouts(tmp_path: Path) -> None:
     assert bias_grad.main(["--device", "cpu", "--quick", "--seconds", "0.001", "--out", str(tmp_path)]) == 0
     (written,) = tmp_path.glob("bias_grad-*.json")
@@ -663,6 +673,22 @@ def test_compiled_models_are_timed_beside_eager_ones(tmp_path: Path, monkeypatch
         assert all(time["ms"] > 0 for time in row[what].values())
     eager, compiled = (row["inference"][name]["ms"] for name in ("fastconv", "fastconv, compiled"))
     assert written.with_suffix(".md").read_text().rstrip().endswith(f"{eager / compiled:.2f}x |")
+
+
+def test_fused_models_are_timed_beside_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    unet = steps.Workload("unet", 8, (3, 16, 16), functools.partial(steps.UNet, 4))
+    monkeypatch.setattr(steps, "WORKLOADS", {unet.name: unet})
+    options = ["--fuse", "--quick", "--device", "cpu", "--seconds", "0.001", "--setting", "tf32"]
+    assert steps.main([*options, "--out", str(tmp_path)]) == 0
+    (written,) = tmp_path.glob("fused-cpu-*.json")
+    (row,) = json.loads(written.read_text())["rows"]
+    names = ["torch", "fastconv", "fastconv, fused"]
+    assert list(row["step"]) == list(row["inference"]) == list(row["losses"]) == names
+    assert all(len(losses) == steps.STEPS for losses in row["losses"].values())
+    for name in names[1:]:
+        assert row["losses"][name] == pytest.approx(row["losses"]["torch"], rel=1e-3)
+    text = written.with_suffix(".md").read_text()
+    assert f"{row['losses']['fastconv, fused'][-1]:.4f} |" in text and "fastconv, fused" in text
 
 
 def test_a_model_whose_backends_disagree_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
