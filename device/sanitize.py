@@ -2,8 +2,8 @@
 
     compute-sanitizer --tool memcheck --kernel-name kns=fastconv --error-exitcode 1 python3 device/sanitize.py
 
-Arguments are shell patterns of the kernels' names. Results are compared with the reference, so that a kernel that
-does nothing is no success. Exits with 1 if a kernel ran on none of the problems.
+Arguments are shell patterns of the kernels' names, and `batch_norm`. Results are compared with the reference, so that
+a kernel that does nothing is no success. Exits with 1 if a kernel ran on none of the problems.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import fastconv
 import reference
+import test_batch_norm as norms
 from check import KERNELS, MODES, Kernel, expect_pass, run_forced
 from shapes import DTYPES, Problem, operands
 
@@ -97,11 +98,26 @@ def explain(kernel: Kernel, problem: Problem) -> str:
         return fastconv.explain(x, w, None, *problem.geometry, pass_=kernel.pass_, dtype=torch.float16, device="cuda")
 
 
+def run_norms() -> None:
+    """Every way through a tensor: vectors of one channel, of several, single elements; more channels than threads."""
+    for size, dtype, layout in itertools.product(
+        [(3, 24, 4, 6), (4, 16, 7, 7), (3, 5, 5, 3), (2, 3, 48, 52), (3, 4104, 1, 2)], norms.DTYPES, norms.LAYOUTS
+    ):
+        for activation, residual in itertools.product(("relu", "silu"), (False, True)):
+            o = norms.Operands("cuda", dtype, layout, size)
+            actual = norms.train(fastconv.batch_norm_act, o, True, activation, residual)
+            expected = norms.train(norms.by_torch, o, True, activation, residual, double=True)
+            norms.assert_right(actual, expected, o.grad.numel())
+    print("batch norms ran", flush=True)
+
+
 def main() -> int:
     idle = []
     patterns = sys.argv[1:] or ["*"]
+    if any(fnmatch("batch_norm", pattern) for pattern in patterns):
+        run_norms()
     chosen = [k for k in KERNELS if k.device == "cuda" and any(fnmatch(k.name, pattern) for pattern in patterns)]
-    if not chosen:
+    if not chosen and patterns != ["batch_norm"]:
         sys.exit("no kernel has such a name")
     for kernel in chosen:
         runs = sum(

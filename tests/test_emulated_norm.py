@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
 import _fastconv_emulated as emulated
 import _fastconv_native as native
 import reference
 from fastconv.batch_norm import ACTIVATIONS
+from sweeps import examples
 
 DEVICE = native.DeviceSpec.cuda(arch=90, sm_count=2, smem_optin_bytes=232448)
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
@@ -154,6 +157,26 @@ def test_every_way_through_a_tensor(dtype: torch.dtype, size: Any, channels_last
 def test_activations(activation: int, size: Any) -> None:
     for dtype, layout, residual, training in itertools.product(DTYPES, (False, True), (False, True), (False, True)):
         check(Case(dtype, layout, size, activation, residual, training, wide=dtype == torch.float16))
+
+
+@settings(max_examples=examples(60))
+@given(st.data())
+def test_any_size(data: st.DataObject) -> None:
+    extents = [st.integers(1, 9), st.integers(1, 40), st.integers(1, 12), st.integers(1, 12)]
+    size: Any = tuple(data.draw(extent) for extent in extents)
+    training = data.draw(st.booleans()) and size[0] * size[2] * size[3] > 1
+    case = Case(
+        data.draw(st.sampled_from(DTYPES)),
+        data.draw(st.booleans()),
+        size,
+        data.draw(st.integers(0, len(ACTIVATIONS) - 1)),
+        data.draw(st.booleans()),
+        training,
+        wide=data.draw(st.booleans()),
+        eps=data.draw(st.sampled_from([1e-5, 1e-3, 0.5])),
+        momentum=data.draw(st.sampled_from([0.0, 0.1, 1.0])),
+    )
+    check(case)
 
 
 @pytest.mark.parametrize("channels_last", [False, True], ids=["nchw", "nhwc"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from math import gcd, prod
 from typing import Any, Literal, TypeAlias, get_args
@@ -18,8 +19,9 @@ from . import ops
 Activation: TypeAlias = Literal["relu", "relu6", "silu", "gelu", "gelu_tanh", "hardswish"]
 ACTIVATIONS: tuple[Activation | None, ...] = (None, *get_args(Activation))  # as core/activation.h counts them
 
-_batch_norm_act = torch.ops.fastconv._batch_norm_act.default
-_batch_norm_act_backward = torch.ops.fastconv._batch_norm_act_backward.default
+# Without the Python around them, as calls of the dispatcher.
+_batch_norm_act = torch.ops.fastconv._batch_norm_act.default._op
+_batch_norm_act_backward = torch.ops.fastconv._batch_norm_act_backward.default._op
 _public = torch.ops.fastconv.batch_norm_act.default
 
 FUNCTIONS: dict[Activation | None, Callable[[Tensor], Tensor]] = {
@@ -104,7 +106,7 @@ def batch_norm_act(
             num_batches_tracked=num_batches_tracked,
         )
     arguments = (running_mean, running_var, num_batches_tracked, training, momentum, eps, index)
-    return _call(input, residual, weight, bias, *arguments)
+    return _call(_BatchNormAct.apply, input, residual, weight, bias, *arguments)  # type: ignore[attr-defined]
 
 
 def check_activation(activation: str | None) -> int:
@@ -121,7 +123,12 @@ def _of_channel(size: Any) -> int:
 
 
 def _call(
-    input: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, *arguments: Any
+    apply: Callable[..., Tensor],
+    input: Tensor,
+    residual: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    *arguments: Any,
 ) -> Tensor:
     if ops._functorch_active() or forward_ad._current_level >= 0 or input.numel() == 0:
         return _composite(input, residual, weight, bias, *arguments)
@@ -131,7 +138,7 @@ def _call(
     if not differentiable:
         output: Tensor = _batch_norm_act(input, residual, weight, bias, *arguments, False)[0]
         return output
-    return ops._apply(_BatchNormAct, input, residual, weight, bias, *arguments)
+    return apply(input, residual, weight, bias, *arguments)
 
 
 def _composite(
@@ -173,8 +180,8 @@ class _BatchNormAct(ops._Function):
         activation: int,
     ) -> Tensor:
         arguments = (running_mean, running_var, num_batches_tracked, training, momentum, eps, activation)
-        with _AutoDispatchBelowAutograd():
-            output, statistics, mask = _batch_norm_act(input, residual, weight, bias, *arguments, True)
+        output: Tensor
+        output, statistics, mask = _batch_norm_act(input, residual, weight, bias, *arguments, True)
         ctx.options = training, eps, activation
         # Of the others that add a residual the gradient needs no more than the mask.
         kept = residual if activation not in _CUT_OFF and activation > 0 else None
@@ -193,10 +200,9 @@ class _BatchNormAct(ops._Function):
             gradients = _differentiable_gradients(ctx, grad, input, residual, weight, bias, statistics, mask)
         else:
             wanted = needs[0] | needs[2] << 1 | needs[3] << 2 | (needs[1] and not as_it_is) << 3
-            with _AutoDispatchBelowAutograd():
-                gradients = _batch_norm_act_backward(
-                    grad, input, residual, weight, bias, statistics, mask, training, activation, wanted
-                )
+            gradients = _batch_norm_act_backward(
+                grad, input, residual, weight, bias, statistics, mask, training, activation, wanted
+            )
         grad_input, grad_weight, grad_bias, grad_residual = gradients
         if as_it_is:
             grad_residual = grad
@@ -265,7 +271,7 @@ def _batch_norm_act_autograd(
 ) -> Tensor:
     index = check_activation(activation)
     arguments = (running_mean, running_var, num_batches_tracked, training, momentum, eps, index)
-    return _call(input, residual, weight, bias, *arguments)
+    return _call(functools.partial(ops._apply, _BatchNormAct), input, residual, weight, bias, *arguments)
 
 
 ops._rules.impl("batch_norm_act", _batch_norm_act_autograd, "Autograd")
@@ -409,6 +415,17 @@ def _batch_norm_act_backward_fake(
 # ---- the CPU ----
 
 
+def _below_autograd(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """It has torch's ops, and what calls it sees to its gradients."""
+
+    @functools.wraps(kernel)
+    def below(*args: Any) -> Any:
+        with _AutoDispatchBelowAutograd():
+            return kernel(*args)
+
+    return below
+
+
 def _before_activation(
     input: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, statistics: Tensor
 ) -> tuple[Tensor, Tensor]:
@@ -420,6 +437,7 @@ def _before_activation(
     return normal, z if residual is None else z + residual
 
 
+@_below_autograd
 def _batch_norm_act_cpu(
     input: Tensor,
     residual: Tensor | None,
@@ -462,6 +480,7 @@ def _batch_norm_act_cpu(
     return output, statistics, order.reshape(-1).to(torch.uint8)
 
 
+@_below_autograd
 def _batch_norm_act_backward_cpu(
     grad_output: Tensor,
     input: Tensor,
