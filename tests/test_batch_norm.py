@@ -320,3 +320,40 @@ def test_bits_repeat() -> None:
     for _ in range(100):
         for a, b in zip(first, train(fastconv.batch_norm_act, o, True, "relu", True), strict=True):
             assert torch.equal(a, b)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_more_than_2_31_elements(layout: str) -> None:
+    size = (33000, 64, 32, 32)
+    x, grad = (
+        torch.empty(size, dtype=torch.bfloat16, device="cuda", memory_format=LAYOUTS[layout]).normal_()
+        for _ in range(2)
+    )
+    x.requires_grad_()
+    y = fastconv.batch_norm_act(x, None, None, training=True, activation="relu")
+    (grad_x,) = torch.autograd.grad(y, x, grad)
+    count, sums = x.numel() // 64, [torch.zeros(64, dtype=torch.float64, device="cuda") for _ in range(4)]
+
+    def normal(images: slice) -> Tensor:
+        return (x.detach()[images].double() - mean[:, None, None]) / deviation[:, None, None]
+
+    parts = [slice(first, first + 1000) for first in range(0, size[0], 1000)]
+    for part in parts:
+        images = x.detach()[part].double()
+        sums[0] += images.sum((0, 2, 3))
+        sums[1] += images.square().sum((0, 2, 3))
+    mean = sums[0] / count
+    deviation = (sums[1] / count - mean.square() + 1e-5).sqrt()
+    for part in parts:
+        z = normal(part)
+        passed = torch.where(z > 0, grad[part].double(), 0)
+        sums[2] += passed.sum((0, 2, 3))
+        sums[3] += (passed * z).sum((0, 2, 3))
+    for part in (slice(0, 2), slice(16383, 16385), slice(32998, 33000)):
+        z = normal(part)
+        expected = (
+            torch.where(z > 0, grad[part].double(), 0) - (sums[2][:, None, None] + z * sums[3][:, None, None]) / count
+        )
+        for a, e in ((y.detach()[part], z.relu()), (grad_x[part], expected / deviation[:, None, None])):
+            assert (a.double() - e).norm() < 0.005 * e.norm()

@@ -16,7 +16,7 @@ int64_t whole_channels(const NormProblem& problem, int64_t vector) { return vect
 
 void walk_pixels(NormWalk& walk, int64_t vector) {
   const int64_t period = std::lcm(walk.channels, vector), vectors = period / vector;
-  walk.run = 1, walk.step_c = 1;
+  walk.run = FastDivmod(walk.channels), walk.step_c = 1;
   if (vectors <= kNormThreads) {
     const int64_t periods = std::min(kNormThreads / vectors, ceil_div(walk.total, period));
     walk.threads = static_cast<int32_t>(periods * vectors);
@@ -36,7 +36,7 @@ void walk_pixels(NormWalk& walk, int64_t vector) {
 
 void walk_images(NormWalk& walk, const NormProblem& problem, int64_t vector) {
   const int64_t whole = whole_channels(problem, vector), tile = kNormThreads * vector;
-  walk.run = problem.pixels, walk.step = 1;
+  walk.run = FastDivmod(problem.pixels), walk.step = 1;
   walk.row_stride = walk.row_extent = problem.c * problem.pixels;
   int64_t tiles = 1;
   if (whole * problem.pixels <= tile) {
@@ -71,7 +71,7 @@ NormPlan plan_norm(const NormProblem& problem, const DeviceSpec& device) {
   plan.vector = norm_vector(problem);
   NormWalk& walk = plan.walk;
   walk.total = problem.elements(), walk.channels = problem.c;
-  walk.groups = walk.row_parts = 1;
+  walk.groups = walk.row_parts = 1, walk.channels_last = problem.channels_last;
   if (problem.channels_last) {
     walk_pixels(walk, plan.vector);
   } else {

@@ -50,6 +50,15 @@ __device__ __forceinline__ Acc inverse_deviation(Acc variance, Acc eps) {
   return Acc{1} / sqrt(variance + eps);
 }
 
+// A bit of each element.
+template <typename Acc, int kVector>
+__device__ __forceinline__ uint32_t passing(const CutOff<Acc>& cut_off, const Acc (&z)[kVector]) {
+  uint32_t bits = 0;
+#pragma unroll
+  for (int j = 0; j < kVector; ++j) bits |= static_cast<uint32_t>(cut_off.passes(z[j])) << j;
+  return bits;
+}
+
 // ---- forward ----
 
 template <typename T, int kVector>
@@ -125,7 +134,7 @@ __global__ void __launch_bounds__(kNormThreads, kNormBlocks)
   if (place.works()) {
 #pragma unroll
     for (int j = 0; j < kChannels; ++j) {
-      const int64_t channel = walk.channel(place.of_row(place.in_tile + j));
+      const int64_t channel = place.channel(place.in_tile + j);
       if (params.variance.data != nullptr && place.slice == 0) {
         statistics[channel] = read<T>(params.mean, channel, Acc{0});
         statistics[walk.channels + channel] =
@@ -139,6 +148,7 @@ __global__ void __launch_bounds__(kNormThreads, kNormBlocks)
       channels[j] = norm_channel<T>(mean, invstd, params.weight, params.bias, channel);
     }
   }
+  const CutOff<Acc> cut_off(params.activation);
   struct Loaded {
     Vector x, residual;
   };
@@ -151,17 +161,21 @@ __global__ void __launch_bounds__(kNormThreads, kNormBlocks)
         return loaded;
       },
       [&](int64_t offset, const Loaded& loaded) {
-        Vector y;
-        uint32_t bits = 0;
+        Acc z[kVector];
 #pragma unroll
-        for (int j = 0; j < kVector; ++j) {
-          Acc z = channels[kPerElement ? j : 0](loaded.x[j]);
-          if (params.residual != nullptr) z += loaded.residual[j];
-          y.set(j, kCurved ? activate(params.activation, z) : cut_off(params.activation, z));
-          if (!kCurved) bits |= static_cast<uint32_t>(passes(params.activation, z)) << j;
+        for (int j = 0; j < kVector; ++j) z[j] = channels[kPerElement ? j : 0](loaded.x[j]);
+        if (params.residual != nullptr) {
+#pragma unroll
+          for (int j = 0; j < kVector; ++j) z[j] += loaded.residual[j];
         }
+        if (!kCurved && params.mask != nullptr) {
+          params.mask[offset / kVector] = static_cast<uint8_t>(passing(cut_off, z));
+        }
+        if constexpr (kCurved) activate(params.activation, z);
+        Vector y;
+#pragma unroll
+        for (int j = 0; j < kVector; ++j) y.set(j, kCurved ? z[j] : cut_off(z[j]));
         y.store(params.y, offset);
-        if (!kCurved && params.mask != nullptr) params.mask[offset / kVector] = static_cast<uint8_t>(bits);
       });
 }
 
@@ -185,14 +199,15 @@ struct NormGradientReader {
     uint32_t bits;
   };
   const NormGradient& params;
+  const CutOff<Acc> cut_off;
   NormChannel<Acc> channels[kChannels];
 
   __device__ NormGradientReader(const NormGradient& params, const NormPlace& place, const Acc* statistics)
-      : params(params) {
+      : params(params), cut_off(params.activation) {
     if (!place.works()) return;
 #pragma unroll
     for (int j = 0; j < kChannels; ++j) {
-      const int64_t channel = params.walk.channel(place.of_row(place.in_tile + j));
+      const int64_t channel = place.channel(place.in_tile + j);
       channels[j] = norm_channel<T>(statistics[channel], statistics[params.walk.channels + channel], params.weight,
                                     params.bias, channel);
     }
@@ -206,13 +221,26 @@ struct NormGradientReader {
     return loaded;
   }
   __device__ __forceinline__ const NormChannel<Acc>& channel(int j) const { return channels[kPerElement ? j : 0]; }
-  __device__ __forceinline__ Acc operator()(const Loaded& loaded, int j) const {
-    const Acc grad = loaded.grad_y[j];
-    if (!kCurved && params.mask != nullptr) return loaded.bits >> j & 1 ? grad : Acc{0};
-    Acc z = channel(j)(loaded.x[j]);
-    if (!kCurved) return passes(params.activation, z) ? grad : Acc{0};
-    if (params.residual != nullptr) z += loaded.residual[j];
-    return grad * slope(params.activation, z);
+  __device__ __forceinline__ void gradients(const Loaded& loaded, Acc (&grad)[kVector]) const {
+#pragma unroll
+    for (int j = 0; j < kVector; ++j) grad[j] = loaded.grad_y[j];
+    if (params.activation == Activation::kNone) return;
+    Acc z[kVector];
+#pragma unroll
+    for (int j = 0; j < kVector; ++j) z[j] = channel(j)(loaded.x[j]);
+    if constexpr (kCurved) {
+      if (params.residual != nullptr) {
+#pragma unroll
+        for (int j = 0; j < kVector; ++j) z[j] += loaded.residual[j];
+      }
+      slopes(params.activation, z);
+#pragma unroll
+      for (int j = 0; j < kVector; ++j) grad[j] *= z[j];
+    } else {
+      const uint32_t bits = params.mask != nullptr ? loaded.bits : passing(cut_off, z);
+#pragma unroll
+      for (int j = 0; j < kVector; ++j) grad[j] = bits >> j & 1 ? grad[j] : Acc{0};
+    }
   }
 };
 
@@ -228,11 +256,10 @@ __global__ void __launch_bounds__(kNormThreads, kNormBlocks)
   each_vector<kCurved ? 2 : 4, false>(
       place, [&](int64_t offset) { return reader.load(offset); },
       [&](int64_t, const typename Reader::Loaded& loaded) {
+        Accumulator<T> grad[kVector];
+        reader.gradients(loaded, grad);
 #pragma unroll
-        for (int j = 0; j < kVector; ++j) {
-          const auto grad = reader(loaded, j);
-          sums[j].add({grad, grad * (loaded.x[j] - reader.channel(j).mean)});
-        }
+        for (int j = 0; j < kVector; ++j) sums[j].add({grad[j], grad[j] * (loaded.x[j] - reader.channel(j).mean)});
       });
   store_sums(place, sums, partial);
 }
@@ -268,7 +295,7 @@ __global__ void __launch_bounds__(kNormThreads, kNormBlocks)
   if (sums != nullptr && place.works()) {
 #pragma unroll
     for (int j = 0; j < Reader::kChannels; ++j) {
-      const int64_t channel = params.walk.channel(place.of_row(place.in_tile + j));
+      const int64_t channel = place.channel(place.in_tile + j);
       const NormChannel<Acc>& norm = reader.channel(j);
       shifts[j] = -norm.scale * per_element * sums[channel];
       slopes[j] = -norm.scale * per_element * norm.invstd * norm.invstd * sums[params.walk.channels + channel];
@@ -277,17 +304,22 @@ __global__ void __launch_bounds__(kNormThreads, kNormBlocks)
   each_vector<kCurved ? 2 : 4, true>(
       place, [&](int64_t offset) { return reader.load(offset); },
       [&](int64_t offset, const typename Reader::Loaded& loaded) {
-        Vector to_x, to_residual;
+        Acc grad[kVector];
+        reader.gradients(loaded, grad);
+        Vector result;
+        if (grad_residual != nullptr) {
+#pragma unroll
+          for (int j = 0; j < kVector; ++j) result.set(j, grad[j]);
+          result.store(grad_residual, offset);
+        }
+        if (grad_x == nullptr) return;
 #pragma unroll
         for (int j = 0; j < kVector; ++j) {
           const int of = kPerElement ? j : 0;
           const NormChannel<Acc>& norm = reader.channel(j);
-          const Acc grad = reader(loaded, j);
-          to_residual.set(j, grad);
-          to_x.set(j, norm.scale * grad + (slopes[of] * (loaded.x[j] - norm.mean) + shifts[of]));
+          result.set(j, norm.scale * grad[j] + (slopes[of] * (loaded.x[j] - norm.mean) + shifts[of]));
         }
-        if (grad_x != nullptr) to_x.store(grad_x, offset);
-        if (grad_residual != nullptr) to_residual.store(grad_residual, offset);
+        result.store(grad_x, offset);
       });
 }
 

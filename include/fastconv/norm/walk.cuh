@@ -9,26 +9,39 @@ namespace fastconv {
 struct NormPlace {
   const NormWalk& walk;
   int32_t slice, group;
-  int64_t in_tile;  // of the thread's vector
+  int32_t in_tile;      // of the thread's vector
+  int64_t first, step;  // of the slice's items, where a group has one tile
 
   __device__ NormPlace(const NormWalk& walk, int vector)
       : walk(walk),
         slice(static_cast<int32_t>(blockIdx.x) % walk.slices),
         group(static_cast<int32_t>(blockIdx.x) / walk.slices),
-        in_tile(int64_t{threadIdx.x} * vector) {}
+        in_tile(static_cast<int32_t>(threadIdx.x) * vector),
+        first(slice * walk.row_stride + of_row(in_tile)),
+        step(walk.slices * walk.row_stride) {}
 
   // Within a row, of the group's first tile.
   __device__ __forceinline__ int64_t of_row(int64_t in_tile) const { return group * walk.group_stride + in_tile; }
+  // Of an element of the first tile.
+  __device__ __forceinline__ int32_t channel(int32_t in_tile) const {
+    if (!walk.channels_last) return group * walk.tile_channels + (walk.tiles.divisor == 1 ? walk.run.div(in_tile) : 0);
+    int32_t rows, channel;
+    walk.run.divmod(static_cast<int32_t>(of_row(in_tile)), rows, channel);
+    return channel;
+  }
   __device__ __forceinline__ bool works() const {
     return static_cast<int>(threadIdx.x) < walk.threads && of_row(in_tile) < walk.row_extent;
   }
   __device__ __forceinline__ int32_t items() const { return (walk.items - slice + walk.slices - 1) / walk.slices; }
   // Of the slice's item; -1 where there is nothing.
   __device__ __forceinline__ int64_t offset(int32_t item) const {
-    int32_t row, tile;
-    walk.tiles.divmod(slice + item * walk.slices, row, tile);
-    const int64_t in_group = tile * walk.tile_stride + in_tile;
-    const int64_t offset = row * walk.row_stride + of_row(in_group);
+    int64_t in_group = in_tile, offset = first + item * step;
+    if (walk.tiles.divisor > 1) {
+      int32_t row, tile;
+      walk.tiles.divmod(slice + item * walk.slices, row, tile);
+      in_group += tile * walk.tile_stride;
+      offset = row * walk.row_stride + of_row(in_group);
+    }
     return in_group < walk.group_extent && offset < walk.total ? offset : -1;
   }
 };
@@ -99,7 +112,8 @@ __device__ __forceinline__ void store_sums(const NormPlace& place, const Sums (&
     const int64_t of_row = place.of_row(int64_t{c} * walk.step_c);
     if (of_row >= walk.row_extent) return;
     const int64_t part = place.slice * int64_t{walk.row_parts} + (walk.row_parts > 1 ? of_row / walk.channels : 0);
-    sums[c * walk.step_c].store(partial + part * walk.channels + walk.channel(of_row), parts * walk.channels);
+    const int32_t channel = place.channel(c * walk.step_c);
+    sums[c * walk.step_c].store(partial + part * walk.channels + channel, parts * walk.channels);
   }
 }
 

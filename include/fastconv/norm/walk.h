@@ -30,14 +30,15 @@ struct NormWalk {
   int64_t row_stride, tile_stride, group_stride;  // elements
   int64_t row_extent, group_extent, total;
   FastDivmod tiles;  // of a group in a row
+  FastDivmod run;    // elements of a channel that lie side by side; of channels_last, the channels
+  bool channels_last;
   int32_t items, slices, groups;
-  int32_t threads;        // of a block that have vectors
-  int64_t channels, run;  // elements of a channel that lie side by side
+  int32_t threads;  // of a block that have vectors
+  int64_t channels;
   // The elements of a tile that a block adds up: those of channel c at c * step_c, + step, ... `fold` of them.
   int32_t tile_channels, fold, step_c, step;
   int32_t row_parts;  // sums that a slice has of each channel
 
-  FASTCONV_HOST_DEVICE int64_t channel(int64_t of_row) const { return run == 1 ? of_row % channels : of_row / run; }
   int64_t grid() const { return int64_t{groups} * slices; }
   FASTCONV_HOST_DEVICE int64_t parts() const { return int64_t{slices} * row_parts; }
 };

@@ -1,23 +1,28 @@
 // Values and derivatives of core/activation.h, as torch defines them; NaN stays NaN.
 #pragma once
 
+#include <cmath>
+
 #include "fastconv/core/activation.h"
 
 namespace fastconv {
 
-// Of those that cut off. No minimum and maximum: these lose NaNs.
+// Those that cut off: a bound that there is not is a NaN, which compares as false. No minimum and maximum, which lose
+// the NaNs of values.
 template <typename Acc>
-__device__ __forceinline__ Acc cut_off(Activation activation, Acc z) {
-  if (activation == Activation::kNone) return z;
-  if (z < Acc{0}) return Acc{0};
-  return activation == Activation::kRelu6 && z > Acc{6} ? Acc{6} : z;
-}
-// Whether the gradient passes.
-template <typename Acc>
-__device__ __forceinline__ bool passes(Activation activation, Acc z) {
-  if (activation == Activation::kNone) return true;
-  return !(z <= Acc{0} || (activation == Activation::kRelu6 && z >= Acc{6}));
-}
+struct CutOff {
+  Acc low, high;
+
+  __device__ __forceinline__ explicit CutOff(Activation activation)
+      : low(activation == Activation::kNone ? Acc(NAN) : Acc{0}),
+        high(activation == Activation::kRelu6 ? Acc{6} : Acc(NAN)) {}
+  __device__ __forceinline__ Acc operator()(Acc z) const {
+    z = z < low ? low : z;
+    return z > high ? high : z;
+  }
+  // Whether the gradient does.
+  __device__ __forceinline__ bool passes(Acc z) const { return !(z <= low || z >= high); }
+};
 
 template <typename Acc>
 struct GeluTanh {
@@ -36,36 +41,54 @@ __device__ __forceinline__ Acc normal_distribution(Acc z) {
 }
 
 template <typename Acc>
-__device__ __forceinline__ Acc activate(Activation activation, Acc z) {
+__device__ __forceinline__ Acc hard_sigmoid(Acc z) {
+  return CutOff<Acc>(Activation::kRelu6)(z + Acc{3}) / Acc{6};
+}
+
+// values[i] = f(values[i]) of the others. One branch for all.
+template <typename Acc, int kCount>
+__device__ __forceinline__ void activate(Activation activation, Acc (&values)[kCount]) {
+  const auto each = [&values](auto&& f) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) values[i] = f(values[i]);
+  };
   switch (activation) {
-    case Activation::kSilu: return z * sigmoid(z);
-    case Activation::kGelu: return z * normal_distribution(z);
-    case Activation::kGeluTanh: return Acc(0.5) * z * (Acc{1} + GeluTanh<Acc>(z).tanh);
-    case Activation::kHardswish: return z * cut_off(Activation::kRelu6, z + Acc{3}) / Acc{6};
-    default: return cut_off(activation, z);
+    case Activation::kSilu: return each([](Acc z) { return z * sigmoid(z); });
+    case Activation::kGelu: return each([](Acc z) { return z * normal_distribution(z); });
+    case Activation::kGeluTanh: return each([](Acc z) { return Acc(0.5) * z * (Acc{1} + GeluTanh<Acc>(z).tanh); });
+    default: return each([](Acc z) { return z * hard_sigmoid(z); });
   }
 }
 
-// dy/dz.
-template <typename Acc>
-__device__ __forceinline__ Acc slope(Activation activation, Acc z) {
+// values[i] = f'(values[i]).
+template <typename Acc, int kCount>
+__device__ __forceinline__ void slopes(Activation activation, Acc (&values)[kCount]) {
+  const auto each = [&values](auto&& f) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) values[i] = f(values[i]);
+  };
   switch (activation) {
-    case Activation::kSilu: {
-      const Acc s = sigmoid(z);
-      return s * (Acc{1} + z * (Acc{1} - s));
-    }
+    case Activation::kSilu:
+      return each([](Acc z) {
+        const Acc s = sigmoid(z);
+        return s * (Acc{1} + z * (Acc{1} - s));
+      });
     case Activation::kGelu:
-      return normal_distribution(z) + z * Acc(0.39894228040143267794) * exp(Acc(-0.5) * z * z);  // 1 / sqrt(2 pi)
-    case Activation::kGeluTanh: {
-      using Gelu = GeluTanh<Acc>;
-      const Acc t = Gelu(z).tanh;
-      return Acc(0.5) * (Acc{1} + t) +
-             Acc(0.5) * z * (Acc{1} - t * t) * Gelu::kScale * (Acc{1} + Acc{3} * Gelu::kCubic * z * z);
-    }
-    case Activation::kHardswish:
-      if (z <= Acc{-3}) return Acc{0};
-      return z < Acc{3} ? z / Acc{3} + Acc(0.5) : Acc{1};
-    default: return passes(activation, z) ? Acc{1} : Acc{0};
+      return each([](Acc z) {
+        return normal_distribution(z) + z * Acc(0.39894228040143267794) * exp(Acc(-0.5) * z * z);  // 1 / sqrt(2 pi)
+      });
+    case Activation::kGeluTanh:
+      return each([](Acc z) {
+        using Gelu = GeluTanh<Acc>;
+        const Acc t = Gelu(z).tanh;
+        return Acc(0.5) * (Acc{1} + t) +
+               Acc(0.5) * z * (Acc{1} - t * t) * Gelu::kScale * (Acc{1} + Acc{3} * Gelu::kCubic * z * z);
+      });
+    default:
+      return each([](Acc z) {
+        if (z <= Acc{-3}) return Acc{0};
+        return z < Acc{3} ? z / Acc{3} + Acc(0.5) : Acc{1};
+      });
   }
 }
 
