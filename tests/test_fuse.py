@@ -8,6 +8,7 @@ import logging
 import pickle
 import random
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -311,6 +312,87 @@ def test_checkpointing(calls: list[str]) -> None:
     once = train(fastconv.fuse(copy.deepcopy(model)))
     torch.testing.assert_close(train(Checkpointed(fastconv.fuse(model)))[:2], once[:2])
     torch.testing.assert_close(once, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast(device: str, dtype: torch.dtype, calls: list[str]) -> None:
+    """Images of 16 bits, parameters and statistics of float32, as torch has them; a scaler for the gradients."""
+    results = []
+    for fused in (False, True):
+        model: Any = fastconv.convert(Net())
+        model.to(device, memory_format=torch.channels_last)
+        if fused:
+            fastconv.fuse(model)
+        x = torch.randn(INPUT, generator=torch.Generator().manual_seed(1)).to(device)
+        scaler = torch.amp.GradScaler(device, enabled=dtype == torch.float16)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        with torch.autocast(device, dtype):
+            y = model(x)
+        scaler.scale(y.float().square().mean()).backward()
+        scaler.unscale_(optimizer)
+        grads = [p.grad.double() for p in model.parameters() if p.grad is not None]
+        scaler.step(optimizer)
+        scaler.update()
+        results.append((y, grads, model.blocks[0].bn1.running_mean))
+    assert len(calls) == len(CALLS)
+    (y, grads, mean), (fused_y, fused_grads, fused_mean) = results
+    assert fused_y.dtype == y.dtype and fused_mean.dtype == torch.float32
+    eps = torch.finfo(dtype).eps
+    assert (fused_y - y).double().norm() < 8 * eps * y.double().norm()
+    assert (fused_mean - mean).norm() < 8 * eps * mean.norm()
+    largest = max(grad.norm() for grad in grads)
+    for a, b in zip(fused_grads, grads, strict=True):
+        assert (a - b).norm() < 32 * eps * (b.norm() + 0.01 * largest)
+
+
+def test_distributed(calls: list[str], tmp_path: Path) -> None:
+    """Under DDP and FSDP2, of one process: hooks, buckets and sharded parameters find what they look for."""
+    import torch.distributed as dist
+    from torch.distributed.fsdp import fully_shard
+
+    model = Net().double()
+    expected = train(copy.deepcopy(model), 2)
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
+    try:
+        parallel = nn.parallel.DistributedDataParallel(fastconv.fuse(copy.deepcopy(model)))
+        torch.testing.assert_close(train(parallel, 2), expected)
+        assert len(calls) == 3 * len(CALLS)
+        sharded: Any = fastconv.fuse(copy.deepcopy(model))
+        mesh = dist.device_mesh.init_device_mesh("cpu", (1,))
+        for block in (*sharded.blocks, sharded):
+            fully_shard(block, mesh=mesh)
+        values = [v.full_tensor() if hasattr(v, "full_tensor") else v for v in train(sharded, 2)]
+        torch.testing.assert_close(values, expected)
+        assert len(calls) == 6 * len(CALLS)
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.cuda
+def test_a_cuda_graph_trains() -> None:
+    model = fastconv.fuse(fastconv.convert(Net())).cuda()
+    other = copy.deepcopy(model)
+    x = torch.randn(INPUT, device="cuda")
+    optimizers = [torch.optim.SGD(m.parameters(), lr=0.1) for m in (model, other)]
+
+    def step(m: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        m(x).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        step(model, optimizers[0])
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step(model, optimizers[0])
+    for _ in range(3):
+        graph.replay()
+    for _ in range(4):
+        step(other, optimizers[1])
+    torch.testing.assert_close(model.state_dict(), other.state_dict(), rtol=0, atol=0)
 
 
 def test_compiles_without_a_graph_break(device: str) -> None:

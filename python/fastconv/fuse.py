@@ -82,7 +82,7 @@ def fuse(model: _Module) -> _Module:
     for module in model.modules():
         cls: Any = type(module)
         reason = ""
-        if isinstance(module, torch.jit.ScriptModule) or _is_fused(module):
+        if isinstance(module, torch.jit.ScriptModule) or hasattr(cls, _BEFORE):
             continue
         if _is_timm(module):
             classes[module] = _fused_norm(cls)
@@ -120,7 +120,7 @@ def unfuse(model: _Module) -> _Module:
         TypeError: ``model`` is no module.
     """
     _check("unfuse", model)
-    fused = [module for module in model.modules() if _is_fused(module)]
+    fused = [module for module in model.modules() if _BEFORE in vars(type(module))]
     give({module: vars(type(module))[_BEFORE] for module in fused})
     for module in fused:
         module.__dict__.pop(_FORWARDS, None)
@@ -137,10 +137,6 @@ def _check(what: str, model: object) -> None:
 _BEFORE = "_fastconv_unfused"  # of a derived class: the one that unfuse gives back
 _ORIGINAL = "_fastconv_forward"  # and its forward
 _FORWARDS = "_fastconv_forwards"
-
-
-def _is_fused(module: nn.Module) -> bool:
-    return _BEFORE in vars(type(module))
 
 
 def _is_norm(module: nn.Module) -> bool:
@@ -376,7 +372,7 @@ def _traced(module: nn.Module, kinds: dict[str, bool], asked: set[str]) -> Calla
         for name, parameter in inspect.signature(type(module).forward).parameters.items()
         if parameter.default is not parameter.empty
     }
-    graph = _Tracer(kinds, asked, _ORIGINAL if _is_fused(module) else "forward").trace(
+    graph = _Tracer(kinds, asked, _ORIGINAL if hasattr(type(module), _ORIGINAL) else "forward").trace(
         module, concrete_args=defaults or None
     )
     if any(node.op == "get_attr" and str(node.target).startswith("_tensor_constant") for node in graph.nodes):
