@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from bench import report, steps, targets
+from bench import batch_norm, report, steps, targets
 from bench.accuracy import Accuracy
 from bench.accuracy import nearest as nearest_errors
 from bench.suites import load_suite, suite_names
@@ -151,9 +151,11 @@ def page(results: Path) -> str:
         "says how they were measured, [perf-log.md](perf-log.md) what was gained. A speed-up is the other library's "
         f"time over fastconv's; slower, and bold, is what takes more than {report.TIE:.0%} longer.",
         *models_section(results),
+        *fused_section(results),
         *compiled_section(results),
         *itertools.chain.from_iterable(layers_section(results, gpu) for gpu in gpus(results)),
         *cpu_section(results),
+        *batch_norm_section(results),
         *bias_section(results),
         *host_section(results),
         *accuracy_section(results),
@@ -179,6 +181,32 @@ def models_section(results: Path) -> Iterator[str]:
                     name = f"{row['model']}, {SETTINGS[row['setting']]}, {what}"
                     lines.append(f"- {name}: {report.number(ours)} ms, {CUDNN} {report.number(theirs)}")
         yield "Slower:\n\n" + "\n".join(lines) if lines else "Slower: none."
+
+
+def fused_section(results: Path) -> Iterator[str]:
+    """Each model as it was last measured on a GPU."""
+    for gpu in gpus(results):
+        rows: dict[tuple[str, str], tuple[Path, dict[str, Any]]] = {}
+        for path in sorted(results.glob(f"fused-{gpu}-*.json"), key=stamp_of):
+            data = json.loads(path.read_text())
+            rows |= {(row["model"], row["setting"]): (path, row) for row in data["rows"] if "failure" not in row}
+        if not rows:
+            continue
+        yield f"## Batch norms fused, {device_of(data)}"
+        yield (
+            "Of the same models, with `fastconv.fuse` too: `python -m bench.steps --fuse`. The time of a step's "
+            "kernels is by itself, one after the other; memory is what a step takes beside the model and its optimizer. "
+            f"{', '.join(dict.fromkeys(link(path) for path, _ in rows.values()))}."
+        )
+        yield steps.fused_table([row for _, row in rows.values()], torch.device("cuda"))
+        lines = [
+            f"- {model}, {SETTINGS[setting]}, {what}: {report.number(ours)} ms, {CUDNN} {report.number(theirs)}"
+            for (model, setting), (_, row) in rows.items()
+            for what in steps.WHAT
+            for ours, theirs in [(row[what][steps.FUSED]["ms"], row[what]["torch"]["ms"])]
+            if slower(ours, theirs)
+        ]
+        yield "Fused and slower:\n\n" + "\n".join(lines) if lines else "Fused and slower: none."
 
 
 def compiled_section(results: Path) -> Iterator[str]:
@@ -285,6 +313,20 @@ def cpu_section(results: Path) -> Iterator[str]:
     yield f"Slower: {len(lost)} of {len(data['rows'])}."
     header = ["model", "layer", "dtype", "layout", "pass", "fastconv us", "torch us", "speed-up"]
     yield report.table(header, [line for _, line in sorted(lost)], left=5)
+
+
+def batch_norm_section(results: Path) -> Iterator[str]:
+    path = newest(results, "batch_norm-*.json")
+    if not path:
+        return
+    data = json.loads(path.read_text())
+    yield f"## Batch norm, residual and activation, {device_of(data)}"
+    yield (
+        "The forward pass in training, and both passes, against torch's two or three calls. Of a copy: the bytes that "
+        "passes for statistics and for results have to move, at the bandwidth of a large copy, over the time. "
+        f"{link(path)}."
+    )
+    yield batch_norm.markdown(data["rows"])
 
 
 def bias_section(results: Path) -> Iterator[str]:

@@ -122,6 +122,28 @@ def test_page_lists_every_loss(results: Path) -> None:
     assert "](../bench/results/public-h200-20261201T000000Z.json)" in page, "that the gradient is from"
 
 
+def test_page_shows_fused_models_and_batch_norms(results: Path) -> None:
+    def contenders(*ms: float) -> dict[str, Any]:
+        names = ("torch", "fastconv", "fastconv, fused")
+        return {name: {"ms": of, "spread": 0.01} for name, of in zip(names, ms, strict=True)}
+
+    row = {"model": "resnet50", "batch": 8, "setting": "bf16", "step": contenders(20, 19, 10)}
+    row |= {"inference": contenders(4, 4, 5), "losses": dict.fromkeys(contenders(1, 1, 1), [7.0, 6.5, 6.25])}
+    row |= {
+        "peak_mib": dict.fromkeys(contenders(1, 1, 1), 100.0),
+        "kernels_ms": dict.fromkeys(contenders(1, 1, 1), 9.5),
+    }
+    norm = {"size": "8x4x2x2", "mode": "bf16", "layout": "nhwc", "then": "+ relu", "pass": "both", "mib": 64.0}
+    norm |= {"ms": {"fastconv": 0.5, "torch": 1.5}, "floor_ms": 0.4}
+    for name, rows in (("fused", [row]), ("batch_norm", [norm])):
+        (results / f"{name}-h200-20261203T000000Z.json").write_text(json.dumps({**MACHINE, "rows": rows}))
+    found = cells(performance.page(results))
+    assert "- resnet50, bf16, channels_last, inference: 5.000 ms, cuDNN 4.000" in performance.page(results)
+    line = ["resnet50", "8", "bf16", "step", "fastconv, fused", "10.00", "1%", "2.00x", "800", "9.5", "100.0", "6.2500"]
+    assert line in found
+    assert ["8x4x2x2", "bf16", "nhwc", "+ relu", "both", "64", "0.5000", "1.5000", "3.00", "80%"] in found
+
+
 def test_chart_is_drawn_from_the_last_run(results: Path) -> None:
     pytest.importorskip("matplotlib")
     path = results / "chart.svg"
