@@ -195,7 +195,7 @@ def fused_section(results: Path) -> Iterator[str]:
         yield f"## Batch norms fused, {device_of(data)}"
         yield (
             "Of the same models, with `fastconv.fuse` too: `python -m bench.steps --fuse`. The time of a step's "
-            "kernels is by itself, one after the other; memory is what a step takes beside the model and its optimizer. "
+            "kernels is by itself, one after the other; memory is what a step takes beside model and optimizer. "
             f"{', '.join(dict.fromkeys(link(path) for path, _ in rows.values()))}."
         )
         yield steps.fused_table([row for _, row in rows.values()], torch.device("cuda"))
