@@ -309,6 +309,11 @@ def test_a_convolution_before_it(device: str) -> None:
     z = F.conv2d(x.cpu(), layer.conv.weight.cpu(), padding=1)
     expected = F.relu(F.batch_norm(z, None, None, training=True) + residual.cpu())
     torch.testing.assert_close(layer(x, residual).cpu(), expected)
+    weight, norm = layer.conv.weight, layer.bn
+    functional = fastconv.conv_bn_act(
+        x, weight, None, None, None, norm.weight, norm.bias, 1, 1, training=True, activation="relu", residual=residual
+    )
+    torch.testing.assert_close(functional.cpu(), expected)
     with pytest.raises(ValueError, match="activation must be"):
         fastconv.ConvBnAct2d(3, 8, 3, activation="tanh")  # type: ignore[arg-type]
 

@@ -211,6 +211,22 @@ def test_a_layer_that_is_replaced_is_seen(calls: list[str]) -> None:
     torch.testing.assert_close(train(fastconv.unfuse(model)), fused)
 
 
+def test_a_sequential_that_grows_is_seen(calls: list[str]) -> None:
+    model = fastconv.fuse(nn.Sequential(nn.BatchNorm2d(3), nn.ReLU()))
+    x = torch.randn(2, 3, 4, 4)
+    for change in (
+        lambda: model.append(nn.Conv2d(3, 5, 1)),
+        lambda: model.insert(0, nn.Conv2d(3, 3, 1)),
+        lambda: model.pop(2),
+        lambda: model.__delitem__(0),
+        lambda: model.extend([nn.BatchNorm2d(5), nn.SiLU()]),
+    ):
+        change()
+        plain = fastconv.unfuse(copy.deepcopy(model))
+        torch.testing.assert_close(model(x), plain(x))
+    assert calls[-2:] == ["None", "silu"]
+
+
 def test_parameters_are_live(calls: list[str]) -> None:
     """Eval, training, eval; and weights that are loaded afterwards."""
     model, other = fastconv.fuse(Net()).eval(), Net().eval()
@@ -412,6 +428,21 @@ def test_compiles_without_a_graph_break(device: str) -> None:
         optimizer.zero_grad()
         results.append(y.detach())
     torch.testing.assert_close(results, expected[:2])
+
+
+def test_what_is_compiled_itself_is_fused(calls: list[str]) -> None:
+    """torch.compile sets an attribute of it. What was changed before is traced by the next eager call alone."""
+    torch._dynamo.reset()
+    model: Any = fastconv.fuse(nn.Sequential(nn.BatchNorm2d(3), nn.ReLU()))
+    x = torch.randn(2, 3, 4, 4)
+    expected = model(x)
+    torch.testing.assert_close(torch.compile(model, fullgraph=True, backend="aot_eager")(x), expected)
+    assert "relu" in calls and "_fastconv_forwards" in vars(model)
+    torch._dynamo.reset()
+    model[1] = nn.SiLU()
+    y = torch.compile(model, fullgraph=True, backend="aot_eager")(x)
+    torch.testing.assert_close(y, model(x))
+    assert calls[-1] == "silu"
 
 
 @pytest.mark.parametrize("what", [fastconv.fuse, fastconv.unfuse])

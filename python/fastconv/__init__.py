@@ -2,7 +2,7 @@
 
 from . import grad, onnx
 from ._version import version as __version__
-from .batch_norm import batch_norm_act
+from .batch_norm import batch_norm_act, conv_bn_act
 from .convert import convert, revert, unconverted
 from .explain import cuda_error, explain, force_kernel, info
 from .functional import conv2d
@@ -18,6 +18,7 @@ __all__ = [
     "__version__",
     "batch_norm_act",
     "conv2d",
+    "conv_bn_act",
     "convert",
     "cuda_error",
     "explain",

@@ -15,6 +15,8 @@ from torch.autograd import forward_ad
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
 from . import ops
+from .functional import conv2d
+from .precision import Precision
 
 Activation: TypeAlias = Literal["relu", "relu6", "silu", "gelu", "gelu_tanh", "hardswish"]
 ACTIVATIONS: tuple[Activation | None, ...] = (None, *get_args(Activation))  # as core/activation.h counts them
@@ -107,6 +109,62 @@ def batch_norm_act(
         )
     arguments = (running_mean, running_var, num_batches_tracked, training, momentum, eps, index)
     return _call(_BatchNormAct.apply, input, residual, weight, bias, *arguments)  # type: ignore[attr-defined]
+
+
+def conv_bn_act(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    norm_weight: Tensor | None = None,
+    norm_bias: Tensor | None = None,
+    stride: ops.Ints = 1,
+    padding: Literal["same", "valid"] | ops.Ints = 0,
+    dilation: ops.Ints = 1,
+    groups: int = 1,
+    *,
+    training: bool = False,
+    momentum: float | None = 0.1,
+    eps: float = 1e-5,
+    activation: Activation | None = None,
+    residual: Tensor | None = None,
+    num_batches_tracked: Tensor | None = None,
+    precision: Precision | None = None,
+) -> Tensor:
+    """:func:`fastconv.batch_norm_act` of :func:`fastconv.conv2d`.
+
+    Args:
+        input, weight, bias, stride, padding, dilation, groups, precision: those of :func:`fastconv.conv2d`.
+        running_mean, running_var, training, momentum, eps, activation, num_batches_tracked: those of
+            :func:`fastconv.batch_norm_act`, of the convolution's output; ``norm_weight`` and ``norm_bias`` are its
+            ``weight`` and ``bias``.
+        residual: of the size, dtype and device of the convolution's output; is added before the activation.
+
+    Returns:
+        (N, K, P, Q).
+
+    Raises:
+        ValueError, RuntimeError, TypeError: as these do.
+
+    >>> x, w = torch.randn(8, 16, 32, 32), torch.randn(32, 16, 3, 3)
+    >>> fastconv.conv_bn_act(x, w, None, None, None, training=True, activation="relu").shape
+    torch.Size([8, 32, 30, 30])
+    """
+    output = conv2d(input, weight, bias, stride, padding, dilation, groups, precision=precision)
+    return batch_norm_act(
+        output,
+        running_mean,
+        running_var,
+        norm_weight,
+        norm_bias,
+        training,
+        momentum,
+        eps,
+        activation=activation,
+        residual=residual,
+        num_batches_tracked=num_batches_tracked,
+    )
 
 
 def check_activation(activation: str | None) -> int:

@@ -159,17 +159,25 @@ def _is_timm(module: nn.Module) -> bool:
 def _fused(base: Any) -> type:
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         forwards = self.__dict__.get(_FORWARDS)
-        if forwards is None:  # read from a pickle, or changed since
+        if forwards is None or forwards.children != tuple(self._modules):  # read from a pickle, or changed since
+            if torch.compiler.is_compiling():  # which cannot trace while it is traced
+                return base.forward(self, *args, **kwargs)
             forwards = self.__dict__[_FORWARDS] = _Forwards(self)
         function = forwards.function(self, args, kwargs)
         return base.forward(self, *args, **kwargs) if function is None else function(self, *args)
 
     def set_attribute(self: nn.Module, name: str, value: Any) -> None:
+        known = hasattr(self, name)  # others, such as torch.compile's own, had no part in what was traced
         super(derived, self).__setattr__(name, value)
-        if name != "training":  # of which both cases are traced
+        if known and name != "training":  # of which both cases are traced
             self.__dict__.pop(_FORWARDS, None)
 
-    members = {"forward": functools.wraps(base.forward)(forward), "__setattr__": set_attribute}
+    def delete_attribute(self: nn.Module, name: str) -> None:
+        super(derived, self).__delattr__(name)
+        self.__dict__.pop(_FORWARDS, None)
+
+    members: dict[str, Any] = {"forward": functools.wraps(base.forward)(forward)}
+    members |= {"__setattr__": set_attribute, "__delattr__": delete_attribute}
     members |= {_BEFORE: base, _ORIGINAL: base.forward}
     derived: Any = derive(members, (base,), _fused, base)
     return derived
@@ -251,6 +259,7 @@ class _Forwards:
     def __init__(self, module: nn.Module) -> None:
         self.functions: dict[tuple[bool, tuple[bool, ...]], Callable[..., Any] | None] = {}
         self.reasons: list[str] = []
+        self.children = tuple(module._modules)  # nn.Sequential changes them without setting attributes
         training = module.training
         try:
             for module.training in (training, not training):
