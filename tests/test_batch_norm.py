@@ -143,6 +143,33 @@ def test_gradients_of_any_order(device: str, activation: Any, residual: bool, tr
     assert torch.autograd.gradgradcheck(function, leaves)
 
 
+def test_gradients_of_arguments_that_depend_on_each_other(device: str) -> None:
+    o = Operands(device, torch.float64)
+
+    def gradients(function: Function, create_graph: bool) -> tuple[Tensor, ...]:
+        x, p = o.input.clone().requires_grad_(), o.weight.clone().requires_grad_()
+        h = x * 2
+        y = function(h, None, None, h.square().mean((0, 2, 3)) * p, p, True, activation="silu")
+        return torch.autograd.grad(y.pow(3).sum(), (x, p), create_graph=create_graph)
+
+    expected = gradients(by_torch, False)
+    for create_graph in (False, True):
+        torch.testing.assert_close(gradients(fastconv.batch_norm_act, create_graph), expected)
+
+
+def test_a_mask_has_the_order_of_the_input(device: str) -> None:
+    """One image, of rows, columns and channels."""
+    x = torch.randn(5, 6, 4, dtype=torch.float64, device=device).permute(2, 0, 1).unsqueeze(0).requires_grad_()
+    residual, grad = (torch.randn(1, 4, 5, 6, dtype=torch.float64, device=device) for _ in range(2))
+    for layout, create_graph in itertools.product(LAYOUTS.values(), (False, True)):
+        grads: list[Tensor] = []
+        for function in (fastconv.batch_norm_act, by_torch):
+            added = residual.contiguous(memory_format=layout)
+            y = function(x, None, None, training=True, activation="relu", residual=added)
+            grads += torch.autograd.grad(y, x, grad, create_graph=create_graph)
+        torch.testing.assert_close(*grads)
+
+
 def test_what_needs_no_gradient_gets_none(device: str) -> None:
     o = Operands(device, torch.float32)
     expected = train(by_torch, o, True, "silu", True, double=True)[3:]
@@ -272,8 +299,15 @@ def test_bad_input(device: str, change: dict[str, Any], error: type, words: str)
 
 
 def test_an_empty_batch_is_as_torch_has_it(device: str) -> None:
-    x = torch.zeros(0, 3, 4, 4, device=device)
-    assert fastconv.batch_norm_act(x, torch.zeros(3, device=device), torch.ones(3, device=device)).shape == x.shape
+    x = torch.zeros(0, 3, 4, 4, device=device, requires_grad=True)
+    for training in (False, True):
+        ours, theirs = fastconv.BatchNormAct2d(3, device=device), torch.nn.BatchNorm2d(3, device=device)
+        for norm in (ours, theirs):
+            y = norm.train(training)(x)
+            y.sum().backward()
+            assert y.shape == x.shape
+        torch.testing.assert_close(ours.state_dict(), theirs.state_dict())
+        torch.testing.assert_close([p.grad for p in ours.parameters()], [p.grad for p in theirs.parameters()])
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from contextlib import nullcontext
 from math import gcd, prod
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -42,7 +43,7 @@ _GRADIENTS: dict[int, Callable[[Tensor, Tensor], Tensor]] = {  # of y, and what 
     ACTIVATIONS.index("gelu_tanh"): lambda grad, z: _aten.gelu_backward(grad, z, approximate="tanh"),
     ACTIVATIONS.index("hardswish"): _aten.hardswish_backward,
 }
-_CUT_OFF = {ACTIVATIONS.index("relu"): float("inf"), ACTIVATIONS.index("relu6"): 6.0}  # at zero, and there
+_CUT_OFF = {ACTIVATIONS.index("relu"): float("nan"), ACTIVATIONS.index("relu6"): 6.0}  # at zero, and there
 _INDEX = {name: i for i, name in enumerate(ACTIVATIONS)}
 
 
@@ -215,6 +216,9 @@ def _composite(
     """By torch's ops, which can be differentiated and batched in every way. Not by cuDNN's."""
     if training and num_batches_tracked is not None:
         num_batches_tracked.add_(1)
+    if input.numel() == 0:
+        z = F.batch_norm(input, running_mean, running_var, weight, bias, training, momentum or 0.0, eps)
+        return FUNCTIONS[ACTIVATIONS[activation]](z if residual is None else z + residual)
     if momentum is None:
         momentum = 1.0 / float(num_batches_tracked) if training and num_batches_tracked is not None else 0.0
     z = torch.native_batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)[0]
@@ -239,10 +243,11 @@ class _BatchNormAct(ops._Function):
     ) -> Tensor:
         arguments = (running_mean, running_var, num_batches_tracked, training, momentum, eps, activation)
         output: Tensor
-        output, statistics, mask = _batch_norm_act(input, residual, weight, bias, *arguments, True)
+        # Inductor may choose another layout than that of the traced input, but a mask has the input's.
+        masks = not ops._is_traced()
+        output, statistics, mask = _batch_norm_act(input, residual, weight, bias, *arguments, masks)
         ctx.options = training, eps, activation
-        # Of the others that add a residual the gradient needs no more than the mask.
-        kept = residual if activation not in _CUT_OFF and activation > 0 else None
+        kept = residual if activation > 0 and not (masks and activation in _CUT_OFF) else None
         ctx.has_residual = residual is not None
         ctx.save_for_backward(input, kept, weight, bias, statistics, mask)
         return output
@@ -258,9 +263,10 @@ class _BatchNormAct(ops._Function):
             gradients = _differentiable_gradients(ctx, grad, input, residual, weight, bias, statistics, mask)
         else:
             wanted = needs[0] | needs[2] << 1 | needs[3] << 2 | (needs[1] and not as_it_is) << 3
-            gradients = _batch_norm_act_backward(
+            found = _batch_norm_act_backward(
                 grad, input, residual, weight, bias, statistics, mask, training, activation, wanted
             )
+            gradients = [gradient if wanted >> i & 1 else None for i, gradient in enumerate(found)]
         grad_input, grad_weight, grad_bias, grad_residual = gradients
         if as_it_is:
             grad_residual = grad
@@ -280,15 +286,21 @@ def _differentiable_gradients(
     """By torch's ops once more, of which there are derivatives."""
     training, eps, activation = ctx.options
     needs = ctx.needs_input_grad
+    channels_last = ops.is_channels_last(input)
     with torch.enable_grad():
+        # Apart from each other, as one may be computed of another.
+        input, weight, bias = (None if t is None else t.view_as(t) for t in (input, weight, bias))  # type: ignore[assignment]
         if training:
-            z = torch.native_batch_norm(input, weight, bias, None, None, True, 0.0, eps)[0]
+            # Torch's gradient is wrong on the CPU if strides are of neither layout (2.13).
+            image = input.contiguous(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
+            z = torch.native_batch_norm(image, weight, bias, None, None, True, 0.0, eps)[0]
         else:
             mean, invstd = (_of_channels(values) for values in statistics)
             z = (input - mean) * invstd
             z = z if weight is None else z * _of_channels(weight)
             z = (z if bias is None else z + _of_channels(bias)).to(input.dtype)
-        grad_z = _before_activation_gradient(grad, z if residual is None else z + residual, mask, activation)
+        before = z if residual is None else z + residual
+        grad_z = _before_activation_gradient(grad, before, mask, channels_last, activation)
         needed = zip((input, weight, bias), (needs[0], *needs[2:4]), strict=True)
         wanted = [tensor for tensor, need in needed if need and tensor is not None]
         found = iter(torch.autograd.grad(z, wanted, grad_z, create_graph=True) if wanted else ())
@@ -296,9 +308,9 @@ def _differentiable_gradients(
     return *grads, grad_z if needs[1] else None
 
 
-def _before_activation_gradient(grad: Tensor, z: Tensor, mask: Tensor, activation: int) -> Tensor:
+def _before_activation_gradient(grad: Tensor, z: Tensor, mask: Tensor, channels_last: bool, activation: int) -> Tensor:
     if activation in _CUT_OFF:
-        return torch.where(_unpacked(mask, z) if mask.numel() else _passes(z, activation), grad, 0)
+        return torch.where(_unpacked(mask, z, channels_last) if mask.numel() else _passes(z, activation), grad, 0)
     return _GRADIENTS[activation](grad, z) if activation else grad
 
 
@@ -366,6 +378,10 @@ def _check(
         elif name.startswith("running") and not training:
             raise RuntimeError(f"fastconv: {name} is needed outside training")
     torch._check(
+        not training or input.numel() != input.shape[1],
+        lambda: "fastconv: more than one value a channel is needed in training",
+    )
+    torch._check(
         momentum is not None or num_batches_tracked is not None,
         lambda: "fastconv: momentum=None needs num_batches_tracked",
     )
@@ -410,12 +426,12 @@ def _mask_size(input: Tensor, channels_last: bool) -> Any:
     return input.numel() // vector
 
 
-def _unpacked(mask: Tensor, like: Tensor) -> Tensor:
-    """Which gradients pass, of a mask of bytes with a bit an element of a vector."""
+def _unpacked(mask: Tensor, like: Tensor, channels_last: bool) -> Tensor:
+    """Which gradients pass, of a mask of bytes with a bit an element of a vector, in the order of the input."""
     vector = like.numel() // mask.numel()
     bits = mask[:, None] >> torch.arange(vector, device=mask.device, dtype=torch.uint8) & 1
     n, c, h, w = like.shape
-    if ops.is_channels_last(like):
+    if channels_last:
         return bits.view(n, h, w, c).permute(0, 3, 1, 2).bool()
     return bits.view(n, c, h, w).bool()
 
@@ -458,15 +474,15 @@ def _batch_norm_act_backward_fake(
     training: bool,
     activation: int,
     needs: int,
-) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     def image() -> Tensor:
         return ops._empty(input.shape, ops.is_channels_last(input), input)
 
     return (
-        image() if needs & 1 else None,
-        torch.empty_like(weight) if needs & 2 and weight is not None else None,
-        torch.empty_like(bias) if needs & 4 and bias is not None else None,
-        image() if needs & 8 else None,
+        image() if needs & 1 else input.new_empty(0),
+        torch.empty_like(weight) if needs & 2 and weight is not None else input.new_empty(0),
+        torch.empty_like(bias) if needs & 4 and bias is not None else input.new_empty(0),
+        image() if needs & 8 else input.new_empty(0),
     )
 
 
@@ -522,7 +538,8 @@ def _batch_norm_act_cpu(
         for running, value in ((running_mean, mean), (running_var, var * (count / (count - 1)))):
             if running is None:
                 continue
-            with _unsafe_preserve_version_counter(running):  # as torch's own does
+            # As torch's own, which leaves the version as it is.
+            with nullcontext() if running.is_inference() else _unsafe_preserve_version_counter(running):
                 running.copy_(running.to(value.dtype).mul_(1 - share).add_(value, alpha=share))
     else:
         assert running_mean is not None and running_var is not None
@@ -550,11 +567,11 @@ def _batch_norm_act_backward_cpu(
     training: bool,
     activation: int,
     needs: int,
-) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     normal, z = _before_activation(input, residual, weight, bias, statistics)
-    grad = _before_activation_gradient(grad_output.to(z.dtype), z, mask, activation)
+    grad = _before_activation_gradient(grad_output.to(z.dtype), z, mask, ops.is_channels_last(input), activation)
     plain, times_normal = grad.sum((0, 2, 3)), (grad * normal).sum((0, 2, 3))
-    grad_input = None
+    grad_input = input.new_empty(0)
     if needs & 1:
         of_input = grad
         if training:
@@ -564,9 +581,9 @@ def _batch_norm_act_backward_cpu(
         grad_input = _empty_like(input).copy_(of_input * _of_channels(scale))
     return (
         grad_input,
-        times_normal.to(weight.dtype) if needs & 2 and weight is not None else None,
-        plain.to(bias.dtype) if needs & 4 and bias is not None else None,
-        _empty_like(input).copy_(grad) if needs & 8 else None,
+        times_normal.to(weight.dtype) if needs & 2 and weight is not None else input.new_empty(0),
+        plain.to(bias.dtype) if needs & 4 and bias is not None else input.new_empty(0),
+        _empty_like(input).copy_(grad) if needs & 8 else input.new_empty(0),
     )
 
 

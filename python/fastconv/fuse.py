@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import inspect
 import itertools
 import logging
 import operator
 import random
+import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
@@ -18,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 from torch.nn.modules import module as _module
 
+from . import _library
 from ._classes import derive, give
 from .batch_norm import FUNCTIONS, Activation
 from .nn import norm_module
@@ -66,8 +70,8 @@ def fuse(model: _Module) -> _Module:
 
     Only the classes of the modules that call batch norms change, to one derived from theirs: parameters, buffers, hooks
     and ``state_dict`` keys stay, and so do copies and pickles. Each of their ``forward`` methods is traced once, with
-    attributes and conditions as they are then: fuse last. A batch norm or activation with hooks of its own, or of
-    another class by then, is called as before.
+    attributes and conditions as they are then: fuse last, or once more after changes, before which a changed module
+    computes as it did unfused. A batch norm or activation with hooks of its own is called as before, too.
 
     What is left, and why, is logged (``logging.getLogger("fastconv")``, INFO). :func:`fastconv.unfuse` undoes it.
 
@@ -82,6 +86,8 @@ def fuse(model: _Module) -> _Module:
     for module in model.modules():
         cls: Any = type(module)
         reason = ""
+        if hasattr(cls, _ORIGINAL) and _FORWARDS not in vars(module):  # changed since
+            vars(module)[_FORWARDS] = _Forwards(module)
         if isinstance(module, torch.jit.ScriptModule) or hasattr(cls, _BEFORE):
             continue
         if _is_timm(module):
@@ -159,24 +165,26 @@ def _is_timm(module: nn.Module) -> bool:
 def _fused(base: Any) -> type:
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         forwards = self.__dict__.get(_FORWARDS)
-        if forwards is None or forwards.children != tuple(self._modules):  # read from a pickle, or changed since
-            if torch.compiler.is_compiling():  # which cannot trace while it is traced
-                return base.forward(self, *args, **kwargs)
-            forwards = self.__dict__[_FORWARDS] = _Forwards(self)
-        function = forwards.function(self, args, kwargs)
+        function = None if forwards is None or kwargs else forwards.function(self, args)
         return base.forward(self, *args, **kwargs) if function is None else function(self, *args)
 
     def set_attribute(self: nn.Module, name: str, value: Any) -> None:
-        known = hasattr(self, name)  # others, such as torch.compile's own, had no part in what was traced
+        # Both modes are traced, tensors are not looked at, and what tools add for themselves was not there.
+        same = name in ("training", "__class__") or isinstance(value, Tensor)
+        same |= name.startswith("_") and not hasattr(self, name)
         super(derived, self).__setattr__(name, value)
-        if known and name != "training":  # of which both cases are traced
+        if not same:  # and not traced again, as fx changes what all threads see
             self.__dict__.pop(_FORWARDS, None)
 
     def delete_attribute(self: nn.Module, name: str) -> None:
         super(derived, self).__delattr__(name)
         self.__dict__.pop(_FORWARDS, None)
 
-    members: dict[str, Any] = {"forward": functools.wraps(base.forward)(forward)}
+    def set_state(self: nn.Module, state: dict[str, Any]) -> None:
+        super(derived, self).__setstate__(state)
+        self.__dict__[_FORWARDS] = _Forwards(self)
+
+    members: dict[str, Any] = {"forward": functools.wraps(base.forward)(forward), "__setstate__": set_state}
     members |= {"__setattr__": set_attribute, "__delattr__": delete_attribute}
     members |= {_BEFORE: base, _ORIGINAL: base.forward}
     derived: Any = derive(members, (base,), _fused, base)
@@ -199,15 +207,20 @@ def _fused_norm(base: Any) -> type:
 
 
 def _norm_act(
-    norm: nn.BatchNorm2d, x: Tensor, activation: nn.Module | Activation | None, residual: Tensor | None
+    norm: nn.BatchNorm2d,
+    x: Tensor,
+    activation: nn.Module | Activation | None,
+    residual: Tensor | None,
+    in_place: bool,
 ) -> Tensor:
+    """in_place: the residual is added so, which keeps the type and the size."""
     if _takes(x, residual) and type(norm) is nn.BatchNorm2d and _untouched(norm):
         name = _name_of(activation)
         if name is not None or activation is None:
             return norm_module(norm, x, name, residual)
     y: Tensor = norm(x)
     if residual is not None:
-        y = y + residual
+        y = operator.iadd(y, residual) if in_place else y + residual
     if not isinstance(activation, nn.Module):
         return FUNCTIONS[activation](y)
     result: Tensor = activation(y)
@@ -229,7 +242,7 @@ def _takes(x: Tensor, residual: Tensor | None, everywhere: bool = False) -> bool
     plain = (Tensor, nn.Parameter, nn.Buffer)
     return (
         type(x) in plain
-        and (x.is_cuda or everywhere)
+        and ((x.is_cuda and _library.cuda_error is None) or everywhere)
         and x.dim() == 4
         and x.is_floating_point()
         and (residual is None or (type(residual) in plain and residual.shape == x.shape and residual.dtype == x.dtype))
@@ -238,7 +251,8 @@ def _takes(x: Tensor, residual: Tensor | None, everywhere: bool = False) -> bool
 
 def _untouched(*modules: nn.Module) -> bool:
     """By hooks, of its own or of all modules."""
-    if _module._global_forward_hooks or _module._global_forward_pre_hooks or _module._global_backward_hooks:
+    of_all = _module._global_forward_hooks or _module._global_forward_pre_hooks
+    if of_all or _module._global_backward_hooks or _module._global_backward_pre_hooks:
         return False
     return not any(
         m._forward_hooks or m._forward_pre_hooks or m._backward_hooks or m._backward_pre_hooks or "forward" in vars(m)
@@ -262,37 +276,33 @@ class _Forwards:
         self.children = tuple(module._modules)  # nn.Sequential changes them without setting attributes
         training = module.training
         try:
+            names = _arguments(module)
             for module.training in (training, not training):
-                self._trace(module)
+                self._trace(module, names)
         except _Left as reason:
             self.reasons.append(str(reason))
         finally:
             module.training = training
         self.fuses = any(self.functions.values())
 
-    def _trace(self, module: nn.Module) -> None:
-        names = _arguments(module)
+    def _trace(self, module: nn.Module, names: list[str]) -> None:
         asked: set[str] = set()  # whether they are tensors
         for kinds in itertools.product((True, False), repeat=len(names)):
             of_names = dict(zip(names, kinds, strict=True))
             if all(is_tensor or name in asked for name, is_tensor in of_names.items()):
-                self.functions[module.training, kinds] = self._traced(module, of_names, asked)
+                try:
+                    function = _traced(module, of_names, asked)
+                except Exception as error:  # of any kind, as it is the model's own code that runs
+                    self.reasons.append(" ".join(str(error).split())[:100] or type(error).__name__)
+                    function = None
+                self.functions[module.training, kinds] = function
 
-    def _traced(self, module: nn.Module, kinds: dict[str, bool], asked: set[str]) -> Callable[..., Any] | None:
-        try:
-            with _unchanged(module):
-                return _traced(module, kinds, asked)
-        except Exception as error:  # of any kind, as it is the model's own code that runs
-            self.reasons.append(" ".join(str(error).split())[:100] or type(error).__name__)
+    def function(self, module: nn.Module, args: tuple[Any, ...]) -> Callable[..., Any] | None:
+        """None for arguments that were not thought of: they may be what forward asks for."""
+        if not all(isinstance(arg, Tensor) or type(arg) in (list, tuple) for arg in args):
             return None
-
-    def function(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any] | None:
-        if kwargs:
-            return None
-        function = self.functions.get((module.training, tuple(isinstance(arg, Tensor) for arg in args)))
-        if function is None and args:  # of one whose forward did not ask
-            function = self.functions.get((module.training, (True,) * len(args)))
-        return function
+        kinds = tuple(isinstance(arg, Tensor) for arg in args)
+        return self.functions.get((module.training, kinds)) if self.children == tuple(module._modules) else None
 
     def __deepcopy__(self, memo: Any) -> _Forwards:
         return self  # they take the module as an argument
@@ -307,21 +317,57 @@ def _nothing() -> None:
 
 def _arguments(module: nn.Module) -> list[str]:
     """Of forward, those that a call has to give."""
+    if isinstance(module, fx.GraphModule):
+        raise _Left("torch.fx makes its class anew")
     parameters = list(inspect.signature(type(module).forward).parameters.values())[1:]
     if any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD, p.KEYWORD_ONLY) for p in parameters):
         raise _Left("its forward takes any arguments")
     return [p.name for p in parameters if p.default is p.empty]
 
 
+# One at a time: fx changes nn.Module itself while it traces.
+_tracing = threading.RLock()
+
+
 @contextlib.contextmanager
-def _unchanged(module: nn.Module) -> Iterator[None]:
-    """Refuses a forward that does more than compute, which would be done once, now, and never again."""
+def _watched(module: nn.Module, tracer: _Tracer) -> Iterator[None]:
+    """Refuses a forward that does more than compute, which would be done once, now, and never again; and one that asks
+    for what may be otherwise when it is called."""
     places: list[dict[str, Any]] = [vars(module), module._modules, module._parameters, module._buffers]
     before = [dict(place) for place in places]
-    numbers = torch.get_rng_state(), random.getstate()
+    held = {name: copy.copy(v) for name, v in vars(module).items() if isinstance(v, list | dict | set)}
+    tensors = [v for m in module.modules() for v in (*vars(m).values(), *m.parameters(False), *m.buffers(False))]
+    versions = [(v, v._version) for v in tensors if isinstance(v, Tensor) and not v.is_inference()]
+    numbers = _random_states()
+    modes = [(m, vars(m).pop("training")) for m in module.modules() if m is not module]  # who reads one gets an error
+    thread = threading.get_ident()
+
+    def refusing(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def ask(*args: Any) -> Any:
+            if threading.get_ident() == thread and tracer.watching:
+                raise tracer.error(f"its forward calls torch.{name}")
+            return function(*args)
+
+        return ask
+
+    asks = ("is_grad_enabled", "is_autocast_enabled", "is_inference_mode_enabled")
+    functions = {name: getattr(torch, name) for name in asks}
+    scope = getattr(inspect.unwrap(type(module).forward), "__globals__", {})
+    shadowed = scope.get("isinstance", _nothing)
     try:
+        for name, function in functions.items():
+            setattr(torch, name, refusing(name, function))
+        scope["isinstance"] = tracer.isinstance_
         yield
     finally:
+        for name, function in functions.items():
+            setattr(torch, name, function)
+        if shadowed is _nothing:
+            scope.pop("isinstance", None)
+        else:
+            scope["isinstance"] = shadowed
+        for m, mode in modes:
+            vars(m)["training"] = mode
         changed = any(
             place.keys() != old.keys() or any(place[name] is not value for name, value in old.items())
             for place, old in zip(places, before, strict=True)
@@ -329,17 +375,35 @@ def _unchanged(module: nn.Module) -> Iterator[None]:
         for place, old in zip(places, before, strict=True):
             place.clear()
             place.update(old)
-        drawn = not torch.equal(numbers[0], torch.get_rng_state()) or numbers[1] != random.getstate()
-        torch.set_rng_state(numbers[0])
-        random.setstate(numbers[1])
+        for name, value in held.items():
+            if vars(module)[name] != value:
+                changed = True
+                vars(module)[name].clear()
+                (vars(module)[name].extend if isinstance(value, list) else vars(module)[name].update)(value)
+        changed |= any(tensor._version != version for tensor, version in versions)
+        drawn = any(map(operator.ne, numbers, _random_states()))
     if changed:
-        raise _Left("its forward sets attributes")
+        raise _Left("its forward changes what it has")
     if drawn:
         raise _Left("its forward draws random numbers")
+    if tracer.errors:  # which forward may have caught
+        raise _Left(tracer.errors[0])
+
+
+def _random_states() -> list[Any]:
+    numpy = sys.modules.get("numpy")
+    of_numpy = [repr(numpy.random.get_state()[1:3]), numpy.random.get_state()[1].tobytes()] if numpy else []
+    return [torch.get_rng_state().numpy().tobytes(), random.getstate(), *of_numpy]
+
+
+def _modes() -> tuple[Any, ...]:
+    """Which a forward may set for what it calls."""
+    autocast = [(torch._C.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")]
+    return torch._C.is_grad_enabled(), torch._C.is_inference_mode_enabled(), *autocast
 
 
 class _Proxy(fx.Proxy):
-    """An argument or what is computed of one, which may be asked whether it is a tensor."""
+    """An argument, or what is computed of one."""
 
     def _in_place(self, function: Callable[[Any, Any], Any], other: Any) -> fx.Proxy:
         """Not as fx has it, which makes a value of its own: others may see the change."""
@@ -349,13 +413,42 @@ class _Proxy(fx.Proxy):
     __isub__ = functools.partialmethod(_in_place, operator.isub)
     __imul__ = functools.partialmethod(_in_place, operator.imul)
     __itruediv__ = functools.partialmethod(_in_place, operator.itruediv)
+    __ifloordiv__ = functools.partialmethod(_in_place, operator.ifloordiv)
+    __imod__ = functools.partialmethod(_in_place, operator.imod)
+    __ipow__ = functools.partialmethod(_in_place, operator.ipow)
+    __iand__ = functools.partialmethod(_in_place, operator.iand)
+    __ior__ = functools.partialmethod(_in_place, operator.ior)
+    __ixor__ = functools.partialmethod(_in_place, operator.ixor)
+    __ilshift__ = functools.partialmethod(_in_place, operator.ilshift)
+    __irshift__ = functools.partialmethod(_in_place, operator.irshift)
+    # For who asks otherwise than by the isinstance of forward's own module, among them torch's C++.
     __class__: Any = property(lambda self: self.tracer.class_of(self.node))
 
 
 class _Tracer(fx.Tracer):
+    proxy_buffer_attributes = True
+
     def __init__(self, kinds: dict[str, bool], asked: set[str], forward: str) -> None:
         super().__init__()
         self.kinds, self.asked, self.traced_func_name = kinds, asked, forward
+        self.errors: list[str] = []
+        self.modes = _modes()
+        self.watching = True
+
+    def error(self, reason: str) -> Exception:
+        self.errors.append(reason)
+        return fx.proxy.TraceError(reason)
+
+    def class_of(self, node: fx.Node) -> type:
+        if node.op == "placeholder" and self.kinds.get(str(node.target)) is False:
+            return _Proxy  # no tensor, as it is none
+        raise self.error("its forward asks for the type of a value")
+
+    def to_bool(self, obj: fx.Proxy) -> bool:
+        raise self.error("its forward asks for a value")
+
+    def iter(self, obj: fx.Proxy) -> Any:
+        raise self.error("its forward goes through a tensor")
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return True
@@ -366,12 +459,19 @@ class _Tracer(fx.Tracer):
     def create_arg(self, a: Any) -> Any:
         return a.node if type(a) is _Proxy else super().create_arg(a)
 
-    def class_of(self, node: fx.Node) -> type:
-        name = str(node.target)
-        if node.op == "placeholder" and name in self.kinds:
-            self.asked.add(name)
-            return Tensor if self.kinds[name] else _Proxy
-        raise fx.proxy.TraceError("its forward asks for the type of a value")
+    def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
+        if self.modes != _modes():
+            raise self.error("its forward sets a mode, such as no_grad or autocast")
+        return super().create_node(*args, **kwargs)
+
+    def isinstance_(self, value: Any, kind: Any) -> bool:
+        if type(value) is not _Proxy:
+            return isinstance(value, kind)
+        name = str(value.node.target)
+        if value.node.op != "placeholder" or name not in self.kinds or kind is not Tensor:
+            raise self.error("its forward asks for the type of a value")
+        self.asked.add(name)
+        return self.kinds[name]
 
 
 def _traced(module: nn.Module, kinds: dict[str, bool], asked: set[str]) -> Callable[..., Any] | None:
@@ -381,9 +481,9 @@ def _traced(module: nn.Module, kinds: dict[str, bool], asked: set[str]) -> Calla
         for name, parameter in inspect.signature(type(module).forward).parameters.items()
         if parameter.default is not parameter.empty
     }
-    graph = _Tracer(kinds, asked, _ORIGINAL if hasattr(type(module), _ORIGINAL) else "forward").trace(
-        module, concrete_args=defaults or None
-    )
+    tracer = _Tracer(kinds, asked, _ORIGINAL if hasattr(type(module), _ORIGINAL) else "forward")
+    with _tracing, _watched(module, tracer):
+        graph = tracer.trace(module, concrete_args=defaults or None)
     if any(node.op == "get_attr" and str(node.target).startswith("_tensor_constant") for node in graph.nodes):
         raise _Left("its forward makes tensors")
     norms = [node for node in graph.nodes if node.op == "call_module" and _is_norm(module.get_submodule(node.target))]
@@ -401,20 +501,48 @@ def _traced(module: nn.Module, kinds: dict[str, bool], asked: set[str]) -> Calla
 def _replace(graph: fx.Graph, module: nn.Module, norm: fx.Node) -> None:
     """A batch norm, and what follows it, by one call in the place of the last."""
     last, residual, activation = norm, None, None
-    if (addition := _only_user(norm)) is not None and (other := _added(addition, norm)) is not None:
+    addition = _only_user(norm)
+    if addition is not None and (other := _added(addition, norm)) is not None and _may_wait(norm, addition, module):
         last, residual = addition, other
-    if (user := _only_user(last)) is not None and (found := _activation(user, module)) is not None:
-        last, activation = user, found
+    user = _only_user(last)
+    if user is not None and (found := _activation(user, module)) is not None:
+        # The residual is read there, too.
+        if _between(last, user) == [] or (last is norm and _may_wait(norm, user, module)):
+            last, activation = user, found
+    in_place = residual is not None and addition is not None and addition.target in _IN_PLACE
     with graph.inserting_before(last):
         if isinstance(activation, fx.Node):  # a module
             activation = graph.get_attr(str(activation.target))
         of_norm = graph.get_attr(str(norm.target))
-        call = graph.call_function(_norm_act, (of_norm, norm.args[0], activation, residual))
+        call = graph.call_function(_norm_act, (of_norm, norm.args[0], activation, residual, in_place))
     last.replace_all_uses_with(call)
-    for node in (last, addition, norm):
-        if node is not None and not node.users and node in graph.nodes and node.op != "output":
-            with contextlib.suppress(RuntimeError):
-                graph.erase_node(node)
+    for node in dict.fromkeys((last, addition if residual is not None else norm, norm)):
+        if node is not None and not node.users:
+            graph.erase_node(node)
+
+
+def _may_wait(norm: fx.Node, until: fx.Node, module: nn.Module) -> bool:
+    """Whether a batch norm may be computed there: what it reads is its own, or nothing happens before."""
+    between = _between(norm, until)
+    source = norm.args[0]
+    of_its_own = isinstance(source, fx.Node) and len(source.users) == 1 and _is_new(source, module)
+    return between == [] or (of_its_own and all(node.target != norm.target for node in between))
+
+
+def _between(first: fx.Node, last: fx.Node) -> list[fx.Node]:
+    found, node = [], first.next
+    while node is not last:
+        if node.op != "get_attr":
+            found.append(node)
+        node = node.next
+    return found
+
+
+def _is_new(node: fx.Node, module: nn.Module) -> bool:
+    """A tensor that shares its memory with no other."""
+    if node.op == "call_module":
+        return isinstance(module.get_submodule(str(node.target)), nn.Conv2d)
+    return node.op == "call_function" and node.target is torch.cat
 
 
 def _only_user(node: fx.Node) -> fx.Node | None:
@@ -423,7 +551,7 @@ def _only_user(node: fx.Node) -> fx.Node | None:
 
 def _added(node: fx.Node, norm: fx.Node) -> fx.Node | None:
     """What is added to the batch norm's output."""
-    if node.target not in _ADDITIONS or len(node.args) != 2 or node.kwargs:
+    if not _is_one_of(node, _ADDITIONS) or len(node.args) != 2 or node.kwargs:
         return None
     first, second = node.args
     if node.target in _IN_PLACE and first is not norm:
@@ -432,10 +560,15 @@ def _added(node: fx.Node, norm: fx.Node) -> fx.Node | None:
     return other if isinstance(other, fx.Node) and other is not norm else None
 
 
+def _is_one_of(node: fx.Node, targets: Any) -> bool:
+    """Functions, and methods by their names."""
+    return node.op == ("call_method" if isinstance(node.target, str) else "call_function") and node.target in targets
+
+
 def _activation(node: fx.Node, module: nn.Module) -> Any:
     """The node of a module, or a function's name."""
     if node.op == "call_module":
         found = module.get_submodule(str(node.target))
         return node if type(found) in (*_MODULES, nn.GELU) and len(node.args) == 1 else None
     options = {name: value for name, value in node.kwargs.items() if name != "inplace"}
-    return _FUNCTIONS.get(node.target) if len(node.args) == 1 and not options else None
+    return _FUNCTIONS.get(node.target) if _is_one_of(node, _FUNCTIONS) and len(node.args) == 1 and not options else None

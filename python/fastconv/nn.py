@@ -152,6 +152,8 @@ def norm_module(
     tracks = norm.training and norm.track_running_stats and norm.num_batches_tracked is not None
     running = not norm.training or norm.track_running_stats
     momentum = norm.momentum
+    if residual is not None and residual.dtype != input.dtype and torch.is_autocast_enabled(input.device.type):
+        residual = residual.to(input.dtype)
     return batch_norm_act(
         input,
         norm.running_mean if running else None,

@@ -1032,5 +1032,7 @@ if _library.cuda_error is not None:
         "conv2d_bias",
         "_conv2d",
         "_conv2d_backward",
+        "_batch_norm_act",
+        "_batch_norm_act_backward",
     ):
         _rules.impl(_name, _refuse_cuda, "CUDA")

@@ -67,7 +67,7 @@ void backward(const NormProblem& problem, const NormPlan& plan, const BatchNormB
   Acc* sums = partial + NormGradients<Acc>::kFields * plan.walk.parts() * problem.c;
   const NormGradient gradient{plan.walk, call.x,      call.residual, call.grad_y,
                               call.mask, call.weight, call.bias,     call.activation};
-  const bool cuts = cuts_off(call.activation);
+  const bool cuts = cuts_off(call.activation) && (call.residual == nullptr || call.mask != nullptr);
   const bool for_input = call.training && call.grad_x != nullptr;
   if (for_input || call.grad_weight.data != nullptr || call.grad_bias.data != nullptr) {
     with_vector<T>(plan, [&]<int kVector, bool kPerElement>() {

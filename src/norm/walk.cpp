@@ -36,10 +36,11 @@ void walk_pixels(NormWalk& walk, int64_t vector) {
 
 void walk_images(NormWalk& walk, const NormProblem& problem, int64_t vector) {
   const int64_t whole = whole_channels(problem, vector), tile = kNormThreads * vector;
-  walk.run = FastDivmod(problem.pixels), walk.step = 1;
+  walk.step = 1;
   walk.row_stride = walk.row_extent = problem.c * problem.pixels;
   int64_t tiles = 1;
   if (whole * problem.pixels <= tile) {
+    walk.run = FastDivmod(problem.pixels);
     const int64_t channels = std::min(problem.c, tile / (whole * problem.pixels) * whole);
     walk.threads = static_cast<int32_t>(channels * problem.pixels / vector);
     walk.group_stride = walk.group_extent = channels * problem.pixels;

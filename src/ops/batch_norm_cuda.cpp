@@ -33,6 +33,7 @@ struct Images {
       : tensor(dense(input, channels_last)), problem{dtype, channels_last, 0, 0, 0} {
     const auto size = input.sizes();
     problem.n = size[0], problem.c = size[1], problem.pixels = size[2] * size[3];
+    if (problem.n >= int64_t{1} << 31 || problem.c >= int64_t{1} << 28) fail("input has too many images or channels");
   }
 };
 
@@ -109,6 +110,14 @@ std::tuple<Tensor, Tensor, Tensor> batch_norm_act(Tensor input, OptionalTensor r
   if (training && problem.of_channel() == 1) fail("more than one value a channel is needed in training");
   if (!training && (!running_mean || !running_var)) fail("running_mean and running_var are needed outside training");
   if (!momentum && !num_batches_tracked) fail("momentum=None needs num_batches_tracked");
+  if (momentum && !(*momentum >= 0)) fail("momentum must not be negative");
+  if (num_batches_tracked) {
+    const Tensor& count = *num_batches_tracked;
+    if (count.scalar_type() != torch::headeronly::ScalarType::Long || count.numel() != 1 || !count.is_cuda() ||
+        count.get_device_index() != input.get_device_index()) {
+      fail("num_batches_tracked must be one int64 on the input's device");
+    }
+  }
 
   const Device device(input);
   Tensor output = empty(sizes_of(input), problem.channels_last, true, input);
@@ -125,10 +134,10 @@ std::tuple<Tensor, Tensor, Tensor> batch_norm_act(Tensor input, OptionalTensor r
   return {output, statistics, mask};
 }
 
-using Gradients = std::tuple<OptionalTensor, OptionalTensor, OptionalTensor, OptionalTensor>;
-Gradients batch_norm_act_backward(Tensor grad_output, Tensor input, OptionalTensor residual, OptionalTensor weight,
-                                  OptionalTensor bias, Tensor statistics, Tensor mask, bool training,
-                                  int64_t activation, int64_t needs) {
+using FourTensors = std::tuple<Tensor, Tensor, Tensor, Tensor>;
+FourTensors batch_norm_act_backward(Tensor grad_output, Tensor input, OptionalTensor residual, OptionalTensor weight,
+                                    OptionalTensor bias, Tensor statistics, Tensor mask, bool training,
+                                    int64_t activation, int64_t needs) {
   const Images x = images_of(input);
   const NormProblem& problem = x.problem;
   BatchNormBackward call{};
@@ -137,11 +146,20 @@ Gradients batch_norm_act_backward(Tensor grad_output, Tensor input, OptionalTens
   if (residual) residual = same_as(x, "residual", *residual);
   call.weight = parameter(x, "weight", weight), call.bias = parameter(x, "bias", bias);
   if (mask.numel() != 0 && mask.numel() != problem.elements() / norm_vector(problem)) fail("mask has another size");
-  if (statistics.numel() != 2 * problem.c) fail("statistics have another size");
+  const auto wide =
+      problem.dtype == DType::kFloat64 ? torch::headeronly::ScalarType::Double : torch::headeronly::ScalarType::Float;
+  if (statistics.numel() != 2 * problem.c || statistics.scalar_type() != wide || !statistics.is_contiguous()) {
+    fail("statistics must be those of the forward pass");
+  }
+  for (const Tensor* tensor : {&mask, &statistics}) {
+    if (!tensor->is_cuda() || tensor->get_device_index() != input.get_device_index()) {
+      fail("mask and statistics must be on the input's device");
+    }
+  }
+  if (((needs & 2) && !weight) || ((needs & 4) && !bias)) fail("gradients of parameters need these");
 
   const Device device(input);
-  Gradients gradients;
-  auto& [grad_input, grad_weight, grad_bias, grad_residual] = gradients;
+  OptionalTensor grad_input, grad_weight, grad_bias, grad_residual;
   if (needs & 1) grad_input = empty(sizes_of(input), problem.channels_last, true, input);
   if (needs & 2) grad_weight = torch::stable::new_empty(*weight, {problem.c});
   if (needs & 4) grad_bias = torch::stable::new_empty(*bias, {problem.c});
@@ -153,7 +171,10 @@ Gradients batch_norm_act_backward(Tensor grad_output, Tensor input, OptionalTens
   call.grad_x = data_of(grad_input), call.grad_residual = data_of(grad_residual);
   call.grad_weight = parameter(x, "weight", grad_weight), call.grad_bias = parameter(x, "bias", grad_bias);
   batch_norm_backward_cuda(problem, device.spec(), call, device.stream());
-  return gradients;
+  const auto or_none = [&input](const OptionalTensor& found) {
+    return found ? *found : torch::stable::new_empty(input, {0});
+  };
+  return {or_none(grad_input), or_none(grad_weight), or_none(grad_bias), or_none(grad_residual)};
 }
 
 }  // namespace

@@ -119,11 +119,10 @@ STABLE_TORCH_LIBRARY(fastconv, library) {
       "_batch_norm_act(Tensor input, Tensor? residual, Tensor? weight, Tensor? bias, Tensor(a!)? running_mean, "
       "Tensor(b!)? running_var, Tensor(c!)? num_batches_tracked, bool training, float? momentum, float eps, "
       "int activation, bool trains) -> (Tensor output, Tensor statistics, Tensor mask)");
-  // needs: bits for the gradients of input, weight, bias and residual.
+  // needs: bits for the gradients of input, weight, bias and residual; of others empty tensors are returned.
   library.def(
       "_batch_norm_act_backward(Tensor grad_output, Tensor input, Tensor? residual, Tensor? weight, Tensor? bias, "
-      "Tensor statistics, Tensor mask, bool training, int activation, int needs) -> "
-      "(Tensor?, Tensor?, Tensor?, Tensor?)");
+      "Tensor statistics, Tensor mask, bool training, int activation, int needs) -> (Tensor, Tensor, Tensor, Tensor)");
   library.def(
       "batch_norm_act(Tensor input, Tensor(a!)? running_mean, Tensor(b!)? running_var, Tensor? weight=None, "
       "Tensor? bias=None, bool training=False, float? momentum=0.1, float eps=1e-05, *, str? activation=None, "

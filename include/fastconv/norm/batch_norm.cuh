@@ -1,5 +1,6 @@
 // The kernels of norm/batch_norm.h. Template arguments: kVector elements are read at once, whose channels may differ if
-// kPerElement; kCurved: activations that do not just cut off.
+// kPerElement; kCurved: activations that do not just cut off;
+// backward also these, where a residual was added and there is no mask.
 #pragma once
 
 #include "fastconv/norm/batch_norm.h"

@@ -29,7 +29,7 @@ struct BatchNormForward {
 };
 
 struct BatchNormBackward {
-  // residual: null where there is none. Where the activation cuts off there has to be a mask in its place.
+  // residual: null where there is none, or a mask that tells as much.
   const void *x, *residual, *grad_y;
   NormParameter weight, bias;
   Activation activation;

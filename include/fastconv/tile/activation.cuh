@@ -60,7 +60,7 @@ __device__ __forceinline__ void activate(Activation activation, Acc (&values)[kC
   }
 }
 
-// values[i] = f'(values[i]).
+// values[i] = f'(values[i]), of all.
 template <typename Acc, int kCount>
 __device__ __forceinline__ void slopes(Activation activation, Acc (&values)[kCount]) {
   const auto each = [&values](auto&& f) {
@@ -84,11 +84,15 @@ __device__ __forceinline__ void slopes(Activation activation, Acc (&values)[kCou
         return Acc(0.5) * (Acc{1} + t) +
                Acc(0.5) * z * (Acc{1} - t * t) * Gelu::kScale * (Acc{1} + Acc{3} * Gelu::kCubic * z * z);
       });
-    default:
+    case Activation::kHardswish:
       return each([](Acc z) {
         if (z <= Acc{-3}) return Acc{0};
         return z < Acc{3} ? z / Acc{3} + Acc(0.5) : Acc{1};
       });
+    default: {
+      const CutOff<Acc> cut_off(activation);
+      return each([&](Acc z) { return cut_off.passes(z) ? Acc{1} : Acc{0}; });
+    }
   }
 }
 
