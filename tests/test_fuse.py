@@ -232,6 +232,26 @@ def test_a_sequential_that_grows_is_seen(calls: list[str]) -> None:
     assert calls == ["None", "silu"]
 
 
+def test_a_list_that_grows_is_seen(calls: list[str]) -> None:
+    class Steps(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bn, self.steps = nn.BatchNorm2d(3), nn.ModuleList([nn.ReLU()])
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.bn(x)
+            for step in self.steps:
+                x = step(x)
+            return x
+
+    model = fastconv.fuse(Steps())
+    x = torch.randn(2, 3, 4, 4)
+    model(x)
+    assert calls == ["relu"]
+    model.steps.append(nn.Hardtanh(0, 0.5))
+    assert model(x).max() <= 0.5 and calls == ["relu"]
+
+
 def test_parameters_are_live(calls: list[str]) -> None:
     """Eval, training, eval; and weights that are loaded afterwards."""
     model, other = fastconv.fuse(Net()).eval(), Net().eval()

@@ -273,7 +273,7 @@ class _Forwards:
     def __init__(self, module: nn.Module) -> None:
         self.functions: dict[tuple[bool, tuple[bool, ...]], Callable[..., Any] | None] = {}
         self.reasons: list[str] = []
-        self.children = tuple(module._modules)  # nn.Sequential changes them without setting attributes
+        self.children = _names(module)
         training = module.training
         try:
             names = _arguments(module)
@@ -302,7 +302,7 @@ class _Forwards:
         if not all(isinstance(arg, Tensor) or type(arg) in (list, tuple) for arg in args):
             return None
         kinds = tuple(isinstance(arg, Tensor) for arg in args)
-        return self.functions.get((module.training, kinds)) if self.children == tuple(module._modules) else None
+        return self.functions.get((module.training, kinds)) if self.children == _names(module) else None
 
     def __deepcopy__(self, memo: Any) -> _Forwards:
         return self  # they take the module as an argument
@@ -313,6 +313,12 @@ class _Forwards:
 
 def _nothing() -> None:
     """In pickles, which cannot have functions that were made."""
+
+
+def _names(module: nn.Module) -> tuple[Any, ...]:
+    """Of what its forward may go through: nn.Sequential and lists change without an attribute that is set."""
+    lists = [child for child in module._modules.values() if type(child) in (nn.ModuleList, nn.ModuleDict)]
+    return (*module._modules, *map(_names, lists)) if lists else tuple(module._modules)
 
 
 def _arguments(module: nn.Module) -> list[str]:
