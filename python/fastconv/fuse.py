@@ -317,7 +317,7 @@ def _nothing() -> None:
 
 def _names(module: nn.Module) -> tuple[Any, ...]:
     """Of what its forward may go through: nn.Sequential and lists change without an attribute that is set."""
-    lists = [child for child in module._modules.values() if type(child) in (nn.ModuleList, nn.ModuleDict)]
+    lists: list[Any] = [child for child in module._modules.values() if type(child) in (nn.ModuleList, nn.ModuleDict)]
     return (*module._modules, *map(_names, lists)) if lists else tuple(module._modules)
 
 
