@@ -182,7 +182,8 @@ def _fused(base: Any) -> type:
 
     def set_state(self: nn.Module, state: dict[str, Any]) -> None:
         super(derived, self).__setstate__(state)
-        self.__dict__[_FORWARDS] = _Forwards(self)
+        if self.__dict__.get(_FORWARDS, self) is None:  # read from a pickle
+            self.__dict__[_FORWARDS] = _Forwards(self)
 
     members: dict[str, Any] = {"forward": functools.wraps(base.forward)(forward), "__setstate__": set_state}
     members |= {"__setattr__": set_attribute, "__delattr__": delete_attribute}
