@@ -183,13 +183,22 @@ def models_section(results: Path) -> Iterator[str]:
         yield "Slower:\n\n" + "\n".join(lines) if lines else "Slower: none."
 
 
+def last_of_each(
+    results: Path, kind: str, gpu: str
+) -> tuple[dict[tuple[str, str], tuple[Path, dict[str, Any]]], dict[str, Any]]:
+    """The last measurement of a model in a setting, with its file; and what the last file says of the machine."""
+    rows: dict[tuple[str, str], tuple[Path, dict[str, Any]]] = {}
+    data: dict[str, Any] = {}
+    for path in sorted(results.glob(f"{kind}-{gpu}-*.json"), key=stamp_of):
+        data = json.loads(path.read_text())
+        rows |= {(row["model"], row["setting"]): (path, row) for row in data["rows"] if "failure" not in row}
+    return rows, data
+
+
 def fused_section(results: Path) -> Iterator[str]:
     """Each model as it was last measured on a GPU."""
     for gpu in gpus(results):
-        rows: dict[tuple[str, str], tuple[Path, dict[str, Any]]] = {}
-        for path in sorted(results.glob(f"fused-{gpu}-*.json"), key=stamp_of):
-            data = json.loads(path.read_text())
-            rows |= {(row["model"], row["setting"]): (path, row) for row in data["rows"] if "failure" not in row}
+        rows, data = last_of_each(results, "fused", gpu)
         if not rows:
             continue
         yield f"## Batch norms fused, {device_of(data)}"
@@ -212,10 +221,7 @@ def fused_section(results: Path) -> Iterator[str]:
 def compiled_section(results: Path) -> Iterator[str]:
     """Each model as it was last measured on a GPU, and the geometric means."""
     for gpu in gpus(results):
-        rows: dict[tuple[str, str], tuple[Path, dict[str, Any]]] = {}
-        for path in sorted(results.glob(f"compiled-{gpu}-*.json"), key=stamp_of):
-            data = json.loads(path.read_text())
-            rows |= {(row["model"], row["setting"]): (path, row) for row in data["rows"] if "failure" not in row}
+        rows, data = last_of_each(results, "compiled", gpu)
         if not rows:
             continue
         yield f"## Under torch.compile, {device_of(data)}"

@@ -15,7 +15,7 @@ from torch import Tensor
 import _fastconv_emulated as emulated
 import _fastconv_native as native
 import reference
-from fastconv.batch_norm import ACTIVATIONS
+from fastconv.batch_norm import ACTIVATIONS, mask_vector
 from sweeps import examples
 
 DEVICE = native.DeviceSpec.cuda(arch=90, sm_count=2, smem_optin_bytes=232448)
@@ -159,6 +159,13 @@ def test_activations(activation: int, size: Any) -> None:
     for dtype, layout, residual, training in itertools.product(DTYPES, (False, True), (False, True), (False, True)):
         for masked in (True, False):
             check(Case(dtype, layout, size, activation, residual, training, wide=dtype == torch.float16), masked)
+
+
+@pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
+def test_traced_masks_have_the_size_of_those_of_kernels(size: Any) -> None:
+    for dtype, channels_last in itertools.product(DTYPES, (False, True)):
+        case = Case(dtype, channels_last, size, 0, residual=False, training=False, wide=True)
+        assert mask_vector(size, dtype.itemsize, channels_last) == emulated.norm_vector(case.problem)
 
 
 @settings(max_examples=examples(60))

@@ -1,11 +1,22 @@
-"""Classes derived from a module's own, which an instance is given in place: it stays the same object."""
+"""What convert and fuse share: classes derived from a module's own, which it is given in place, as the same object."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import torch
+
+
+def check_module(what: str, model: object) -> None:
+    if not isinstance(model, torch.nn.Module):
+        name = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
+        raise TypeError(f"{what}(): model must be a torch.nn.Module, but got {name}")
+
+
+def counted(what: Counter[str]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in what.items()) or "nothing"
 
 
 class _Unregistered(torch.nn.Module):

@@ -61,8 +61,7 @@ def batch_norm_act(
     residual: Tensor | None = None,
     num_batches_tracked: Tensor | None = None,
 ) -> Tensor:
-    """``activation(torch.nn.functional.batch_norm(input, ...) + residual)``, in one pass over memory where torch makes
-    three, and so backward.
+    """``activation(torch.nn.functional.batch_norm(input, ...) + residual)``, as one op forward and one backward.
 
     Args:
         input: (N, C, H, W), float32, float64, float16 or bfloat16, NCHW or channels_last.
@@ -410,20 +409,15 @@ def _sum_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def _mask_size(input: Tensor, channels_last: bool) -> Any:
-    """Bytes of the mask: as norm_vector() of src/norm/walk.cpp says, on a GPU; else of each element."""
-    if input.device.type != "cuda":
-        return input.numel()
-    _, channels, height, width = input.shape
-    vector, pixels = 16 // input.element_size(), height * width
-    if input.numel() % vector:
-        return input.numel()
-    whole = channels_last or pixels % vector == 0
-    if not whole and not (
-        channels * pixels % vector == 0 and vector // gcd(vector, int(pixels)) * pixels <= 256 * vector
-    ):
-        return input.numel()
-    return input.numel() // vector
+def mask_vector(size: Any, itemsize: int, channels_last: bool) -> int:
+    """Elements of a byte of a GPU's mask: norm_vector() of src/norm/walk.cpp, for sizes that are traced."""
+    _, channels, height, width = size
+    vector, pixels = 16 // itemsize, height * width
+    if prod(size) % vector:
+        return 1
+    whole = vector // gcd(vector, int(pixels)) * pixels <= 256 * vector  # channels in a tile
+    fits = channels_last or pixels % vector == 0 or (channels * pixels % vector == 0 and whole)
+    return vector if fits else 1
 
 
 def _unpacked(mask: Tensor, like: Tensor, channels_last: bool) -> Tensor:
@@ -455,10 +449,11 @@ def _batch_norm_act_fake(
     _check(input, residual, parameters, training, momentum, num_batches_tracked)
     channels_last = ops.is_channels_last(input)
     masks = trains and residual is not None and activation in _CUT_OFF
+    vector = mask_vector(input.shape, input.element_size(), channels_last) if masks and input.is_cuda else 1
     return (
         ops._empty(input.shape, channels_last, input),
         input.new_empty((2, input.shape[1]), dtype=_sum_dtype(input.dtype)),
-        input.new_empty(_mask_size(input, channels_last) if masks else 0, dtype=torch.uint8),
+        input.new_empty(input.numel() // vector if masks else 0, dtype=torch.uint8),
     )
 
 

@@ -17,7 +17,7 @@ import torch
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.utils import parametrize
 
-from ._classes import derive, give, subclass
+from ._classes import check_module, counted, derive, give, subclass
 from .nn import Conv2d
 from .precision import Precision, check
 from .replace import replace_conv2d
@@ -77,7 +77,7 @@ def convert(model: _Module, *, functional: bool = False, precision: Precision | 
     >>> fastconv.convert(model)[0]
     fastconv.Conv2d(3, 8, kernel_size=(3, 3), stride=(1, 1))
     """
-    _check("convert", model)
+    check_module("convert", model)
     check(precision)
     reasons = {module: _reason(module) for module in model.modules()}
     plain = [module for module, reason in reasons.items() if reason == _PLAIN]
@@ -90,18 +90,8 @@ def convert(model: _Module, *, functional: bool = False, precision: Precision | 
     for module in plain:
         module.precision = precision  # type: ignore[assignment]
     left = Counter(f"{item.type.__name__} ({item.reason})" for item in unconverted(model))
-    _log.info("converted: %s; left: %s", _text(converted), _text(left))
+    _log.info("converted: %s; left: %s", counted(converted), counted(left))
     return model
-
-
-def _text(counts: Counter[str]) -> str:
-    return ", ".join(f"{count} {what}" for what, count in counts.items()) or "nothing"
-
-
-def _check(what: str, model: object) -> None:
-    if not isinstance(model, torch.nn.Module):
-        name = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
-        raise TypeError(f"{what}(): model must be a torch.nn.Module, but got {name}")
 
 
 def revert(model: _Module) -> _Module:
@@ -123,7 +113,7 @@ def revert(model: _Module) -> _Module:
     >>> type(fastconv.revert(model)[0]) is torch.nn.Conv2d
     True
     """
-    _check("revert", model)
+    check_module("revert", model)
     ours = [module for module in model.modules() if isinstance(module, Conv2d)]
     give({module: _changed(module, _original) for module in model.modules()})
     for module in ours:
@@ -147,7 +137,7 @@ def unconverted(model: torch.nn.Module) -> list[Unconverted]:
     >>> fastconv.unconverted(fastconv.convert(model))[0].name
     '1'
     """
-    _check("unconverted", model)
+    check_module("unconverted", model)
     found = ((name, type(module), _reason(module)) for name, module in model.named_modules())
     return [Unconverted(name, kind, reason) for name, kind, reason in found if reason is not None]
 

@@ -22,7 +22,7 @@ from torch import Tensor, fx, nn
 from torch.nn.modules import module as _module
 
 from . import _library
-from ._classes import derive, give
+from ._classes import check_module, counted, derive, give
 from .batch_norm import FUNCTIONS, Activation
 from .nn import norm_module
 
@@ -79,7 +79,7 @@ def fuse(model: _Module) -> _Module:
     >>> fastconv.fuse(model)(torch.randn(2, 3, 8, 8)).shape
     torch.Size([2, 8, 6, 6])
     """
-    _check("fuse", model)
+    check_module("fuse", model)
     served: Counter[str] = Counter()
     left: Counter[str] = Counter()
     classes: dict[nn.Module, type] = {}
@@ -108,8 +108,7 @@ def fuse(model: _Module) -> _Module:
         elif module in classes:
             served[cls.__name__] += 1
     give(classes)
-    texts = (", ".join(f"{count} {what}" for what, count in counts.items()) or "nothing" for counts in (served, left))
-    _log.info("fused: %s; left: %s", *texts)
+    _log.info("fused: %s; left: %s", counted(served), counted(left))
     return model
 
 
@@ -125,17 +124,12 @@ def unfuse(model: _Module) -> _Module:
     Raises:
         TypeError: ``model`` is no module.
     """
-    _check("unfuse", model)
+    check_module("unfuse", model)
     fused = [module for module in model.modules() if _BEFORE in vars(type(module))]
     give({module: vars(type(module))[_BEFORE] for module in fused})
     for module in fused:
         module.__dict__.pop(_FORWARDS, None)
     return model
-
-
-def _check(what: str, model: object) -> None:
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"{what}(): model must be a torch.nn.Module, but got {type(model).__name__}")
 
 
 # ---- classes ----
@@ -239,7 +233,7 @@ def _name_of(activation: nn.Module | Activation | None) -> Activation | None:
 
 
 def _takes(x: Tensor, residual: Tensor | None, everywhere: bool = False) -> bool:
-    """Whether there are kernels for it; everywhere: on the CPU too, where torch's are as fast."""
+    """Whether there are kernels for it; everywhere: on the CPU too, which tests ask for."""
     plain = (Tensor, nn.Parameter, nn.Buffer)
     return (
         type(x) in plain
@@ -351,7 +345,7 @@ def _watched(module: nn.Module, tracer: _Tracer) -> Iterator[None]:
 
     def refusing(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def ask(*args: Any) -> Any:
-            if threading.get_ident() == thread and tracer.watching:
+            if threading.get_ident() == thread:
                 raise tracer.error(f"its forward calls torch.{name}")
             return function(*args)
 
@@ -360,7 +354,7 @@ def _watched(module: nn.Module, tracer: _Tracer) -> Iterator[None]:
     asks = ("is_grad_enabled", "is_autocast_enabled", "is_inference_mode_enabled")
     functions = {name: getattr(torch, name) for name in asks}
     scope = getattr(inspect.unwrap(type(module).forward), "__globals__", {})
-    shadowed = scope.get("isinstance", _nothing)
+    shadowed = scope.get("isinstance")
     try:
         for name, function in functions.items():
             setattr(torch, name, refusing(name, function))
@@ -369,7 +363,7 @@ def _watched(module: nn.Module, tracer: _Tracer) -> Iterator[None]:
     finally:
         for name, function in functions.items():
             setattr(torch, name, function)
-        if shadowed is _nothing:
+        if shadowed is None:
             scope.pop("isinstance", None)
         else:
             scope["isinstance"] = shadowed
@@ -440,7 +434,6 @@ class _Tracer(fx.Tracer):
         self.kinds, self.asked, self.traced_func_name = kinds, asked, forward
         self.errors: list[str] = []
         self.modes = _modes()
-        self.watching = True
 
     def error(self, reason: str) -> Exception:
         self.errors.append(reason)

@@ -1,6 +1,6 @@
-#include "fastconv/launch/launch.h"
 #include "fastconv/norm/batch_norm.h"
 #include "fastconv/ops/conv2d_ops.h"
+#include "fastconv/ops/cuda_call.h"
 
 namespace fastconv::ops {
 namespace {
@@ -75,22 +75,6 @@ Activation activation_of(int64_t index) {
   return static_cast<Activation>(index);
 }
 
-class Device {
- public:
-  explicit Device(const Tensor& tensor) : spec_(cuda_device_spec(tensor.get_device_index())) {
-    const int index = tensor.get_device_index();
-    if (current_cuda_device() != index) guard_.emplace(index);
-    TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(index, &stream_));
-  }
-  const DeviceSpec& spec() const { return spec_; }
-  void* stream() const { return stream_; }
-
- private:
-  std::optional<torch::stable::accelerator::DeviceGuard> guard_;
-  const DeviceSpec& spec_;
-  void* stream_ = nullptr;
-};
-
 void* data_of(const OptionalTensor& tensor) { return tensor ? tensor->data_ptr() : nullptr; }
 
 std::tuple<Tensor, Tensor, Tensor> batch_norm_act(Tensor input, OptionalTensor residual, OptionalTensor weight,
@@ -119,18 +103,18 @@ std::tuple<Tensor, Tensor, Tensor> batch_norm_act(Tensor input, OptionalTensor r
     }
   }
 
-  const Device device(input);
+  const CudaCall gpu(input.get_device_index());
   Tensor output = empty(sizes_of(input), problem.channels_last, true, input);
   Tensor statistics = empty_matrix(2, problem.c, problem.dtype, input);
   const bool masks = trains && residual && cuts_off(call.activation) && call.activation != Activation::kNone;
   Tensor mask = empty_bytes(masks ? problem.elements() / norm_vector(problem) : 0, input);
   OptionalTensor workspace;
-  if (training) workspace = empty_bytes(batch_norm_workspace_bytes(problem, device.spec()), input);
+  if (training) workspace = empty_bytes(batch_norm_workspace_bytes(problem, gpu.device()), input);
   call.x = x.tensor.data_ptr(), call.residual = data_of(residual), call.y = output.data_ptr();
   call.batches = static_cast<int64_t*>(data_of(num_batches_tracked));
   call.mask = masks ? static_cast<uint8_t*>(mask.data_ptr()) : nullptr;
   call.statistics = statistics.data_ptr(), call.workspace = data_of(workspace);
-  batch_norm_forward_cuda(problem, device.spec(), call, device.stream());
+  batch_norm_forward_cuda(problem, gpu.device(), call, gpu.stream());
   return {output, statistics, mask};
 }
 
@@ -158,19 +142,19 @@ FourTensors batch_norm_act_backward(Tensor grad_output, Tensor input, OptionalTe
   }
   if (((needs & 2) && !weight) || ((needs & 4) && !bias)) fail("gradients of parameters need these");
 
-  const Device device(input);
+  const CudaCall gpu(input.get_device_index());
   OptionalTensor grad_input, grad_weight, grad_bias, grad_residual;
   if (needs & 1) grad_input = empty(sizes_of(input), problem.channels_last, true, input);
   if (needs & 2) grad_weight = torch::stable::new_empty(*weight, {problem.c});
   if (needs & 4) grad_bias = torch::stable::new_empty(*bias, {problem.c});
   if (needs & 8) grad_residual = empty(sizes_of(input), problem.channels_last, true, input);
-  const Tensor workspace = empty_bytes(batch_norm_workspace_bytes(problem, device.spec()), input);
+  const Tensor workspace = empty_bytes(batch_norm_workspace_bytes(problem, gpu.device()), input);
   call.x = x.tensor.data_ptr(), call.grad_y = grad_y.data_ptr(), call.residual = data_of(residual);
   call.mask = mask.numel() != 0 ? static_cast<const uint8_t*>(mask.data_ptr()) : nullptr;
   call.statistics = statistics.data_ptr(), call.workspace = workspace.data_ptr();
   call.grad_x = data_of(grad_input), call.grad_residual = data_of(grad_residual);
   call.grad_weight = parameter(x, "weight", grad_weight), call.grad_bias = parameter(x, "bias", grad_bias);
-  batch_norm_backward_cuda(problem, device.spec(), call, device.stream());
+  batch_norm_backward_cuda(problem, gpu.device(), call, gpu.stream());
   const auto or_none = [&input](const OptionalTensor& found) {
     return found ? *found : torch::stable::new_empty(input, {0});
   };

@@ -1,6 +1,6 @@
 // The kernels of norm/batch_norm.h. Template arguments: kVector elements are read at once, whose channels may differ if
-// kPerElement; kCurved: activations that do not just cut off;
-// backward also these, where a residual was added and there is no mask.
+// kPerElement. kCurved: the activation does more than cut off; backward also one that does not, where a residual was
+// added and there is no mask.
 #pragma once
 
 #include "fastconv/norm/batch_norm.h"
@@ -136,16 +136,12 @@ __global__ void __launch_bounds__(kNormThreads, kNormBlocks)
 #pragma unroll
     for (int j = 0; j < kChannels; ++j) {
       const int64_t channel = place.channel(place.in_tile + j);
-      if (params.variance.data != nullptr && place.slice == 0) {
-        statistics[channel] = read<T>(params.mean, channel, Acc{0});
-        statistics[walk.channels + channel] =
-            inverse_deviation(read<T>(params.variance, channel, Acc{1}), static_cast<Acc>(params.eps));
-      }
       const bool known = params.variance.data == nullptr;
       const Acc mean = known ? statistics[channel] : read<T>(params.mean, channel, Acc{0});
       const Acc invstd =
           known ? statistics[walk.channels + channel]
                 : inverse_deviation(read<T>(params.variance, channel, Acc{1}), static_cast<Acc>(params.eps));
+      if (!known && place.slice == 0) statistics[channel] = mean, statistics[walk.channels + channel] = invstd;
       channels[j] = norm_channel<T>(mean, invstd, params.weight, params.bias, channel);
     }
   }
