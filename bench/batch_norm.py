@@ -73,6 +73,8 @@ def measure(
             ]
             for _ in range(timing.set_count(2 * nbytes, timing.cache_bytes(device)))
         ]
+        if device.type == "cuda":
+            torch.cuda.empty_cache()  # of other sizes
         parameters = [torch.randn(size[1], device=device, requires_grad=True) for _ in range(2)]
         for what, moved in {"forward": 3 + adds, "both": 8 + 2 * adds}.items():
             calls = {

@@ -130,5 +130,5 @@ ACTIVATIONS: dict[str | None, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
     "gelu": F.gelu,
     "gelu_tanh": lambda z: F.gelu(z, approximate="tanh"),
-    "hardswish": F.hardswish,
+    "hardswish": lambda z: z * (z + 3).clamp(0, 6) / 6,  # torch's on a GPU divides by 6 as in float32 (2.11)
 }

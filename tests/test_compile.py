@@ -162,8 +162,9 @@ def pooled_net(device: str) -> nn.Module:
 
 
 def images_in(memory_format: torch.memory_format, code: str, batch: int) -> list[str]:
-    """Sizes of what Inductor's code allocates for images of this layout."""
-    found = re.findall(r"empty_strided_\w+\(\((\d+, \d+, \d+, \d+)\), \((\d+, \d+, \d+, \d+)\)", code)
+    """Sizes of images of this layout that Inductor's code allocates, or gets of ops."""
+    image = r"\((\d+, \d+, \d+, \d+)\), \((\d+, \d+, \d+, \d+)\)"
+    found = re.findall(rf"(?:empty_strided_\w+\(|assert_size_stride\(buf\d+, ){image}", code)
     sizes = [([int(n) for n in size.split(", ")], strides) for size, strides in found]
     return [
         str(tuple(size))

@@ -24,7 +24,7 @@ MODELS = {
         ghostnet_100 repvgg_a0 res2net50_26w_4s skresnet18 hrnet_w18_small dla34 cspresnet50""",
 }
 # Batch norms that stay as they are: behind conditions on values, in forwards that are called with what they have
-# defaults for, before an activation that has no kernel.
+# defaults for, before an activation that has no kernel. Some versions of timm have fewer of these.
 LEFT = {"hrnet_w18_small": 2, "dla34": 18, "cspresnet50": 38}
 
 
@@ -84,6 +84,6 @@ def test_a_fused_model_trains_alike(device: str, library: str, name: str, calls:
     for key, value in expected[2].items():
         close(actual[2][key], value, 1, key)
     norms = [module for module in fused.modules() if isinstance(module, nn.BatchNorm2d)]
-    assert len(norms) - len(set(map(id, calls))) == LEFT.get(name, 0)
+    assert len(norms) - len(set(map(id, calls))) <= LEFT.get(name, 0)
     fastconv.unfuse(fused).load_state_dict(plain.state_dict())
     assert [type(module) for module in fused.modules()] == [type(module) for module in plain.modules()]

@@ -25,12 +25,13 @@ LaunchShape finishing(int64_t channels) { return {ceil_div(channels, kFinishLane
 template <typename T>
 void forward(const NormProblem& problem, const NormPlan& plan, const BatchNormForward& call, Stream& stream) {
   using Acc = Accumulator<T>;
-  const LaunchShape shape{plan.walk.grid(), kNormThreads};
+  const auto shape = [&plan](size_t smem) { return LaunchShape{plan.walk.grid(), kNormThreads, int(smem)}; };
   auto* statistics = static_cast<Acc*>(call.statistics);
   auto* partial = static_cast<Acc*>(call.workspace);
   if (call.training) {
     with_vector<T>(plan, [&]<int kVector, bool>() {
-      launch("norm_moments", norm_moments<T, kVector>, shape, stream, plan.walk, call.x, partial);
+      launch("norm_moments", norm_moments<T, kVector>, shape(sizeof(MomentsRing<T, kVector>)), stream, plan.walk,
+             call.x, partial);
     });
     const FinishMoments finish{problem.c,         plan.walk.parts(), problem.of_channel(),
                                call.running_mean, call.running_var,  call.momentum,
@@ -54,35 +55,39 @@ void forward(const NormProblem& problem, const NormPlan& plan, const BatchNormFo
   with_vector<T>(plan, [&]<int kVector, bool kPerElement>() {
     const auto kernel = cuts_off(call.activation) ? norm_apply<T, kVector, kPerElement, false>
                                                   : norm_apply<T, kVector, kPerElement, true>;
-    launch("norm_apply", kernel, shape, stream, apply, statistics);
+    launch("norm_apply", kernel, shape(sizeof(ApplyRing<T, kVector>)), stream, apply, statistics);
   });
 }
 
 template <typename T>
 void backward(const NormProblem& problem, const NormPlan& plan, const BatchNormBackward& call, Stream& stream) {
   using Acc = Accumulator<T>;
-  const LaunchShape shape{plan.walk.grid(), kNormThreads};
+  const auto shape = [&plan](size_t smem) { return LaunchShape{plan.walk.grid(), kNormThreads, int(smem)}; };
   const auto* statistics = static_cast<const Acc*>(call.statistics);
   auto* partial = static_cast<Acc*>(call.workspace);
   Acc* sums = partial + NormGradients<Acc>::kFields * plan.walk.parts() * problem.c;
   const NormGradient gradient{plan.walk, call.x,      call.residual, call.grad_y,
                               call.mask, call.weight, call.bias,     call.activation};
   const bool cuts = cuts_off(call.activation) && (call.residual == nullptr || call.mask != nullptr);
+  const auto with_kernels = [&](const auto& body) {
+    with_vector<T>(plan, [&]<int kVector, bool kPerElement>() {
+      cuts ? body.template operator()<kVector, kPerElement, false>()
+           : body.template operator()<kVector, kPerElement, true>();
+    });
+  };
   const bool for_input = call.training && call.grad_x != nullptr;
   if (for_input || call.grad_weight.data != nullptr || call.grad_bias.data != nullptr) {
-    with_vector<T>(plan, [&]<int kVector, bool kPerElement>() {
-      const auto kernel =
-          cuts ? norm_gradient_sums<T, kVector, kPerElement, false> : norm_gradient_sums<T, kVector, kPerElement, true>;
-      launch("norm_gradient_sums", kernel, shape, stream, gradient, statistics, partial);
+    with_kernels([&]<int kVector, bool kPerElement, bool kCurved>() {
+      launch("norm_gradient_sums", norm_gradient_sums<T, kVector, kPerElement, kCurved>,
+             shape(sizeof(GradientRing<T, kVector, kCurved>)), stream, gradient, statistics, partial);
     });
     launch("norm_finish_gradients", norm_finish_gradients<T>, finishing(problem.c), stream, problem.c,
            plan.walk.parts(), static_cast<const Acc*>(partial), statistics, sums, call.grad_weight, call.grad_bias);
   }
   if (call.grad_x == nullptr && call.grad_residual == nullptr) return;
-  with_vector<T>(plan, [&]<int kVector, bool kPerElement>() {
-    const auto kernel =
-        cuts ? norm_gradient_apply<T, kVector, kPerElement, false> : norm_gradient_apply<T, kVector, kPerElement, true>;
-    launch("norm_gradient_apply", kernel, shape, stream, gradient, statistics,
+  with_kernels([&]<int kVector, bool kPerElement, bool kCurved>() {
+    launch("norm_gradient_apply", norm_gradient_apply<T, kVector, kPerElement, kCurved>,
+           shape(sizeof(GradientRing<T, kVector, kCurved>)), stream, gradient, statistics,
            static_cast<const Acc*>(for_input ? sums : nullptr), Acc{1} / static_cast<Acc>(problem.of_channel()),
            call.grad_x, call.grad_residual);
   });

@@ -8,7 +8,7 @@
 namespace fastconv {
 namespace {
 
-constexpr int64_t kBlocksPerSm = 4;
+constexpr int kMostWaves = 4;
 constexpr int64_t kLeastItems = 4;  // of a block, unless there are fewer
 
 // So many channels of an image begin and end with a vector.
@@ -57,6 +57,19 @@ void walk_images(NormWalk& walk, const NormProblem& problem, int64_t vector) {
   walk.items = static_cast<int32_t>(problem.n * tiles);
 }
 
+// How many blocks share a group: as few as keep the GPU busy, where `room` blocks run at once, one wave after another.
+int64_t slices_of(const NormWalk& walk, int64_t room) {
+  const int64_t most = ceil_div(walk.items, kLeastItems);
+  int64_t best = 1;
+  double best_busy = 0;
+  for (int waves = 1; waves <= kMostWaves; ++waves) {
+    const int64_t slices = std::clamp<int64_t>(waves * room / walk.groups, 1, most), blocks = slices * walk.groups;
+    const double busy = static_cast<double>(blocks) / static_cast<double>(ceil_div(blocks, room) * room);
+    if (busy > best_busy + 0.05) best = slices, best_busy = busy;
+  }
+  return best;
+}
+
 }  // namespace
 
 int norm_vector(const NormProblem& problem) {
@@ -79,8 +92,7 @@ NormPlan plan_norm(const NormProblem& problem, const DeviceSpec& device) {
     walk_images(walk, problem, plan.vector);
   }
   plan.per_element = problem.channels_last || problem.pixels % plan.vector != 0;
-  const int64_t fill = ceil_div(kBlocksPerSm * device.sm_count, walk.groups);
-  walk.slices = static_cast<int32_t>(std::clamp<int64_t>(fill, 1, ceil_div(walk.items, kLeastItems)));
+  walk.slices = static_cast<int32_t>(slices_of(walk, int64_t{kNormBlocks} * device.sm_count));
   return plan;
 }
 

@@ -32,6 +32,7 @@ SHARED_MEMORY(float, depthwise_sums);
 SHARED_MEMORY(uint4, diagonal_rows);
 SHARED_MEMORY(uint4, grouped_smem);
 SHARED_MEMORY(uint4, mma_smem);
+SHARED_MEMORY(uint4, norm_smem);
 SHARED_MEMORY(uint4, pointwise_smem);
 SHARED_MEMORY(uint4, quads_smem);
 SHARED_MEMORY(uint4, embed_smem);

@@ -85,6 +85,16 @@ struct At {
     return found == addresses.end() ? nullptr : pointer(found->second);
   }
   NormParameter parameter(const std::string& name) const { return {(*this)(name), wide}; }
+  // That kernels may read past their registers.
+  std::vector<std::span<const char>> images(const NormProblem& problem) const {
+    std::vector<std::span<const char>> found;
+    const int64_t bytes = problem.elements() * element_size(problem.dtype);
+    for (const char* name : {"x", "residual", "grad_y"}) {
+      const void* image = (*this)(name);
+      if (image != nullptr) found.emplace_back(static_cast<const char*>(image), bytes);
+    }
+    return found;
+  }
 };
 
 void batch_norm_forward(const NormProblem& problem, const DeviceSpec& device, Activation activation, bool training,
@@ -106,6 +116,7 @@ void batch_norm_forward(const NormProblem& problem, const DeviceSpec& device, Ac
                               static_cast<uint8_t*>(at("mask")),
                               at("statistics"),
                               workspace.data()};
+  emulated::machine().memory = at.images(problem);
   batch_norm_forward_cuda(problem, device, call, nullptr);
 }
 
@@ -127,6 +138,7 @@ void batch_norm_backward(const NormProblem& problem, const DeviceSpec& device, A
                                at.parameter("grad_weight"),
                                at.parameter("grad_bias"),
                                workspace.data()};
+  emulated::machine().memory = at.images(problem);
   batch_norm_backward_cuda(problem, device, call, nullptr);
 }
 

@@ -11,8 +11,6 @@
 
 namespace fastconv {
 
-inline constexpr int kNormBlocks = 2;  // that an SM has room for
-
 template <typename T>
 __device__ __forceinline__ Accumulator<T> read(const NormParameter& parameter, int64_t channel,
                                                Accumulator<T> otherwise) {
@@ -60,6 +58,14 @@ __device__ __forceinline__ uint32_t passing(const CutOff<Acc>& cut_off, const Ac
   return bits;
 }
 
+// x; x and a residual; x, the gradient of y and maybe a residual.
+template <typename T, int kVector>
+using MomentsRing = NormRing<T, kVector, 1, 8>;
+template <typename T, int kVector>
+using ApplyRing = NormRing<T, kVector, 2, 4>;
+template <typename T, int kVector, bool kCurved>
+using GradientRing = NormRing<T, kVector, kCurved ? 3 : 2, kCurved ? 2 : 4>;
+
 // ---- forward ----
 
 template <typename T, int kVector>
@@ -68,12 +74,15 @@ __global__ void __launch_bounds__(kNormThreads, kNormBlocks)
   ptx::follow_previous_kernel();
   using Acc = Accumulator<T>;
   using Vector = NormVector<T, kVector>;
+  using Ring = MomentsRing<T, kVector>;
+  Ring& ring = Ring::shared();
   const NormPlace place(walk, kVector);
   NormMoments<Acc> moments[kVector] = {};
   Acc count{0};
-  each_vector<4, false>(
-      place, [&](int64_t offset) { return Vector::load(x, offset); },
-      [&](int64_t, const Vector& values) {
+  each_vector<Ring::kDepth, false>(
+      place, [&](int stage, int64_t offset) { ring.fetch(stage, 0, x, offset); },
+      [&](int stage, int64_t) {
+        const Vector values = ring(stage, 0);
         count += Acc{1};
         const Acc rcp = Acc{1} / count;
 #pragma unroll
@@ -81,7 +90,7 @@ __global__ void __launch_bounds__(kNormThreads, kNormBlocks)
       });
 #pragma unroll
   for (int j = 0; j < kVector; ++j) moments[j].count = count;
-  store_sums(place, moments, partial);
+  store_sums(place, moments, ring, partial);
 }
 
 struct FinishMoments {
@@ -146,24 +155,23 @@ __global__ void __launch_bounds__(kNormThreads, kNormBlocks)
     }
   }
   const CutOff<Acc> cut_off(params.activation);
-  struct Loaded {
-    Vector x, residual;
-  };
-  each_vector<4, true>(
+  using Ring = ApplyRing<T, kVector>;
+  Ring& ring = Ring::shared();
+  each_vector<Ring::kDepth, true>(
       place,
-      [&](int64_t offset) {
-        Loaded loaded;
-        loaded.x = Vector::load(params.x, offset);
-        if (params.residual != nullptr) loaded.residual = Vector::load(params.residual, offset);
-        return loaded;
+      [&](int stage, int64_t offset) {
+        ring.fetch(stage, 0, params.x, offset);
+        if (params.residual != nullptr) ring.fetch(stage, 1, params.residual, offset);
       },
-      [&](int64_t offset, const Loaded& loaded) {
+      [&](int stage, int64_t offset) {
+        const Vector x = ring(stage, 0);
         Acc z[kVector];
 #pragma unroll
-        for (int j = 0; j < kVector; ++j) z[j] = channels[kPerElement ? j : 0](loaded.x[j]);
+        for (int j = 0; j < kVector; ++j) z[j] = channels[kPerElement ? j : 0](x[j]);
         if (params.residual != nullptr) {
+          const Vector residual = ring(stage, 1);
 #pragma unroll
-          for (int j = 0; j < kVector; ++j) z[j] += loaded.residual[j];
+          for (int j = 0; j < kVector; ++j) z[j] += residual[j];
         }
         if (!kCurved && params.mask != nullptr) {
           params.mask[offset / kVector] = static_cast<uint8_t>(passing(cut_off, z));
@@ -191,16 +199,15 @@ struct NormGradientReader {
   using Acc = Accumulator<T>;
   using Vector = NormVector<T, kVector>;
   static constexpr int kChannels = kPerElement ? kVector : 1;
-  struct Loaded {
-    Vector x, grad_y, residual;
-    uint32_t bits;
-  };
+  using Ring = GradientRing<T, kVector, kCurved>;
   const NormGradient& params;
+  Ring& ring;
   const CutOff<Acc> cut_off;
+  uint32_t bits[Ring::kDepth];
   NormChannel<Acc> channels[kChannels];
 
   __device__ NormGradientReader(const NormGradient& params, const NormPlace& place, const Acc* statistics)
-      : params(params), cut_off(params.activation) {
+      : params(params), ring(Ring::shared()), cut_off(params.activation) {
     if (!place.works()) return;
 #pragma unroll
     for (int j = 0; j < kChannels; ++j) {
@@ -209,34 +216,41 @@ struct NormGradientReader {
                                     params.bias, channel);
     }
   }
-  __device__ __forceinline__ Loaded load(int64_t offset) const {
-    Loaded loaded;
-    loaded.x = Vector::load(params.x, offset);
-    loaded.grad_y = Vector::load(params.grad_y, offset);
-    if (kCurved && params.residual != nullptr) loaded.residual = Vector::load(params.residual, offset);
-    if (!kCurved && params.mask != nullptr) loaded.bits = params.mask[offset / kVector];
-    return loaded;
+  __device__ __forceinline__ void fetch(int stage, int64_t offset) {
+    ring.fetch(stage, 0, params.x, offset);
+    ring.fetch(stage, 1, params.grad_y, offset);
+    if constexpr (kCurved) {
+      if (params.residual != nullptr) ring.fetch(stage, 2, params.residual, offset);
+    } else {
+      if (params.mask != nullptr) bits[stage] = params.mask[offset / kVector];
+    }
   }
   __device__ __forceinline__ const NormChannel<Acc>& channel(int j) const { return channels[kPerElement ? j : 0]; }
-  __device__ __forceinline__ void gradients(const Loaded& loaded, Acc (&grad)[kVector]) const {
+  __device__ __forceinline__ void gradients(int stage, const Vector& x, Acc (&grad)[kVector]) const {
+    const Vector grad_y = ring(stage, 1);
 #pragma unroll
-    for (int j = 0; j < kVector; ++j) grad[j] = loaded.grad_y[j];
+    for (int j = 0; j < kVector; ++j) grad[j] = grad_y[j];
     if (params.activation == Activation::kNone) return;
+    if (!kCurved && params.mask != nullptr) {
+#pragma unroll
+      for (int j = 0; j < kVector; ++j) grad[j] = bits[stage] >> j & 1 ? grad[j] : Acc{0};
+      return;
+    }
     Acc z[kVector];
 #pragma unroll
-    for (int j = 0; j < kVector; ++j) z[j] = channel(j)(loaded.x[j]);
+    for (int j = 0; j < kVector; ++j) z[j] = channel(j)(x[j]);
     if constexpr (kCurved) {
       if (params.residual != nullptr) {
+        const Vector residual = ring(stage, 2);
 #pragma unroll
-        for (int j = 0; j < kVector; ++j) z[j] += loaded.residual[j];
+        for (int j = 0; j < kVector; ++j) z[j] += residual[j];
       }
       slopes(params.activation, z);
 #pragma unroll
       for (int j = 0; j < kVector; ++j) grad[j] *= z[j];
     } else {
-      const uint32_t bits = params.mask != nullptr ? loaded.bits : passing(cut_off, z);
 #pragma unroll
-      for (int j = 0; j < kVector; ++j) grad[j] = bits >> j & 1 ? grad[j] : Acc{0};
+      for (int j = 0; j < kVector; ++j) grad[j] = cut_off.passes(z[j]) ? grad[j] : Acc{0};
     }
   }
 };
@@ -248,17 +262,18 @@ __global__ void __launch_bounds__(kNormThreads, kNormBlocks)
   ptx::follow_previous_kernel();
   using Reader = NormGradientReader<T, kVector, kPerElement, kCurved>;
   const NormPlace place(params.walk, kVector);
-  const Reader reader(params, place, statistics);
+  Reader reader(params, place, statistics);
   NormGradients<Accumulator<T>> sums[kVector] = {};
-  each_vector<kCurved ? 2 : 4, false>(
-      place, [&](int64_t offset) { return reader.load(offset); },
-      [&](int64_t, const typename Reader::Loaded& loaded) {
+  each_vector<Reader::Ring::kDepth, false>(
+      place, [&](int stage, int64_t offset) { reader.fetch(stage, offset); },
+      [&](int stage, int64_t) {
+        const auto x = reader.ring(stage, 0);
         Accumulator<T> grad[kVector];
-        reader.gradients(loaded, grad);
+        reader.gradients(stage, x, grad);
 #pragma unroll
-        for (int j = 0; j < kVector; ++j) sums[j].add({grad[j], grad[j] * (loaded.x[j] - reader.channel(j).mean)});
+        for (int j = 0; j < kVector; ++j) sums[j].add({grad[j], grad[j] * (x[j] - reader.channel(j).mean)});
       });
-  store_sums(place, sums, partial);
+  store_sums(place, sums, reader.ring, partial);
 }
 
 // The sums over a channel, for norm_gradient_apply in the place of the partial ones, and the parameters' gradients.
@@ -286,7 +301,7 @@ __global__ void __launch_bounds__(kNormThreads, kNormBlocks)
   using Reader = NormGradientReader<T, kVector, kPerElement, kCurved>;
   using Vector = typename Reader::Vector;
   const NormPlace place(params.walk, kVector);
-  const Reader reader(params, place, statistics);
+  Reader reader(params, place, statistics);
   // grad_x = scale * gradient + slope * (x - mean) + shift
   Acc slopes[Reader::kChannels] = {}, shifts[Reader::kChannels] = {};
   if (sums != nullptr && place.works()) {
@@ -298,11 +313,12 @@ __global__ void __launch_bounds__(kNormThreads, kNormBlocks)
       slopes[j] = -norm.scale * per_element * norm.invstd * norm.invstd * sums[params.walk.channels + channel];
     }
   }
-  each_vector<kCurved ? 2 : 4, true>(
-      place, [&](int64_t offset) { return reader.load(offset); },
-      [&](int64_t offset, const typename Reader::Loaded& loaded) {
+  each_vector<Reader::Ring::kDepth, true>(
+      place, [&](int stage, int64_t offset) { reader.fetch(stage, offset); },
+      [&](int stage, int64_t offset) {
+        const Vector x = reader.ring(stage, 0);
         Acc grad[kVector];
-        reader.gradients(loaded, grad);
+        reader.gradients(stage, x, grad);
         Vector result;
         if (grad_residual != nullptr) {
 #pragma unroll
@@ -314,7 +330,7 @@ __global__ void __launch_bounds__(kNormThreads, kNormBlocks)
         for (int j = 0; j < kVector; ++j) {
           const int of = kPerElement ? j : 0;
           const NormChannel<Acc>& norm = reader.channel(j);
-          result.set(j, norm.scale * grad[j] + (slopes[of] * (loaded.x[j] - norm.mean) + shifts[of]));
+          result.set(j, norm.scale * grad[j] + (slopes[of] * (x[j] - norm.mean) + shifts[of]));
         }
         result.store(grad_x, offset);
       });

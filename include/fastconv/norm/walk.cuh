@@ -2,6 +2,8 @@
 #pragma once
 
 #include "fastconv/norm/walk.h"
+#include "fastconv/ptx/async_copy.cuh"
+#include "fastconv/ptx/shared_memory.cuh"
 #include "fastconv/tile/element.cuh"
 
 namespace fastconv {
@@ -46,29 +48,6 @@ struct NormPlace {
   }
 };
 
-// use(offset, load(offset)) for the vectors of a thread. Several loads are under way together. kBackwards: what another
-// kernel read last comes first, as the cache still has it.
-template <int kBatch, bool kBackwards, typename Load, typename Use>
-__device__ __forceinline__ void each_vector(const NormPlace& place, Load&& load, Use&& use) {
-  if (!place.works()) return;
-  const int32_t items = place.items();
-#pragma unroll 1
-  for (int32_t first = 0; first < items; first += kBatch) {
-    int64_t offsets[kBatch];
-    decltype(load(int64_t{})) batch[kBatch];
-#pragma unroll
-    for (int k = 0; k < kBatch; ++k) {
-      const int32_t item = first + k;
-      offsets[k] = item < items ? place.offset(kBackwards ? items - 1 - item : item) : -1;
-      if (offsets[k] >= 0) batch[k] = load(offsets[k]);
-    }
-#pragma unroll
-    for (int k = 0; k < kBatch; ++k) {
-      if (offsets[k] >= 0) use(offsets[k], batch[k]);
-    }
-  }
-}
-
 template <typename T, int kVector>
 struct NormVector {
   Words<kVector * sizeof(T)> words;
@@ -87,12 +66,68 @@ struct NormVector {
   }
 };
 
+// Vectors of kOperands tensors on their way to a thread, which has places of its own in its block's shared memory.
+template <typename T, int kVector, int kOperands, int kStages>
+struct NormRing {
+  using Vector = NormVector<T, kVector>;
+  static constexpr int kDepth = kStages;
+  Vector vectors[kStages][kOperands][kNormThreads];
+
+  __device__ static NormRing& shared() {
+    extern __shared__ uint4 norm_smem[];
+    return *reinterpret_cast<NormRing*>(norm_smem);
+  }
+  // Its memory for a block's sums, once all threads have what they ordered.
+  template <typename Sums>
+  __device__ Sums* sums() {
+    static_assert(kNormThreads * kVector * sizeof(Sums) <= sizeof(NormRing));
+    __syncthreads();
+    return reinterpret_cast<Sums*>(this);
+  }
+  __device__ __forceinline__ void fetch(int stage, int operand, const void* data, int64_t offset) {
+    Vector& to = vectors[stage][operand][threadIdx.x];
+    if constexpr (sizeof(Vector) >= 4) {
+      ptx::async_copy<sizeof(Vector)>(ptx::smem_address(&to), static_cast<const T*>(data) + offset, true);
+    } else {
+      to = Vector::load(data, offset);
+    }
+  }
+  __device__ __forceinline__ const Vector& operator()(int stage, int operand) const {
+    return vectors[stage][operand][threadIdx.x];
+  }
+};
+
+// use(stage, offset) of a thread's vectors, which fetch(stage, offset) has ordered kStages - 1 vectors before, so that
+// many are under way. kBackwards: what another kernel read last comes first, as the cache still has it.
+template <int kStages, bool kBackwards, typename Fetch, typename Use>
+__device__ __forceinline__ void each_vector(const NormPlace& place, Fetch&& fetch, Use&& use) {
+  if (!place.works()) return;
+  const int32_t items = place.items();
+  int64_t offsets[kStages];
+  const auto order = [&](int stage, int32_t item) {
+    offsets[stage] = item < items ? place.offset(kBackwards ? items - 1 - item : item) : -1;
+    if (offsets[stage] >= 0) fetch(stage, offsets[stage]);
+    ptx::async_copy_commit();
+  };
+#pragma unroll
+  for (int stage = 0; stage < kStages - 1; ++stage) order(stage, stage);
+#pragma unroll 1
+  for (int32_t first = 0; first < items; first += kStages) {
+#pragma unroll
+    for (int stage = 0; stage < kStages; ++stage) {
+      ptx::async_copy_wait<kStages - 2>();
+      if (offsets[stage] >= 0) use(stage, offsets[stage]);
+      order((stage + kStages - 1) % kStages, first + stage + kStages - 1);
+    }
+  }
+}
+
 // Adds up what a block's threads have of each channel, `mine` of each element of their vectors, and stores that to
 // partial[field][part][channel]. Sums of a channel are added in pairs.
-template <typename Sums, int kVector>
-__device__ __forceinline__ void store_sums(const NormPlace& place, const Sums (&mine)[kVector],
+template <typename Sums, typename Ring, int kVector>
+__device__ __forceinline__ void store_sums(const NormPlace& place, const Sums (&mine)[kVector], Ring& ring,
                                            typename Sums::Value* partial) {
-  __shared__ Sums sums[kNormThreads * kVector];
+  Sums* sums = ring.template sums<Sums>();
   const NormWalk& walk = place.walk;
   const int thread = static_cast<int>(threadIdx.x);
 #pragma unroll
@@ -117,7 +152,8 @@ __device__ __forceinline__ void store_sums(const NormPlace& place, const Sums (&
   }
 }
 
-inline constexpr int kFinishLanes = 32, kFinishStrands = 16;  // channels, and threads that share one
+inline constexpr int kFinishLanes = 8, kFinishStrands = 64;  // channels, and threads that share one
+inline constexpr int kFinishBatch = 4;                       // sums that a thread reads at once
 
 // The sums of a channel, for the first of its threads. All threads of a block of these call it.
 template <typename Sums>
@@ -127,8 +163,15 @@ __device__ __forceinline__ Sums total_of(const typename Sums::Value* partial, in
   const int lane = static_cast<int>(threadIdx.x) % kFinishLanes, strand = static_cast<int>(threadIdx.x) / kFinishLanes;
   Sums total{};
   if (channel < channels) {
-    for (int64_t part = strand; part < parts; part += kFinishStrands) {
-      total.add(Sums::load(partial + part * channels + channel, parts * channels));
+    for (int64_t first = strand; first < parts; first += kFinishBatch * kFinishStrands) {
+      Sums batch[kFinishBatch] = {};
+#pragma unroll
+      for (int i = 0; i < kFinishBatch; ++i) {
+        const int64_t part = first + i * kFinishStrands;
+        if (part < parts) batch[i] = Sums::load(partial + part * channels + channel, parts * channels);
+      }
+#pragma unroll
+      for (int i = 0; i < kFinishBatch; ++i) total.add(batch[i]);
     }
   }
   sums[strand][lane] = total;

@@ -21,6 +21,7 @@ struct NormProblem {
 };
 
 inline constexpr int kNormThreads = 256;
+inline constexpr int kNormBlocks = 3;  // that an SM has room for
 inline constexpr int kNormVectorBytes = 16;
 
 // The tensor as rows that repeat their channels: runs of pixels' channels in channels_last, else images. A group is the

@@ -4,24 +4,23 @@
 #include <cmath>
 
 #include "fastconv/core/activation.h"
+#include "fastconv/ptx/minimum.cuh"
 
 namespace fastconv {
 
-// Those that cut off: a bound that there is not is a NaN, which compares as false. No minimum and maximum, which lose
-// the NaNs of values.
+// Those that cut off, at bounds that may be infinite. `last` is NaN, which compares as false, where all large values
+// pass.
 template <typename Acc>
 struct CutOff {
-  Acc low, high;
+  Acc low, high, last;
 
   __device__ __forceinline__ explicit CutOff(Activation activation)
-      : low(activation == Activation::kNone ? Acc(NAN) : Acc{0}),
-        high(activation == Activation::kRelu6 ? Acc{6} : Acc(NAN)) {}
-  __device__ __forceinline__ Acc operator()(Acc z) const {
-    z = z < low ? low : z;
-    return z > high ? high : z;
-  }
+      : low(activation == Activation::kNone ? -Acc(INFINITY) : Acc{0}),
+        high(activation == Activation::kRelu6 ? Acc{6} : Acc(INFINITY)),
+        last(activation == Activation::kRelu6 ? Acc{6} : Acc(NAN)) {}
+  __device__ __forceinline__ Acc operator()(Acc z) const { return ptx::min_or_nan(ptx::max_or_nan(z, low), high); }
   // Whether the gradient does.
-  __device__ __forceinline__ bool passes(Acc z) const { return !(z <= low || z >= high); }
+  __device__ __forceinline__ bool passes(Acc z) const { return !(z <= low || z >= last); }
 };
 
 template <typename Acc>
