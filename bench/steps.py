@@ -4,7 +4,7 @@
     python -m bench.steps --batch 32                small ones, whose time is mostly the host's
     python -m bench.steps --compile                 the same models under torch.compile beside the eager ones
     python -m bench.steps --compile reduce-overhead the same with CUDA graphs: what the GPU takes, whatever the host
-    python -m bench.steps --fuse                    fastconv also with fused batch norms; memory, losses, kernels' time
+    python -m bench.steps --fuse                    fastconv also with fused batch norms; memory, losses, how busy the GPU is
 
 Each backend has a copy of the model; only the class of its convolutions differs. Settings: `tf32`, float32 tensors in
 NCHW with torch's defaults, in which cuDNN rounds products to TF32; `bf16`, torch.autocast and channels_last. A step is
@@ -196,7 +196,8 @@ def measure(
     """Times of the backends in milliseconds, and how far apart their outputs are before the first step.
 
     compiled: of as many more, the same under torch.compile in this mode. fuse: of fastconv with fused batch norms, too,
-    and of each its first losses, the memory that a step takes beside model and optimizer, and the time of its kernels.
+    and of each its first losses, the memory that a step takes beside model and optimizer, and how long it keeps the GPU
+    busy.
     """
     import fastconv
 
@@ -229,7 +230,7 @@ def measure(
     if fuse:
         row["losses"] = {name: _losses(trainer) for name, trainer in trainers.items()}
         row["peak_mib"] = {name: _peak_mib(trainer, device) for name, trainer in trainers.items()}
-        row["kernels_ms"] = {name: _kernels_ms(trainer, device) for name, trainer in trainers.items()}
+        row["busy_ms"] = {name: _busy_ms(trainer, device) for name, trainer in trainers.items()}
     for what in WHAT:
         calls = {
             name: timing.prepare_bursts(_discard(trainer.step if what == "step" else trainer.infer), device, burst)
@@ -259,14 +260,19 @@ def _peak_mib(trainer: Trainer, device: torch.device) -> float | None:
     return (torch.cuda.max_memory_allocated(device) - before) / 2**20
 
 
-def _kernels_ms(trainer: Trainer, device: torch.device) -> float | None:
-    """Of a step, what its kernels take, one after the other."""
+def _busy_ms(trainer: Trainer, device: torch.device) -> float | None:
+    """Of a step, how long some kernel runs or waits for the one before it."""
     if device.type != "cuda":
         return None
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         trainer.step()
         torch.cuda.synchronize(device)
-    return sum(event.self_device_time_total for event in profile.key_averages()) / 1e3
+    ranges = [event.time_range for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+    busy = end = 0.0
+    for kernel in sorted(ranges, key=lambda kernel: float(kernel.start)):
+        busy += max(kernel.end - max(kernel.start, end), 0.0)
+        end = max(end, kernel.end)
+    return busy / 1e3
 
 
 def apart(*trainers: Trainer) -> float:
@@ -293,7 +299,7 @@ def _discard(call: Callable[[], Tensor]) -> Callable[[], None]:
 def fused_table(rows: Sequence[dict[str, Any]], device: torch.device) -> str:
     """A line each for steps and inference."""
     header = ["model", "batch", "setting", "", "contender", "ms", "spread", "speed-up", "images/s"]
-    header += ["kernels ms", "peak MiB", f"loss after {STEPS} steps"]
+    header += ["busy ms", "peak MiB", f"loss after {STEPS} steps"]
     lines = []
     for row in rows:
         first = [row["model"], str(row["batch"]), row["setting"]]
@@ -306,7 +312,7 @@ def fused_table(rows: Sequence[dict[str, Any]], device: torch.device) -> str:
                 line = [*first, what, ", ".join(filter(None, (opponents.display_name(backend, device), kind)))]
                 line += [f"{time['ms']:.2f}", f"{time['spread']:.0%}", f"{row[what]['torch']['ms'] / time['ms']:.2f}x"]
                 line.append(f"{1e3 * row['batch'] / time['ms']:.0f}")
-                for value in (row["kernels_ms"][name], row["peak_mib"][name]):
+                for value in (row["busy_ms"][name], row["peak_mib"][name]):
                     line.append("-" if value is None or what != "step" else f"{value:.1f}")
                 lines.append([*line, f"{row['losses'][name][-1]:.4f}" if what == "step" else "-"])
     return report.table(header, lines, left=5)

@@ -27,9 +27,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     made: list[str] = []
     original = fusing.norm_module
 
-    def counted(norm: nn.BatchNorm2d, x: Tensor, activation: str | None, residual: Tensor | None) -> Tensor:
-        made.append(f"{'+' if residual is not None else ''}{activation}")
-        return original(norm, x, activation, residual)
+    def counted(norm: nn.BatchNorm2d, x: Tensor, activation: str | None, residual: Tensor | None, *conv: Any) -> Tensor:
+        made.append(f"{'+' if residual is not None else ''}{activation}{'*' * len(conv)}")
+        return original(norm, x, activation, residual, *conv)
 
     takes = fusing._takes
     monkeypatch.setattr(fusing, "norm_module", counted)

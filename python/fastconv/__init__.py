@@ -2,7 +2,8 @@
 
 from . import grad, onnx
 from ._version import version as __version__
-from .batch_norm import batch_norm_act, conv_bn_act
+from .batch_norm import batch_norm_act
+from .conv_bn_act import conv_bn_act
 from .convert import convert, revert, unconverted
 from .explain import cuda_error, explain, force_kernel, info
 from .functional import conv2d

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from math import gcd, prod
 from typing import Any, Literal, TypeAlias, get_args
@@ -16,10 +16,9 @@ from torch.autograd import forward_ad
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
 from . import ops
-from .functional import conv2d
-from .precision import Precision
 
 Activation: TypeAlias = Literal["relu", "relu6", "silu", "gelu", "gelu_tanh", "hardswish"]
+Options: TypeAlias = tuple[bool, float, int]  # training, eps, activation's number
 ACTIVATIONS: tuple[Activation | None, ...] = (None, *get_args(Activation))  # as core/activation.h counts them
 
 # Without the Python around them, as calls of the dispatcher.
@@ -111,62 +110,6 @@ def batch_norm_act(
     return _call(_BatchNormAct.apply, input, residual, weight, bias, *arguments)  # type: ignore[attr-defined]
 
 
-def conv_bn_act(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    norm_weight: Tensor | None = None,
-    norm_bias: Tensor | None = None,
-    stride: ops.Ints = 1,
-    padding: Literal["same", "valid"] | ops.Ints = 0,
-    dilation: ops.Ints = 1,
-    groups: int = 1,
-    *,
-    training: bool = False,
-    momentum: float | None = 0.1,
-    eps: float = 1e-5,
-    activation: Activation | None = None,
-    residual: Tensor | None = None,
-    num_batches_tracked: Tensor | None = None,
-    precision: Precision | None = None,
-) -> Tensor:
-    """:func:`fastconv.batch_norm_act` of :func:`fastconv.conv2d`.
-
-    Args:
-        input, weight, bias, stride, padding, dilation, groups, precision: those of :func:`fastconv.conv2d`.
-        running_mean, running_var, training, momentum, eps, activation, num_batches_tracked: those of
-            :func:`fastconv.batch_norm_act`, of the convolution's output; ``norm_weight`` and ``norm_bias`` are its
-            ``weight`` and ``bias``.
-        residual: of the size, dtype and device of the convolution's output; is added before the activation.
-
-    Returns:
-        (N, K, P, Q).
-
-    Raises:
-        ValueError, RuntimeError, TypeError: as these do.
-
-    >>> x, w = torch.randn(8, 16, 32, 32), torch.randn(32, 16, 3, 3)
-    >>> fastconv.conv_bn_act(x, w, None, None, None, training=True, activation="relu").shape
-    torch.Size([8, 32, 30, 30])
-    """
-    output = conv2d(input, weight, bias, stride, padding, dilation, groups, precision=precision)
-    return batch_norm_act(
-        output,
-        running_mean,
-        running_var,
-        norm_weight,
-        norm_bias,
-        training,
-        momentum,
-        eps,
-        activation=activation,
-        residual=residual,
-        num_batches_tracked=num_batches_tracked,
-    )
-
-
 def check_activation(activation: str | None) -> int:
     """The kernels' number for it; ValueError for one that there is not."""
     try:
@@ -246,8 +189,8 @@ class _BatchNormAct(ops._Function):
         masks = not ops._is_traced()
         output, statistics, mask = _batch_norm_act(input, residual, weight, bias, *arguments, masks)
         ctx.options = training, eps, activation
-        kept = residual if activation > 0 and not (masks and activation in _CUT_OFF) else None
         ctx.has_residual = residual is not None
+        kept = residual if keeps_residual(activation, masks) else None
         ctx.save_for_backward(input, kept, weight, bias, statistics, mask)
         return output
 
@@ -259,7 +202,9 @@ class _BatchNormAct(ops._Function):
         as_it_is = ctx.has_residual and activation == 0
         gradients: Any
         if torch.is_grad_enabled() or forward_ad._current_level >= 0:
-            gradients = _differentiable_gradients(ctx, grad, input, residual, weight, bias, statistics, mask)
+            gradients = differentiable_gradients(
+                ctx.options, needs[:4], grad, input, residual, weight, bias, statistics, mask
+            )
         else:
             wanted = needs[0] | needs[2] << 1 | needs[3] << 2 | (needs[1] and not as_it_is) << 3
             found = _batch_norm_act_backward(
@@ -272,8 +217,14 @@ class _BatchNormAct(ops._Function):
         return grad_input, grad_residual, grad_weight, grad_bias, *[None] * 7
 
 
-def _differentiable_gradients(
-    ctx: Any,
+def keeps_residual(activation: int, masks: bool) -> bool:
+    """For the backward pass, where no bits tell what the activation got."""
+    return activation > 0 and not (masks and activation in _CUT_OFF)
+
+
+def differentiable_gradients(
+    options: Options,
+    needs: Sequence[bool],
     grad: Tensor,
     input: Tensor,
     residual: Tensor | None,
@@ -282,9 +233,9 @@ def _differentiable_gradients(
     statistics: Tensor,
     mask: Tensor,
 ) -> tuple[Tensor | None, ...]:
-    """By torch's ops once more, of which there are derivatives."""
-    training, eps, activation = ctx.options
-    needs = ctx.needs_input_grad
+    """Of input, weight, bias and residual, the second of `needs`. By torch's ops once more, of which there are
+    derivatives."""
+    training, eps, activation = options
     channels_last = ops.is_channels_last(input)
     with torch.enable_grad():
         # Apart from each other, as one may be computed of another.
@@ -484,7 +435,7 @@ def _batch_norm_act_backward_fake(
 # ---- the CPU ----
 
 
-def _below_autograd(kernel: Callable[..., Any]) -> Callable[..., Any]:
+def below_autograd(kernel: Callable[..., Any]) -> Callable[..., Any]:
     """It has torch's ops, and what calls it sees to its gradients."""
 
     @functools.wraps(kernel)
@@ -506,7 +457,7 @@ def _before_activation(
     return normal, z if residual is None else z + residual
 
 
-@_below_autograd
+@below_autograd
 def _batch_norm_act_cpu(
     input: Tensor,
     residual: Tensor | None,
@@ -550,7 +501,7 @@ def _batch_norm_act_cpu(
     return output, statistics, order.reshape(-1).to(torch.uint8)
 
 
-@_below_autograd
+@below_autograd
 def _batch_norm_act_backward_cpu(
     grad_output: Tensor,
     input: Tensor,

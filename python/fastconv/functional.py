@@ -97,27 +97,11 @@ def conv2d(
             type(input) in _PLAIN
             and type(weight) in _PLAIN
             and (bias is None or type(bias) in _PLAIN)
-            and not (_functorch_active() or _dispatch_modes() or _tracing())
+            and not is_transformed()
         ):
             if _any_autocast():
                 input, weight, bias = ops.autocast(input, weight, bias, once=True)
-            sh, sw = (stride, stride) if stride.__class__ is int else stride  # type: ignore[misc]
-            ph, pw = (padding, padding) if padding.__class__ is int else padding  # type: ignore[misc, str-unpack]
-            dh, dw = (dilation, dilation) if dilation.__class__ is int else dilation  # type: ignore[misc]
-            # Python's integers alone: 1.0 == 1, and a tensor would be remembered by its identity.
-            if not (
-                sh.__class__
-                is sw.__class__
-                is ph.__class__
-                is pw.__class__
-                is dh.__class__
-                is dw.__class__
-                is groups.__class__
-                is int
-            ):
-                raise TypeError
-            arguments: Any = (stride, padding, dilation, groups, mode)
-            call = _calls.get(arguments) or _pack(arguments, (sh, sw, ph, pw, dh, dw))
+            call = eager_call(stride, padding, dilation, groups, mode)
             if forward_ad._current_level < 0:
                 if not _is_grad_enabled() or not (
                     weight.requires_grad or input.requires_grad or (bias is not None and bias.requires_grad)
@@ -153,6 +137,32 @@ def _conv2d(
     if isinstance(padding, str):
         input, padding = _pad(input, weight, _ints("stride", stride), padding, _ints("dilation", dilation))
     return ops.conv2d(input, weight, bias, *integers(stride, padding, dilation, groups), precision=precision)
+
+
+def is_transformed() -> bool:
+    """By torch.func, a dispatch mode or a tracer, which all want to see the public ops."""
+    return bool(_functorch_active() or _dispatch_modes() or _tracing())
+
+
+def eager_call(stride: Any, padding: Any, dilation: Any, groups: Any, mode: str | None) -> ops.Call:
+    """What eager ops take of these. TypeError or ValueError for what they do not, such as strings."""
+    sh, sw = (stride, stride) if stride.__class__ is int else stride
+    ph, pw = (padding, padding) if padding.__class__ is int else padding
+    dh, dw = (dilation, dilation) if dilation.__class__ is int else dilation
+    # Python's integers alone: 1.0 == 1, and a tensor would be remembered by its identity.
+    if not (
+        sh.__class__
+        is sw.__class__
+        is ph.__class__
+        is pw.__class__
+        is dh.__class__
+        is dw.__class__
+        is groups.__class__
+        is int
+    ):
+        raise TypeError
+    arguments = (stride, padding, dilation, groups, mode)
+    return _calls.get(arguments) or _pack(arguments, (sh, sw, ph, pw, dh, dw))
 
 
 def _pack(arguments: ops.Arguments, geometry: tuple[int, ...]) -> ops.Call:

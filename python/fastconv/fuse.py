@@ -19,12 +19,11 @@ from typing import Any, TypeVar
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
-from torch.nn.modules import module as _module
 
-from . import _library
+from . import _library, ops
 from ._classes import check_module, counted, derive, give
 from .batch_norm import FUNCTIONS, Activation
-from .nn import norm_module
+from .nn import Conv2d, norm_module, untouched
 
 _Module = TypeVar("_Module", bound=nn.Module)
 _log = logging.getLogger("fastconv")
@@ -47,6 +46,7 @@ _FUNCTIONS: dict[Any, Activation] = {
     "relu": "relu",
     "relu_": "relu",
 }
+_PLAIN = frozenset((Tensor, nn.Parameter, nn.Buffer))
 _ADDITIONS = (operator.add, operator.iadd, torch.add, "add", "add_")
 _IN_PLACE = (operator.iadd, "add_")
 
@@ -189,7 +189,7 @@ def _fused(base: Any) -> type:
 @functools.cache
 def _fused_norm(base: Any) -> type:
     def forward(self: Any, x: Tensor) -> Any:
-        if isinstance(self.drop, nn.Identity) and _untouched(self.drop, self.act) and _takes(x, None):
+        if isinstance(self.drop, nn.Identity) and untouched(self.drop, self.act) and _takes(x, None):
             name = _name_of(self.act)
             if name is not None or type(self.act) is nn.Identity:
                 return norm_module(self, x, name, None)
@@ -209,7 +209,7 @@ def _norm_act(
     in_place: bool,
 ) -> Tensor:
     """in_place: the residual is added so, which keeps the type and the size."""
-    if _takes(x, residual) and type(norm) is nn.BatchNorm2d and _untouched(norm):
+    if _takes(x, residual) and type(norm) is nn.BatchNorm2d and untouched(norm):
         name = _name_of(activation)
         if name is not None or activation is None:
             return norm_module(norm, x, name, residual)
@@ -222,10 +222,47 @@ def _norm_act(
     return result
 
 
+def _conv_norm_act(
+    conv: nn.Module,
+    norm: nn.BatchNorm2d,
+    x: Tensor,
+    activation: nn.Module | Activation | None,
+    residual: Tensor | None,
+    in_place: bool,
+) -> Tensor:
+    if (
+        type(conv) is Conv2d
+        and type(norm) is nn.BatchNorm2d
+        and untouched(conv, norm)
+        and _convolves(conv, x, residual)
+    ):
+        name = _name_of(activation)
+        if name is not None or activation is None:
+            return norm_module(norm, x, name, residual, conv)
+    return _norm_act(norm, conv(x), activation, residual, in_place)
+
+
+def _convolves(conv: Conv2d, x: Tensor, residual: Tensor | None) -> bool:
+    """Whether one call makes what a residual can be added to."""
+    if conv.padding_mode != "zeros" or isinstance(conv.padding, str) or not _takes(x, None):
+        return False
+    if residual is None:
+        return True
+    weight = conv.weight
+    dtype = ops.autocast_dtype(x) or x.dtype
+    size = _output_size(x.shape, weight.shape, conv.stride, conv.padding, conv.dilation, conv.groups)
+    return type(residual) in _PLAIN and residual.dtype == dtype and residual.shape == size
+
+
+@functools.lru_cache(4096)
+def _output_size(*arguments: Any) -> torch.Size:
+    return torch.Size(ops.output_size(*arguments))
+
+
 def _name_of(activation: nn.Module | Activation | None) -> Activation | None:
     if not isinstance(activation, nn.Module):
         return activation
-    if not _untouched(activation):
+    if not untouched(activation):
         return None
     if type(activation) is nn.GELU:
         return "gelu_tanh" if activation.approximate == "tanh" else "gelu"
@@ -234,24 +271,12 @@ def _name_of(activation: nn.Module | Activation | None) -> Activation | None:
 
 def _takes(x: Tensor, residual: Tensor | None, everywhere: bool = False) -> bool:
     """Whether there are kernels for it; everywhere: on the CPU too, which tests ask for."""
-    plain = (Tensor, nn.Parameter, nn.Buffer)
     return (
-        type(x) in plain
+        type(x) in _PLAIN
         and ((x.is_cuda and _library.cuda_error is None) or everywhere)
         and x.dim() == 4
         and x.is_floating_point()
-        and (residual is None or (type(residual) in plain and residual.shape == x.shape and residual.dtype == x.dtype))
-    )
-
-
-def _untouched(*modules: nn.Module) -> bool:
-    """By hooks, of its own or of all modules."""
-    of_all = _module._global_forward_hooks or _module._global_forward_pre_hooks
-    if of_all or _module._global_backward_hooks or _module._global_backward_pre_hooks:
-        return False
-    return not any(
-        m._forward_hooks or m._forward_pre_hooks or m._backward_hooks or m._backward_pre_hooks or "forward" in vars(m)
-        for m in modules
+        and (residual is None or (type(residual) in _PLAIN and residual.shape == x.shape and residual.dtype == x.dtype))
     )
 
 
@@ -514,19 +539,41 @@ def _replace(graph: fx.Graph, module: nn.Module, norm: fx.Node) -> None:
         if isinstance(activation, fx.Node):  # a module
             activation = graph.get_attr(str(activation.target))
         of_norm = graph.get_attr(str(norm.target))
-        call = graph.call_function(_norm_act, (of_norm, norm.args[0], activation, residual, in_place))
+        follows = (activation, residual, in_place)
+        conv = _convolution(norm, last, addition, module)
+        if conv is None:
+            call = graph.call_function(_norm_act, (of_norm, norm.args[0], *follows))
+        else:
+            of_conv = graph.get_attr(str(conv.target))
+            call = graph.call_function(_conv_norm_act, (of_conv, of_norm, conv.args[0], *follows))
     last.replace_all_uses_with(call)
-    for node in dict.fromkeys((last, addition if residual is not None else norm, norm)):
+    for node in dict.fromkeys((last, addition if residual is not None else norm, norm, conv)):
         if node is not None and not node.users:
             graph.erase_node(node)
+
+
+def _convolution(norm: fx.Node, last: fx.Node, addition: fx.Node | None, module: nn.Module) -> fx.Node | None:
+    """The convolution that a batch norm is of, if it may be computed with the last of what follows."""
+    conv = norm.args[0]
+    if not isinstance(conv, fx.Node) or conv.op != "call_module" or len(conv.users) != 1 or len(conv.args) != 1:
+        return None
+    if conv.kwargs or type(module.get_submodule(str(conv.target))) not in (nn.Conv2d, Conv2d):
+        return None
+    between = [node for node in _between(conv, last) if node is not norm and node is not addition]
+    return conv if not between or _is_its_own(conv, between, module) else None
 
 
 def _may_wait(norm: fx.Node, until: fx.Node, module: nn.Module) -> bool:
     """Whether a batch norm may be computed there: what it reads is its own, or nothing happens before."""
     between = _between(norm, until)
-    source = norm.args[0]
+    return between == [] or _is_its_own(norm, between, module)
+
+
+def _is_its_own(node: fx.Node, between: list[fx.Node], module: nn.Module) -> bool:
+    """What a module's call reads, so that it may be called after those."""
+    source = node.args[0]
     of_its_own = isinstance(source, fx.Node) and len(source.users) == 1 and _is_new(source, module)
-    return between == [] or (of_its_own and all(node.target != norm.target for node in between))
+    return of_its_own and all(other.target != node.target for other in between)
 
 
 def _between(first: fx.Node, last: fx.Node) -> list[fx.Node]:
@@ -542,7 +589,7 @@ def _is_new(node: fx.Node, module: nn.Module) -> bool:
     """A tensor that shares its memory with no other."""
     if node.op == "call_module":
         return isinstance(module.get_submodule(str(node.target)), nn.Conv2d)
-    return node.op == "call_function" and node.target is torch.cat
+    return node.op == "call_function" and node.target in (torch.cat, _norm_act, _conv_norm_act)
 
 
 def _only_user(node: fx.Node) -> fx.Node | None:

@@ -8,9 +8,12 @@ import torch
 from torch import Tensor
 from torch.fx import Proxy, Tracer
 from torch.nn.common_types import _size_2_t
+from torch.nn.modules import module as _module
 from torch.types import Device
 
+from . import ops
 from .batch_norm import Activation, batch_norm_act, check_activation
+from .conv_bn_act import conv_bn_act
 from .functional import conv2d
 from .precision import Precision, check
 
@@ -146,27 +149,77 @@ class BatchNormAct2d(torch.nn.BatchNorm2d):
 
 
 def norm_module(
-    norm: torch.nn.BatchNorm2d, input: Tensor, activation: Activation | None, residual: Tensor | None
+    norm: torch.nn.BatchNorm2d,
+    input: Tensor,
+    activation: Activation | None,
+    residual: Tensor | None,
+    conv: Conv2d | None = None,
 ) -> Tensor:
-    """:func:`fastconv.batch_norm_act` as nn.BatchNorm2d.forward calls torch's."""
-    tracks = norm.training and norm.track_running_stats and norm.num_batches_tracked is not None
-    running = not norm.training or norm.track_running_stats
-    momentum = norm.momentum
-    if residual is not None and residual.dtype != input.dtype and torch.is_autocast_enabled(input.device.type):
-        residual = residual.to(input.dtype)
+    """:func:`fastconv.batch_norm_act` as nn.BatchNorm2d.forward calls torch's, maybe of a convolution of the input."""
+    training, momentum, tracks = norm.training, norm.momentum, norm.track_running_stats
+    mean, var = _own(norm, norm._buffers, "running_mean"), _own(norm, norm._buffers, "running_var")
+    count = _own(norm, norm._buffers, "num_batches_tracked") if training and tracks else None
+    weight, bias = _own(norm, norm._parameters, "weight"), _own(norm, norm._parameters, "bias")
+    if momentum is None and count is None:
+        momentum = 0.0
+    by_batch = training or (mean is None and var is None)
+    if training and not tracks:
+        mean = var = None
+    if residual is not None and torch.is_autocast_enabled(input.device.type):
+        dtype = input.dtype if conv is None else ops.autocast_dtype(input)
+        residual = residual if dtype is None else residual.to(dtype)
+    if conv is not None:
+        return conv_bn_act(
+            input,
+            _own(conv, conv._parameters, "weight"),
+            _own(conv, conv._parameters, "bias"),
+            mean,
+            var,
+            weight,
+            bias,
+            conv.stride,
+            conv.padding,  # type: ignore[arg-type]
+            conv.dilation,
+            conv.groups,
+            training=by_batch,
+            momentum=momentum,
+            eps=norm.eps,
+            activation=activation,
+            residual=residual,
+            num_batches_tracked=count,
+            precision=conv.precision,
+        )
     return batch_norm_act(
         input,
-        norm.running_mean if running else None,
-        norm.running_var if running else None,
-        norm.weight,
-        norm.bias,
-        norm.training or (norm.running_mean is None and norm.running_var is None),
-        0.0 if momentum is None and not tracks else momentum,
+        mean,
+        var,
+        weight,
+        bias,
+        by_batch,
+        momentum,
         norm.eps,
         activation=activation,
         residual=residual,
-        num_batches_tracked=norm.num_batches_tracked if tracks else None,
+        num_batches_tracked=count,
     )
+
+
+def _own(module: torch.nn.Module, place: dict[str, Any], name: str) -> Any:
+    """An attribute, from where it lies: modules look there last, and it may have been set otherwise."""
+    return place[name] if name in place else getattr(module, name)
+
+
+def untouched(*modules: torch.nn.Module) -> bool:
+    """By hooks, of its own or of all modules."""
+    of_all = _module._global_forward_hooks or _module._global_forward_pre_hooks
+    if of_all or _module._global_backward_hooks or _module._global_backward_pre_hooks:
+        return False
+    for m in modules:
+        if m._forward_hooks or m._forward_pre_hooks or m._backward_hooks or m._backward_pre_hooks:
+            return False
+        if "forward" in m.__dict__:
+            return False
+    return True
 
 
 class ConvBnAct2d(torch.nn.Module):
@@ -226,5 +279,8 @@ class ConvBnAct2d(torch.nn.Module):
         )
 
     def forward(self, input: Tensor, residual: Tensor | None = None) -> Tensor:
-        result: Tensor = self.bn(self.conv(input), residual)
+        conv, bn = self.conv, self.bn
+        if type(conv) is Conv2d and type(bn) is BatchNormAct2d and conv.padding_mode == "zeros" and untouched(conv, bn):
+            return norm_module(bn, input, bn.activation, residual, conv)
+        result: Tensor = bn(conv(input), residual)
         return result

@@ -407,10 +407,10 @@ def _conv2d_backward(ctx: Any, grad: Tensor, input: Tensor | None, weight: Tenso
         grad_input, grad_weight, _ = conv2d_backward(input, weight, grad, packed, needs[0] | needs[1] << 1)
         return grad_input, grad_weight, conv2d_bias(grad) if needs[2] else None, None
     layout = ctx.input_layout if input is None else (input.shape, is_channels_last(input))
-    return *_gradients(ctx.call[0], needs, layout, input, weight, grad), None
+    return *gradients(ctx.call[0], needs, layout, input, weight, grad), None
 
 
-def _gradients(
+def gradients(
     arguments: Arguments,
     needs: Sequence[bool],
     input_layout: tuple[Sequence[int], bool],
@@ -483,7 +483,7 @@ def _conv2d_backward_graph(
 ) -> tuple[Tensor | None, ...]:
     """What the C++ node calls where gradients of gradients, or tangents, are wanted."""
     wanted = [bool(needs >> i & 1) for i in range(3)]
-    return _gradients(unpack(packed), wanted, (input.shape, is_channels_last(input)), input, weight, grad)
+    return gradients(unpack(packed), wanted, (input.shape, is_channels_last(input)), input, weight, grad)
 
 
 class _Conv2dInput(_Function):
@@ -884,16 +884,24 @@ def autocast(
 
     once: parameters are cast once as long as that is alive. Not of tensors that are wrapped or traced.
     """
+    dtype = autocast_dtype(input)
+    if dtype is None:
+        return input, weight, bias
+    device_type, cast_ = input.device.type, cast_once if once else cast
+    if bias is not None:
+        bias = cast_(bias, device_type, dtype)
+    return cast_(input, device_type, dtype), cast_(weight, device_type, dtype), bias
+
+
+def autocast_dtype(input: Tensor) -> torch.dtype | None:
+    """None where autocast is off for the input's device."""
     device_type = input.device.type
     if device_type in ("cpu", "cuda") and torch.is_autocast_enabled(device_type):
-        cast, dtype = _cast_once if once else _cast, torch.get_autocast_dtype(device_type)
-        if bias is not None:
-            bias = cast(bias, device_type, dtype)
-        return cast(input, device_type, dtype), cast(weight, device_type, dtype), bias
-    return input, weight, bias
+        return torch.get_autocast_dtype(device_type)
+    return None
 
 
-def _cast(tensor: Tensor, device_type: str, dtype: torch.dtype) -> Tensor:
+def cast(tensor: Tensor, device_type: str, dtype: torch.dtype) -> Tensor:
     # Torch's rule for lower-precision ops (aten/src/ATen/autocast_mode.h, is_eligible): float64 is left alone.
     if tensor.device.type != device_type or tensor.dtype == torch.float64 or not tensor.is_floating_point():
         return tensor
@@ -904,35 +912,35 @@ def _cast(tensor: Tensor, device_type: str, dtype: torch.dtype) -> Tensor:
 _casts: dict[int, tuple[weakref.ref[Tensor], int, int, weakref.ref[Tensor]]] = {}
 
 
-def _cast_once(tensor: Tensor, device_type: str, dtype: torch.dtype) -> Tensor:
+def cast_once(tensor: Tensor, device_type: str, dtype: torch.dtype) -> Tensor:
     if tensor.dtype is dtype:
         return tensor
     # What torch's own cache has (autocast_mode.cpp, cached_cast).
     if not (tensor.requires_grad and tensor.is_leaf and tensor.dtype is torch.float32):
-        return _cast(tensor, device_type, dtype)
+        return cast(tensor, device_type, dtype)
     if known := _casts.get(id(tensor)):
         parameter, version, address, weak = known
-        cast = weak()
+        found = weak()
         if (
-            cast is not None
+            found is not None
             and parameter() is tensor
             and (version, address) == (tensor._version, tensor.data_ptr())
-            and (cast.dtype, cast.requires_grad) == (dtype, torch.is_grad_enabled())
+            and (found.dtype, found.requires_grad) == (dtype, torch.is_grad_enabled())
             and torch.is_autocast_cache_enabled()
         ):
-            return cast
-    cast = _cast(tensor, device_type, dtype)
+            return found
+    found = cast(tensor, device_type, dtype)
     if len(_casts) >= 4096:
         _casts.clear()
-    _casts[id(tensor)] = weakref.ref(tensor), tensor._version, tensor.data_ptr(), weakref.ref(cast)
-    return cast
+    _casts[id(tensor)] = weakref.ref(tensor), tensor._version, tensor.data_ptr(), weakref.ref(found)
+    return found
 
 
 def _register_autocast(device_type: str, key: str) -> None:
     def kernel(input: Tensor, weight: Tensor, bias: Tensor | None = None, *args: Any, **kwargs: Any) -> Tensor:
         dtype = torch.get_autocast_dtype(device_type)
-        input, weight = _cast(input, device_type, dtype), _cast(weight, device_type, dtype)
-        bias = None if bias is None else _cast(bias, device_type, dtype)
+        input, weight = cast(input, device_type, dtype), cast(weight, device_type, dtype)
+        bias = None if bias is None else cast(bias, device_type, dtype)
         with _ExcludeDispatchKeyGuard(_AUTOCAST_KEYS):
             return conv2d(input, weight, bias, *args, **kwargs)
 
@@ -1034,5 +1042,7 @@ if _library.cuda_error is not None:
         "_conv2d_backward",
         "_batch_norm_act",
         "_batch_norm_act_backward",
+        "_conv_bn_act",
+        "_conv_bn_act_backward",
     ):
         _rules.impl(_name, _refuse_cuda, "CUDA")

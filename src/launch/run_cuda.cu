@@ -26,8 +26,8 @@ void run_plan(const Plan& plan, const ConvProblem& problem, const ConvBuffers& b
 }
 
 void run_cuda(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, void* stream) {
-  // A backward pass computes the input's gradient before the weight's.
-  Stream ours{static_cast<cudaStream_t>(stream), problem.pass == Pass::kWgrad};
+  // Maybe so: behind a batch norm, or the other gradient.
+  Stream ours{static_cast<cudaStream_t>(stream), true};
   run_plan(plan, problem, buffers, ours);
 }
 

@@ -118,10 +118,13 @@ std::tuple<Tensor, Tensor, Tensor> batch_norm_act(Tensor input, OptionalTensor r
   return {output, statistics, mask};
 }
 
-using FourTensors = std::tuple<Tensor, Tensor, Tensor, Tensor>;
-FourTensors batch_norm_act_backward(Tensor grad_output, Tensor input, OptionalTensor residual, OptionalTensor weight,
-                                    OptionalTensor bias, Tensor statistics, Tensor mask, bool training,
-                                    int64_t activation, int64_t needs) {
+struct BatchNormGradients {
+  OptionalTensor input, weight, bias, residual;
+};
+BatchNormGradients batch_norm_gradients(const Tensor& grad_output, const Tensor& input, OptionalTensor residual,
+                                        const OptionalTensor& weight, const OptionalTensor& bias,
+                                        const Tensor& statistics, const Tensor& mask, bool training, int64_t activation,
+                                        int64_t needs) {
   const Images x = images_of(input);
   const NormProblem& problem = x.problem;
   BatchNormBackward call{};
@@ -143,22 +146,78 @@ FourTensors batch_norm_act_backward(Tensor grad_output, Tensor input, OptionalTe
   if (((needs & 2) && !weight) || ((needs & 4) && !bias)) fail("gradients of parameters need these");
 
   const CudaCall gpu(input.get_device_index());
-  OptionalTensor grad_input, grad_weight, grad_bias, grad_residual;
-  if (needs & 1) grad_input = empty(sizes_of(input), problem.channels_last, true, input);
-  if (needs & 2) grad_weight = torch::stable::new_empty(*weight, {problem.c});
-  if (needs & 4) grad_bias = torch::stable::new_empty(*bias, {problem.c});
-  if (needs & 8) grad_residual = empty(sizes_of(input), problem.channels_last, true, input);
+  BatchNormGradients found;
+  if (needs & 1) found.input = empty(sizes_of(input), problem.channels_last, true, input);
+  if (needs & 2) found.weight = torch::stable::new_empty(*weight, {problem.c});
+  if (needs & 4) found.bias = torch::stable::new_empty(*bias, {problem.c});
+  if (needs & 8) found.residual = empty(sizes_of(input), problem.channels_last, true, input);
   const Tensor workspace = empty_bytes(batch_norm_workspace_bytes(problem, gpu.device()), input);
   call.x = x.tensor.data_ptr(), call.grad_y = grad_y.data_ptr(), call.residual = data_of(residual);
   call.mask = mask.numel() != 0 ? static_cast<const uint8_t*>(mask.data_ptr()) : nullptr;
   call.statistics = statistics.data_ptr(), call.workspace = workspace.data_ptr();
-  call.grad_x = data_of(grad_input), call.grad_residual = data_of(grad_residual);
-  call.grad_weight = parameter(x, "weight", grad_weight), call.grad_bias = parameter(x, "bias", grad_bias);
+  call.grad_x = data_of(found.input), call.grad_residual = data_of(found.residual);
+  call.grad_weight = parameter(x, "weight", found.weight), call.grad_bias = parameter(x, "bias", found.bias);
   batch_norm_backward_cuda(problem, gpu.device(), call, gpu.stream());
-  const auto or_none = [&input](const OptionalTensor& found) {
-    return found ? *found : torch::stable::new_empty(input, {0});
+  return found;
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> batch_norm_act_backward(Tensor grad_output, Tensor input,
+                                                                   OptionalTensor residual, OptionalTensor weight,
+                                                                   OptionalTensor bias, Tensor statistics, Tensor mask,
+                                                                   bool training, int64_t activation, int64_t needs) {
+  const BatchNormGradients found =
+      batch_norm_gradients(grad_output, input, residual, weight, bias, statistics, mask, training, activation, needs);
+  const auto or_none = [&input](const OptionalTensor& gradient) {
+    return gradient ? *gradient : torch::stable::new_empty(input, {0});
   };
-  return {or_none(grad_input), or_none(grad_weight), or_none(grad_bias), or_none(grad_residual)};
+  return {or_none(found.input), or_none(found.weight), or_none(found.bias), or_none(found.residual)};
+}
+
+// ---- with the convolution before it ----
+
+// Of the type of `like`; nothing if it is that.
+OptionalTensor cast(const Tensor& tensor, const Tensor& like) {
+  if (tensor.scalar_type() == like.scalar_type()) return std::nullopt;
+  const View view(tensor, Role::kFilter);
+  const bool channels_last = is_channels_last(view);
+  Tensor result = empty(view.sizes, channels_last, true, like);
+  if (tensor.dim() != 4 || !is_dense(view, channels_last)) return torch::stable::copy_(result, tensor);
+  const DType from = check_operands({"weight", tensor}, {"weight", tensor});
+  const DType to = check_operands({"weight", result}, {"weight", result});
+  const CudaCall gpu(tensor.get_device_index());
+  cast_cuda(from, to, tensor.data_ptr(), result.data_ptr(), tensor.numel(), gpu.stream());
+  return result;
+}
+
+std::tuple<Tensor, OptionalTensor, Tensor, Tensor, Tensor> conv_bn_act(
+    Tensor input, Tensor weight, OptionalTensor bias, OptionalTensor residual, OptionalTensor norm_weight,
+    OptionalTensor norm_bias, OptionalTensor running_mean, OptionalTensor running_var,
+    OptionalTensor num_batches_tracked, int64_t arguments, bool training, std::optional<double> momentum, double eps,
+    int64_t activation, bool trains) {
+  OptionalTensor filters = cast(weight, input);
+  const Tensor convolved = forward<CudaBackend>(input, filters.value_or(weight), bias, unpack(arguments));
+  auto [output, statistics, mask] =
+      batch_norm_act(convolved, residual, norm_weight, norm_bias, running_mean, running_var, num_batches_tracked,
+                     training, momentum, eps, activation, trains);
+  return {output, filters, convolved, statistics, mask};
+}
+
+std::tuple<OptionalTensor, OptionalTensor, OptionalTensor, OptionalTensor, OptionalTensor, OptionalTensor>
+conv_bn_act_backward(Tensor grad_output, Tensor input, Tensor weight, OptionalTensor filters, Tensor convolved,
+                     OptionalTensor residual, OptionalTensor norm_weight, OptionalTensor norm_bias, Tensor statistics,
+                     Tensor mask, int64_t arguments, bool training, int64_t activation, int64_t needs) {
+  const int64_t of_convolution = needs & 7;
+  const BatchNormGradients found =
+      batch_norm_gradients(grad_output, convolved, residual, norm_weight, norm_bias, statistics, mask, training,
+                           activation, (of_convolution != 0) | (needs >> 3 & 6) | (needs & 8));
+  Gradients grads;
+  if (of_convolution) {
+    grads =
+        conv2d_backward_packed<CudaBackend>(input, filters.value_or(weight), *found.input, arguments, of_convolution);
+  }
+  auto& [grad_input, grad_weight, grad_bias] = grads;
+  if (grad_weight && filters) grad_weight = cast(*grad_weight, weight);
+  return {grad_input, grad_weight, grad_bias, found.residual, found.weight, found.bias};
 }
 
 }  // namespace
@@ -166,6 +225,8 @@ FourTensors batch_norm_act_backward(Tensor grad_output, Tensor input, OptionalTe
 STABLE_TORCH_LIBRARY_IMPL(fastconv, CUDA, library) {
   library.impl("_batch_norm_act", TORCH_BOX(&batch_norm_act));
   library.impl("_batch_norm_act_backward", TORCH_BOX(&batch_norm_act_backward));
+  library.impl("_conv_bn_act", TORCH_BOX(&conv_bn_act));
+  library.impl("_conv_bn_act_backward", TORCH_BOX(&conv_bn_act_backward));
 }
 
 }  // namespace fastconv::ops

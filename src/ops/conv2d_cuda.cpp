@@ -1,22 +1,8 @@
 #include "fastconv/ops/conv2d_ops.h"
 #include "fastconv/ops/cuda_call.h"
-#include "fastconv/planner/bias_grad.h"
 
 namespace fastconv::ops {
 namespace {
-
-struct CudaBackend : CudaCall {
-  using CudaCall::CudaCall;
-  void run(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers) {
-    run_cuda(plan, problem, buffers, stream());
-  }
-  int64_t bias_grad_workspace_bytes(const ConvProblem& problem) const {
-    return plan_bias_grad(problem, device()).workspace_bytes;
-  }
-  void bias_grad(const ConvProblem& problem, const void* grad_output, void* grad_bias, void* workspace) {
-    bias_grad_cuda(problem, device(), grad_output, grad_bias, workspace, stream());
-  }
-};
 
 // As python/fastconv/explain.py has it.
 Ints cuda_device(int64_t index) {

@@ -123,6 +123,18 @@ STABLE_TORCH_LIBRARY(fastconv, library) {
   library.def(
       "_batch_norm_act_backward(Tensor grad_output, Tensor input, Tensor? residual, Tensor? weight, Tensor? bias, "
       "Tensor statistics, Tensor mask, bool training, int activation, int needs) -> (Tensor, Tensor, Tensor, Tensor)");
+  // Both, of the convolution's output. The filters may be of another type than the input, for which they are cast, and
+  // returned. needs: bits for the first six tensors of the forward pass.
+  library.def(
+      "_conv_bn_act(Tensor input, Tensor weight, Tensor? bias, Tensor? residual, Tensor? norm_weight, "
+      "Tensor? norm_bias, Tensor(a!)? running_mean, Tensor(b!)? running_var, Tensor(c!)? num_batches_tracked, "
+      "int arguments, bool training, float? momentum, float eps, int activation, bool trains) -> "
+      "(Tensor output, Tensor? filters, Tensor convolved, Tensor statistics, Tensor mask)");
+  library.def(
+      "_conv_bn_act_backward(Tensor grad_output, Tensor input, Tensor weight, Tensor? filters, Tensor convolved, "
+      "Tensor? residual, "
+      "Tensor? norm_weight, Tensor? norm_bias, Tensor statistics, Tensor mask, int arguments, bool training, "
+      "int activation, int needs) -> (Tensor?, Tensor?, Tensor?, Tensor?, Tensor?, Tensor?)");
   library.def(
       "batch_norm_act(Tensor input, Tensor(a!)? running_mean, Tensor(b!)? running_var, Tensor? weight=None, "
       "Tensor? bias=None, bool training=False, float? momentum=0.1, float eps=1e-05, *, str? activation=None, "

@@ -17,6 +17,9 @@ void run_cuda(const Plan& plan, const ConvProblem& problem, const ConvBuffers& b
 void bias_grad_cuda(const ConvProblem& problem, const DeviceSpec& device, const void* grad_output, void* grad_bias,
                     void* workspace, void* stream);
 
+// Values side by side, at multiples of 16 bytes, in another type.
+void cast_cuda(DType from_type, DType to_type, const void* from, void* to, int64_t count, void* stream);
+
 int current_cuda_device();
 
 // Cached per device; thread-safe. Throws std::runtime_error if CUDA does.

@@ -1,10 +1,11 @@
-// The device and the stream of a call of an op.
+// The device and the stream of a call of an op, and the backend of ops/conv2d_ops.h.
 #pragma once
 
 #include <optional>
 
 #include "fastconv/launch/launch.h"
 #include "fastconv/ops/torch_stable.h"
+#include "fastconv/planner/bias_grad.h"
 
 namespace fastconv::ops {
 
@@ -22,6 +23,19 @@ class CudaCall {
   std::optional<torch::stable::accelerator::DeviceGuard> guard_;
   const DeviceSpec& spec_;
   void* stream_ = nullptr;
+};
+
+struct CudaBackend : CudaCall {
+  using CudaCall::CudaCall;
+  void run(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers) {
+    run_cuda(plan, problem, buffers, stream());
+  }
+  int64_t bias_grad_workspace_bytes(const ConvProblem& problem) const {
+    return plan_bias_grad(problem, device()).workspace_bytes;
+  }
+  void bias_grad(const ConvProblem& problem, const void* grad_output, void* grad_bias, void* workspace) {
+    bias_grad_cuda(problem, device(), grad_output, grad_bias, workspace, stream());
+  }
 };
 
 }  // namespace fastconv::ops

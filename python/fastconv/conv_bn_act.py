@@ -1,0 +1,299 @@
+"""A convolution and the batch normalisation behind it, with residual and activation, as one autograd node."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from . import ops
+from .batch_norm import (
+    Activation,
+    batch_norm_act,
+    below_autograd,
+    check_activation,
+    differentiable_gradients,
+    keeps_residual,
+)
+from .functional import conv2d, eager_call, is_transformed
+from .precision import Precision, check, effective
+
+# Without the Python around them.
+_conv_bn_act = torch.ops.fastconv._conv_bn_act.default._op
+_conv_bn_act_backward = torch.ops.fastconv._conv_bn_act_backward.default._op
+_batch_norm_act = torch.ops.fastconv._batch_norm_act.default._op
+_batch_norm_act_backward = torch.ops.fastconv._batch_norm_act_backward.default._op
+
+_PLAIN = frozenset((Tensor, torch.nn.Parameter, torch.nn.Buffer, type(None)))
+_any_autocast = torch._C._is_any_autocast_enabled
+
+
+def conv_bn_act(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    norm_weight: Tensor | None = None,
+    norm_bias: Tensor | None = None,
+    stride: ops.Ints = 1,
+    padding: Literal["same", "valid"] | ops.Ints = 0,
+    dilation: ops.Ints = 1,
+    groups: int = 1,
+    *,
+    training: bool = False,
+    momentum: float | None = 0.1,
+    eps: float = 1e-5,
+    activation: Activation | None = None,
+    residual: Tensor | None = None,
+    num_batches_tracked: Tensor | None = None,
+    precision: Precision | None = None,
+) -> Tensor:
+    """:func:`fastconv.batch_norm_act` of :func:`fastconv.conv2d`, as one call forward and one backward.
+
+    Args:
+        input, weight, bias, stride, padding, dilation, groups, precision: those of :func:`fastconv.conv2d`.
+        running_mean, running_var, training, momentum, eps, activation, num_batches_tracked: those of
+            :func:`fastconv.batch_norm_act`, of the convolution's output; ``norm_weight`` and ``norm_bias`` are its
+            ``weight`` and ``bias``.
+        residual: of the size, dtype and device of the convolution's output; is added before the activation.
+
+    Returns:
+        (N, K, P, Q).
+
+    Raises:
+        ValueError, RuntimeError, TypeError: as these do.
+
+    >>> x, w = torch.randn(8, 16, 32, 32), torch.randn(32, 16, 3, 3)
+    >>> fastconv.conv_bn_act(x, w, None, None, None, training=True, activation="relu").shape
+    torch.Size([8, 32, 30, 30])
+    """
+    index = check_activation(activation)
+    tensors = input, weight, bias, residual, norm_weight, norm_bias
+    if _is_eager(training, *tensors):
+        mode = effective() if precision is None else check(precision)
+        try:
+            call = eager_call(stride, padding, dilation, groups, mode)
+        except (TypeError, ValueError):
+            pass  # strings; what cannot be packed
+        else:
+            return _one_call(
+                *tensors,
+                (running_mean, running_var, num_batches_tracked),
+                call,
+                (training, momentum, eps, index),
+            )
+    output = conv2d(input, weight, bias, stride, padding, dilation, groups, precision=precision)
+    return batch_norm_act(
+        output,
+        running_mean,
+        running_var,
+        norm_weight,
+        norm_bias,
+        training,
+        momentum,
+        eps,
+        activation=activation,
+        residual=residual,
+        num_batches_tracked=num_batches_tracked,
+    )
+
+
+def _is_eager(training: bool, input: Tensor, weight: Tensor, *others: Tensor | None) -> bool:
+    """Whether one op will do: plain tensors, of which nobody wants to see more. One image may have one pixel, which is
+    an error in training."""
+    return (
+        not ops._is_compiling()
+        and _PLAIN.issuperset(map(type, (input, weight, *others)))
+        and not is_transformed()
+        and forward_ad._current_level < 0
+        and input.dim() == 4
+        and input.numel() > 0
+        and input.shape[0] > training
+        and not (input.is_complex() or weight.is_complex() or input.is_meta)
+    )
+
+
+def _one_call(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    norm_weight: Tensor | None,
+    norm_bias: Tensor | None,
+    running: tuple[Tensor | None, Tensor | None, Tensor | None],
+    call: ops.Call,
+    options: tuple[bool, float | None, float, int],
+) -> Tensor:
+    """running: mean, variance, number of batches. options: training, momentum, eps, the activation's number."""
+    dtype = ops.autocast_dtype(input) if _any_autocast() else None
+    if dtype is not None:
+        input = ops.cast(input, input.device.type, dtype)
+    output: Tensor
+    if torch.is_grad_enabled():
+        for tensor in (input, weight, bias, residual, norm_weight, norm_bias):
+            if tensor is not None and tensor.requires_grad:
+                output = _apply(input, weight, bias, residual, norm_weight, norm_bias, running, call, options, dtype)
+                return output
+    if dtype is not None:
+        weight = ops.cast_once(weight, input.device.type, dtype)
+        bias = None if bias is None else ops.cast(bias, input.device.type, dtype)
+    tensors = input, weight, bias, residual, norm_weight, norm_bias
+    output = _conv_bn_act(*tensors, *running, call[1], *options, False)[0]
+    return output
+
+
+class _ConvBnAct(ops._Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        residual: Tensor | None,
+        norm_weight: Tensor | None,
+        norm_bias: Tensor | None,
+        running: tuple[Tensor | None, Tensor | None, Tensor | None],
+        call: ops.Call,
+        options: tuple[bool, float | None, float, int],
+        dtype: torch.dtype | None,
+    ) -> Tensor:
+        """dtype: what autocast casts to. The filters are cast by the op."""
+        cast_bias = bias if bias is None or dtype is None else ops.cast(bias, input.device.type, dtype)
+        output: Tensor
+        output, filters, convolved, statistics, mask = _conv_bn_act(
+            input, weight, cast_bias, residual, norm_weight, norm_bias, *running, call[1], *options, True
+        )
+        training, _, eps, activation = options
+        ctx.call, ctx.options = call, (training, eps, activation)
+        ctx.has_residual = residual is not None
+        # Parameters that were cast may change before the backward pass, as they may under torch's autocast.
+        ctx.is_cast, ctx.parameters = filters is not None, (weight, bias)
+        kept = residual if keeps_residual(activation, masks=True) else None
+        ctx.save_for_backward(
+            input, weight if filters is None else filters, convolved, kept, norm_weight, norm_bias, statistics, mask
+        )
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        input, filters, convolved, residual, norm_weight, norm_bias, statistics, mask = ctx.saved_tensors
+        weight, bias = ctx.parameters
+        needs = ctx.needs_input_grad[:6]
+        training, _, activation = ctx.options
+        as_it_is = ctx.has_residual and activation == 0
+        if torch.is_grad_enabled() or forward_ad._current_level >= 0:
+            found = _differentiable(ctx, grad, input, filters, residual, norm_weight, norm_bias, statistics, mask)
+        else:
+            wanted = sum(need << i for i, need in enumerate(needs)) & ~(as_it_is << 3)
+            both = (weight, filters) if ctx.is_cast else (filters, None)
+            tensors = convolved, residual, norm_weight, norm_bias, statistics, mask
+            found = _conv_bn_act_backward(grad, input, *both, *tensors, ctx.call[1], training, activation, wanted)
+        grad_input, grad_weight, grad_bias, grad_residual, grad_norm_weight, grad_norm_bias = found
+        if grad_bias is not None and grad_bias.dtype != bias.dtype:
+            grad_bias = grad_bias.to(bias.dtype)
+        if as_it_is:
+            grad_residual = grad
+        return grad_input, grad_weight, grad_bias, grad_residual, grad_norm_weight, grad_norm_bias, *[None] * 4
+
+
+def _differentiable(
+    ctx: Any,
+    grad: Tensor,
+    input: Tensor,
+    filters: Tensor,
+    residual: Tensor | None,
+    norm_weight: Tensor | None,
+    norm_bias: Tensor | None,
+    statistics: Tensor,
+    mask: Tensor,
+) -> tuple[Tensor | None, ...]:
+    """By ops of which there are derivatives."""
+    of_input, of_weight, of_bias, of_residual, of_norm_weight, of_norm_bias = ctx.needs_input_grad[:6]
+    weight, bias = ctx.parameters
+    if ctx.is_cast:
+        filters = weight.to(filters.dtype)
+    bias = None if bias is None else bias.to(filters.dtype)
+    arguments = ctx.call[0]
+    with torch.enable_grad():
+        convolved = ops.conv2d(input, filters, bias, *arguments[:4], precision=arguments[4])
+    of_convolution = of_input or of_weight or of_bias
+    needs = of_convolution, of_residual, of_norm_weight, of_norm_bias
+    tensors = grad, convolved, residual, norm_weight, norm_bias, statistics, mask
+    grad_convolved, grad_norm_weight, grad_norm_bias, grad_residual = differentiable_gradients(
+        ctx.options, needs, *tensors
+    )
+    grads: tuple[Tensor | None, ...] = (None, None, None)
+    if grad_convolved is not None:
+        layout = input.shape, ops.is_channels_last(input)
+        wanted = of_input, of_weight, of_bias
+        grads = ops.gradients(arguments, wanted, layout, input, filters, grad_convolved)
+    grad_input, grad_weight, grad_bias = grads
+    if grad_weight is not None:
+        grad_weight = grad_weight.to(weight.dtype)
+    return grad_input, grad_weight, grad_bias, grad_residual, grad_norm_weight, grad_norm_bias
+
+
+_apply = _ConvBnAct.apply  # type: ignore[attr-defined]
+
+
+# ---- the CPU ----
+
+
+@below_autograd
+def _conv_bn_act_cpu(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    norm_weight: Tensor | None,
+    norm_bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    num_batches_tracked: Tensor | None,
+    arguments: int,
+    *options: Any,
+) -> tuple[Tensor | None, ...]:
+    filters = weight.to(input.dtype) if weight.dtype != input.dtype else None
+    convolved = ops.packed_conv2d(input, weight if filters is None else filters, bias, arguments)
+    running = running_mean, running_var, num_batches_tracked
+    output, statistics, mask = _batch_norm_act(convolved, residual, norm_weight, norm_bias, *running, *options)
+    return output, filters, convolved, statistics, mask
+
+
+@below_autograd
+def _conv_bn_act_backward_cpu(
+    grad_output: Tensor,
+    input: Tensor,
+    weight: Tensor,
+    filters: Tensor | None,
+    convolved: Tensor,
+    residual: Tensor | None,
+    norm_weight: Tensor | None,
+    norm_bias: Tensor | None,
+    statistics: Tensor,
+    mask: Tensor,
+    arguments: int,
+    training: bool,
+    activation: int,
+    needs: int,
+) -> tuple[Tensor | None, ...]:
+    of_norm = bool(needs & 7) | needs >> 3 & 6 | needs & 8
+    tensors = grad_output, convolved, residual, norm_weight, norm_bias, statistics, mask
+    found = _batch_norm_act_backward(*tensors, training, activation, of_norm)
+    grad_convolved, *of_others = (grad if of_norm >> i & 1 else None for i, grad in enumerate(found))
+    grad_input = grad_weight = grad_bias = None
+    if needs & 7:
+        grads = ops.conv2d_backward(input, weight if filters is None else filters, grad_convolved, arguments, needs & 7)
+        grad_input, grad_weight, grad_bias = grads
+    grad_weight = None if grad_weight is None else grad_weight.to(weight.dtype)
+    grad_norm_weight, grad_norm_bias, grad_residual = of_others
+    return grad_input, grad_weight, grad_bias, grad_residual, grad_norm_weight, grad_norm_bias
+
+
+ops._rules.impl("_conv_bn_act", _conv_bn_act_cpu, "CPU")
+ops._rules.impl("_conv_bn_act_backward", _conv_bn_act_backward_cpu, "CPU")
+for _name in ("_conv_bn_act", "_conv_bn_act_backward"):
+    ops._rules.impl(_name, torch.library.fallthrough_kernel, "Autograd")

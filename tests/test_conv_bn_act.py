@@ -1,0 +1,223 @@
+"""fastconv.conv_bn_act: a convolution with the batch normalisation behind it, as one node of autograd."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import fastconv
+import reference
+from fastconv.batch_norm import ACTIVATIONS
+
+LAYOUTS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
+EPS, MOMENTUM = 1e-3, 0.2
+NAMES = ["input", "weight", "bias", "residual", "norm_weight", "norm_bias"]
+
+
+class Operands:
+    """Of a call, in float64 as well; values that the narrow type has."""
+
+    def __init__(
+        self, device: str, dtype: torch.dtype, layout: str = "nchw", bias: bool = True, residual: bool = True
+    ) -> None:
+        generator = torch.Generator().manual_seed(3)
+        wide = torch.float64 if dtype == torch.float64 else torch.float32
+
+        def random(*size: int, of: torch.dtype = dtype) -> Tensor:
+            tensor = torch.randn(*size, generator=generator, dtype=torch.float64).to(device, of)
+            return tensor.contiguous(memory_format=LAYOUTS[layout]) if len(size) == 4 else tensor
+
+        self.leaves: list[Any] = [
+            random(3, 8, 9, 12),
+            random(16, 4, 3, 3),
+            random(16) if bias else None,
+            random(3, 16, 5, 6) if residual else None,
+            random(16, of=wide),
+            random(16, of=wide),
+        ]
+        self.running = random(16, of=wide), random(16, of=wide).abs() + 0.1
+        self.grad = random(3, 16, 5, 6)
+
+    def doubled(self) -> Operands:
+        other = object.__new__(Operands)
+        other.leaves = [None if leaf is None else leaf.double() for leaf in self.leaves]
+        other.running, other.grad = tuple(t.double() for t in self.running), self.grad.double()  # type: ignore[assignment]
+        return other
+
+
+def ours(leaves: list[Any], running: Any, training: bool, activation: Any, **options: Any) -> Tensor:
+    input, weight, bias, residual, *norm = leaves
+    call: Any = fastconv.conv_bn_act
+    options |= {"training": training, "momentum": MOMENTUM, "eps": EPS, "activation": activation, "residual": residual}
+    output: Tensor = call(input, weight, bias, *running, *norm, 2, (1, 1), groups=2, precision="ieee", **options)
+    return output
+
+
+def rounded(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """With the gradient of what it was."""
+    return tensor + (tensor.detach().to(dtype).double() - tensor.detach())
+
+
+def torchs(
+    leaves: list[Any], running: Any, training: bool, activation: Any, dtype: torch.dtype, cast: bool = False
+) -> Tensor:
+    """In float64, of the convolution's output in `dtype`: whether a value is below zero hangs on that. cast: its
+    operands, too."""
+    input, weight, bias, residual, *norm = leaves
+    if cast:
+        input, weight = rounded(input, dtype), rounded(weight, dtype)
+        bias = None if bias is None else rounded(bias, dtype)
+    z = rounded(F.conv2d(input, weight, bias, 2, 1, 1, 2), dtype)
+    z = F.batch_norm(z, *running, *norm, training, MOMENTUM, EPS)  # type: ignore[call-arg]  # what *running is
+    return reference.ACTIVATIONS[activation](z if residual is None else z + residual)
+
+
+def train(function: Any, o: Operands, training: bool, activation: Any, **options: Any) -> dict[str, Tensor]:
+    leaves = [None if leaf is None else leaf.detach().clone().requires_grad_() for leaf in o.leaves]
+    running = [tensor.clone() for tensor in o.running]
+    y = function(leaves, running, training, activation, **options)
+    named = [(name, leaf) for name, leaf in zip(NAMES, leaves, strict=True) if leaf is not None]
+    grads = torch.autograd.grad(y, [leaf for _, leaf in named], o.grad)
+    found = {"output": y.detach(), "mean": running[0], "var": running[1]}
+    return found | {name: grad for (name, _), grad in zip(named, grads, strict=True)}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("activation", ACTIVATIONS, ids=str)
+def test_values_and_gradients(device: str, activation: Any, dtype: torch.dtype, layout: str) -> None:
+    for training, bias, residual in itertools.product((False, True), repeat=3):
+        o = Operands(device, dtype, layout, bias, residual)
+        found = train(ours, o, training, activation)
+        expected = train(torchs, o.doubled(), training, activation, dtype=dtype)
+        for name, tensor in found.items():
+            # A bias has no gradient in training but the rounding of a sum of as many numbers.
+            scale = expected[name].norm().clamp_min(o.grad.double().norm() if name == "bias" else 0.0)
+            error = (tensor.double() - expected[name]).norm() / scale
+            assert error <= 16 * torch.finfo(dtype).eps, (name, training, bias, residual)
+            assert tensor.dtype == (dtype if name in ("output", *NAMES[:4]) else o.running[0].dtype)
+        for name in ("output", "input", "weight"):
+            assert found[name].is_contiguous(memory_format=LAYOUTS[layout])
+
+
+def test_it_is_one_node(device: str) -> None:
+    o = Operands(device, torch.float32)
+    leaves = [leaf.requires_grad_() for leaf in o.leaves if leaf is not None]
+    assert type(ours([*leaves], o.running, True, "relu").grad_fn).__name__ == "_ConvBnActBackward"
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("activation", [None, "relu", "silu"])
+def test_gradients_of_any_order(device: str, activation: Any, training: bool) -> None:
+    o = Operands(device, torch.float64)
+    small = [o.leaves[0][:2, :2, :3, :4], o.leaves[1][:2, :1], o.leaves[2][:2], o.leaves[3][:2, :2, :2, :2]]
+    small += [leaf[:2] for leaf in o.leaves[4:]]
+    leaves = [leaf.detach().clone().requires_grad_() for leaf in small]
+
+    def function(*leaves: Tensor) -> Tensor:
+        return ours([*leaves], [tensor[:2].clone() for tensor in o.running], training, activation)
+
+    assert torch.autograd.gradcheck(function, leaves, atol=1e-4)
+    assert torch.autograd.gradgradcheck(function, leaves, atol=1e-4)
+
+
+def test_what_needs_no_gradient_gets_none(device: str) -> None:
+    o = Operands(device, torch.float64)
+    expected = train(ours, o, True, "silu")
+    for wanted in range(1, 6):
+        for chosen in itertools.combinations(range(6), wanted):
+            leaves = [leaf.detach().clone().requires_grad_(i in chosen) for i, leaf in enumerate(o.leaves)]
+            ours(leaves, [t.clone() for t in o.running], True, "silu").backward(o.grad)
+            for i, (name, leaf) in enumerate(zip(NAMES, leaves, strict=True)):
+                assert (leaf.grad is not None) == (i in chosen)
+                if leaf.grad is not None and name != "bias":
+                    torch.testing.assert_close(leaf.grad, expected[name], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("residual", [False, True])
+def test_autocast_casts_the_filters_within(device: str, residual: bool) -> None:
+    o = Operands(device, torch.float32, "nhwc", residual=residual)
+    leaves: list[Any] = [None if leaf is None else leaf.detach().clone().requires_grad_() for leaf in o.leaves]
+    if residual:
+        leaves[3] = leaves[3].detach().bfloat16().requires_grad_()
+    with torch.autocast(device, torch.bfloat16):
+        y = ours(leaves, [t.clone() for t in o.running], True, "relu")
+    assert y.dtype == torch.bfloat16 and type(y.grad_fn).__name__ == "_ConvBnActBackward"
+    with torch.no_grad():
+        leaves[1].add_(1.0)  # as under torch's autocast, whose cast is what is kept
+    y.backward(o.grad.bfloat16())
+    leaves[1].data.sub_(1.0)
+    expected = train(torchs, o.doubled(), True, "relu", dtype=torch.bfloat16, cast=True)
+    for name, leaf in zip(NAMES, leaves, strict=True):
+        if leaf is not None:
+            assert leaf.grad is not None and leaf.grad.dtype == leaf.dtype
+            scale = expected[name].norm().clamp_min(o.grad.double().norm() if name == "bias" else 0.0)
+            assert (leaf.grad.double() - expected[name]).norm() <= 0.05 * scale, name
+    with torch.autocast(device, torch.bfloat16), torch.no_grad():
+        inferred = ours(leaves, [t.clone() for t in o.running], True, "relu")
+    torch.testing.assert_close(inferred, y.detach(), rtol=0.05, atol=0.05)
+
+
+def test_opcheck(device: str) -> None:
+    o = Operands(device, torch.float32)
+    call = fastconv.ops.pack((2, 2, 1, 1, 1, 1), 2, "ieee")
+    arguments = (*o.leaves, *o.running, torch.tensor(1, device=device), call, True, 0.1, 1e-5, 1, True)
+    op, backward = torch.ops.fastconv._conv_bn_act.default, torch.ops.fastconv._conv_bn_act_backward.default
+    torch.library.opcheck(op, arguments, test_utils="test_schema")
+    _, filters, convolved, statistics, mask = op(*arguments)
+    input, weight, _, _, *norm = o.leaves
+    assert filters is None
+    tensors = o.grad, input, weight, filters, convolved, None, *norm, statistics, mask
+    torch.library.opcheck(backward, (*tensors, call, True, 1, 63), test_utils="test_schema")
+
+
+def test_what_it_cannot_do_is_done_in_two(device: str) -> None:
+    """Strings, functional transforms, forward derivatives, tensors of other classes."""
+    o = Operands(device, torch.float64, bias=False, residual=False)
+    input, weight, _, _, *norm = o.leaves
+    call: Any = fastconv.conv_bn_act
+
+    def function(input: Tensor, **options: Any) -> Any:
+        return call(input, weight, None, None, None, *norm, groups=2, training=True, activation="relu", **options)
+
+    same = F.conv2d(input, weight, None, 1, 1, 1, 2)
+    same = F.relu(F.batch_norm(same, None, None, norm[0], norm[1], training=True))
+    torch.testing.assert_close(function(input, padding="same"), same)
+    plain = function(input)
+    tangent = torch.func.jvp(function, (input,), (input.square(),))[1]
+    step = 1e-6
+    torch.testing.assert_close(tangent, (function(input + step * input.square()) - plain) / step, rtol=1e-3, atol=1e-3)
+    images = torch.stack([input, 2 * input])
+    torch.testing.assert_close(torch.vmap(function)(images)[0], plain)
+    with pytest.raises(ValueError, match="more than 1 value"):
+        fastconv.conv_bn_act(input[:1, :, :3, :3], weight, None, None, None, groups=2, training=True)
+    with pytest.raises(RuntimeError, match="residual"):
+        function(input, residual=input)
+    with pytest.raises(RuntimeError, match="channels"):
+        function(input[:, :4])
+
+
+def test_checkpointing(device: str) -> None:
+    torch.manual_seed(0)
+    layer = fastconv.ConvBnAct2d(3, 8, 3, padding=1, activation="silu", dtype=torch.float64, device=device)
+    x = torch.randn(2, 3, 6, 7, dtype=torch.float64, device=device, requires_grad=True)
+    parameters = [x, *layer.parameters()]
+    expected = torch.autograd.grad(layer(x).square().sum(), parameters)
+    actual = torch.autograd.grad(checkpoint(layer, x, use_reentrant=False).square().sum(), parameters)
+    torch.testing.assert_close(actual, expected)
+
+
+def test_hooks_of_the_modules_layers_are_called(device: str) -> None:
+    layer = fastconv.ConvBnAct2d(3, 8, 3, activation="relu", device=device)
+    x = torch.randn(2, 3, 6, 7, device=device)
+    expected = layer(x)
+    seen: list[nn.Module] = []
+    layer.conv.register_forward_hook(lambda module, *_: seen.append(module))
+    torch.testing.assert_close(layer(x), expected)
+    assert seen == [layer.conv]
