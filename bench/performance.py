@@ -203,8 +203,9 @@ def fused_section(results: Path) -> Iterator[str]:
             continue
         yield f"## Batch norms fused, {device_of(data)}"
         yield (
-            "Of the same models, with `fastconv.fuse` too: `python -m bench.steps --fuse`. The time of a step's "
-            "kernels is by itself, one after the other; memory is what a step takes beside model and optimizer. "
+            "Of the same models, with `fastconv.fuse` too: `python -m bench.steps --fuse`. Busy is how long the GPU "
+            "has kernels in a step; where the step takes longer, the host limits it. Memory is what a step takes "
+            "beside model and optimizer. "
             f"{', '.join(dict.fromkeys(link(path) for path, _ in rows.values()))}."
         )
         yield steps.fused_table([row for _, row in rows.values()], torch.device("cuda"))

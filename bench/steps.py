@@ -4,7 +4,7 @@
     python -m bench.steps --batch 32                small ones, whose time is mostly the host's
     python -m bench.steps --compile                 the same models under torch.compile beside the eager ones
     python -m bench.steps --compile reduce-overhead the same with CUDA graphs: what the GPU takes, whatever the host
-    python -m bench.steps --fuse                    fastconv also with fused batch norms; memory, losses, how busy the GPU is
+    python -m bench.steps --fuse                    fastconv also with fused batch norms; memory, losses, GPU busy
 
 Each backend has a copy of the model; only the class of its convolutions differs. Settings: `tf32`, float32 tensors in
 NCHW with torch's defaults, in which cuDNN rounds products to TF32; `bf16`, torch.autocast and channels_last. A step is
@@ -267,7 +267,7 @@ def _busy_ms(trainer: Trainer, device: torch.device) -> float | None:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         trainer.step()
         torch.cuda.synchronize(device)
-    ranges = [event.time_range for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+    ranges = [event.time_range for event in profile.events() if event.device_type.name == "CUDA"]
     busy = end = 0.0
     for kernel in sorted(ranges, key=lambda kernel: float(kernel.start)):
         busy += max(kernel.end - max(kernel.start, end), 0.0)

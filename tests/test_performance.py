@@ -131,7 +131,7 @@ def test_page_shows_fused_models_and_batch_norms(results: Path) -> None:
     row |= {"inference": contenders(4, 4, 5), "losses": dict.fromkeys(contenders(1, 1, 1), [7.0, 6.5, 6.25])}
     row |= {
         "peak_mib": dict.fromkeys(contenders(1, 1, 1), 100.0),
-        "kernels_ms": dict.fromkeys(contenders(1, 1, 1), 9.5),
+        "busy_ms": dict.fromkeys(contenders(1, 1, 1), 9.5),
     }
     norm = {"size": "8x4x2x2", "mode": "bf16", "layout": "nhwc", "then": "+ relu", "pass": "both", "mib": 64.0}
     norm |= {"ms": {"fastconv": 0.5, "torch": 1.5}, "floor_ms": 0.4}

@@ -27,6 +27,7 @@ _batch_norm_act = torch.ops.fastconv._batch_norm_act.default._op
 _batch_norm_act_backward = torch.ops.fastconv._batch_norm_act_backward.default._op
 
 _PLAIN = frozenset((Tensor, torch.nn.Parameter, torch.nn.Buffer, type(None)))
+_REAL = frozenset(dtype for dtype in ops.DTYPES if not dtype.is_complex)
 _any_autocast = torch._C._is_any_autocast_enabled
 
 
@@ -104,15 +105,17 @@ def conv_bn_act(
 def _is_eager(training: bool, input: Tensor, weight: Tensor, *others: Tensor | None) -> bool:
     """Whether one op will do: plain tensors, of which nobody wants to see more. One image may have one pixel, which is
     an error in training."""
+    if ops._is_compiling() or not _PLAIN.issuperset(map(type, (input, weight, *others))) or is_transformed():
+        return False
+    size = input.shape
     return (
-        not ops._is_compiling()
-        and _PLAIN.issuperset(map(type, (input, weight, *others)))
-        and not is_transformed()
-        and forward_ad._current_level < 0
-        and input.dim() == 4
-        and input.numel() > 0
-        and input.shape[0] > training
-        and not (input.is_complex() or weight.is_complex() or input.is_meta)
+        forward_ad._current_level < 0
+        and len(size) == 4
+        and 0 not in size
+        and size[0] > training
+        and input.dtype in _REAL
+        and weight.dtype in _REAL
+        and not input.is_meta
     )
 
 
@@ -129,14 +132,13 @@ def _one_call(
 ) -> Tensor:
     """running: mean, variance, number of batches. options: training, momentum, eps, the activation's number."""
     dtype = ops.autocast_dtype(input) if _any_autocast() else None
-    if dtype is not None:
+    if dtype is not None and input.dtype is not dtype:
         input = ops.cast(input, input.device.type, dtype)
+    tensors = input, weight, bias, residual, norm_weight, norm_bias
     output: Tensor
-    if torch.is_grad_enabled():
-        for tensor in (input, weight, bias, residual, norm_weight, norm_bias):
-            if tensor is not None and tensor.requires_grad:
-                output = _apply(input, weight, bias, residual, norm_weight, norm_bias, running, call, options, dtype)
-                return output
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors if tensor is not None):
+        output = _apply(*tensors, running, call, options, dtype)
+        return output
     if dtype is not None:
         weight = ops.cast_once(weight, input.device.type, dtype)
         bias = None if bias is None else ops.cast(bias, input.device.type, dtype)

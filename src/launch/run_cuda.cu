@@ -25,9 +25,10 @@ void run_plan(const Plan& plan, const ConvProblem& problem, const ConvBuffers& b
   launcher_of(*others.kernel, problem.dtype)(others, problem, gated, stream);
 }
 
-void run_cuda(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, void* stream) {
-  // Maybe so: behind a batch norm, or the other gradient.
-  Stream ours{static_cast<cudaStream_t>(stream), true};
+void run_cuda(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, void* stream,
+              bool behind_ours) {
+  // A backward pass computes the input's gradient before the weight's.
+  Stream ours{static_cast<cudaStream_t>(stream), behind_ours || problem.pass == Pass::kWgrad};
   run_plan(plan, problem, buffers, ours);
 }
 

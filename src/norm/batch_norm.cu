@@ -102,15 +102,15 @@ int64_t batch_norm_workspace_bytes(const NormProblem& problem, const DeviceSpec&
 }
 
 void batch_norm_forward_cuda(const NormProblem& problem, const DeviceSpec& device, const BatchNormForward& call,
-                             void* stream) {
-  Stream ours{static_cast<cudaStream_t>(stream), true};
+                             void* stream, bool behind_ours) {
+  Stream ours{static_cast<cudaStream_t>(stream), behind_ours};
   const NormPlan plan = plan_norm(problem, device);
   with_dtype(problem.dtype, [&]<typename T>() { forward<T>(problem, plan, call, ours); });
 }
 
 void batch_norm_backward_cuda(const NormProblem& problem, const DeviceSpec& device, const BatchNormBackward& call,
-                              void* stream) {
-  Stream ours{static_cast<cudaStream_t>(stream), true};
+                              void* stream, bool behind_ours) {
+  Stream ours{static_cast<cudaStream_t>(stream), behind_ours};
   const NormPlan plan = plan_norm(problem, device);
   with_dtype(problem.dtype, [&]<typename T>() { backward<T>(problem, plan, call, ours); });
 }

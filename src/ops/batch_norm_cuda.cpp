@@ -77,6 +77,7 @@ Activation activation_of(int64_t index) {
 
 void* data_of(const OptionalTensor& tensor) { return tensor ? tensor->data_ptr() : nullptr; }
 
+template <bool kBehindOurs>
 std::tuple<Tensor, Tensor, Tensor> batch_norm_act(Tensor input, OptionalTensor residual, OptionalTensor weight,
                                                   OptionalTensor bias, OptionalTensor running_mean,
                                                   OptionalTensor running_var, OptionalTensor num_batches_tracked,
@@ -114,7 +115,7 @@ std::tuple<Tensor, Tensor, Tensor> batch_norm_act(Tensor input, OptionalTensor r
   call.batches = static_cast<int64_t*>(data_of(num_batches_tracked));
   call.mask = masks ? static_cast<uint8_t*>(mask.data_ptr()) : nullptr;
   call.statistics = statistics.data_ptr(), call.workspace = data_of(workspace);
-  batch_norm_forward_cuda(problem, gpu.device(), call, gpu.stream());
+  batch_norm_forward_cuda(problem, gpu.device(), call, gpu.stream(), kBehindOurs);
   return {output, statistics, mask};
 }
 
@@ -124,7 +125,7 @@ struct BatchNormGradients {
 BatchNormGradients batch_norm_gradients(const Tensor& grad_output, const Tensor& input, OptionalTensor residual,
                                         const OptionalTensor& weight, const OptionalTensor& bias,
                                         const Tensor& statistics, const Tensor& mask, bool training, int64_t activation,
-                                        int64_t needs) {
+                                        int64_t needs, bool behind_ours) {
   const Images x = images_of(input);
   const NormProblem& problem = x.problem;
   BatchNormBackward call{};
@@ -148,8 +149,8 @@ BatchNormGradients batch_norm_gradients(const Tensor& grad_output, const Tensor&
   const CudaCall gpu(input.get_device_index());
   BatchNormGradients found;
   if (needs & 1) found.input = empty(sizes_of(input), problem.channels_last, true, input);
-  if (needs & 2) found.weight = torch::stable::new_empty(*weight, {problem.c});
-  if (needs & 4) found.bias = torch::stable::new_empty(*bias, {problem.c});
+  if (needs & 2) found.weight = empty_vector(problem.c, *weight);
+  if (needs & 4) found.bias = empty_vector(problem.c, *bias);
   if (needs & 8) found.residual = empty(sizes_of(input), problem.channels_last, true, input);
   const Tensor workspace = empty_bytes(batch_norm_workspace_bytes(problem, gpu.device()), input);
   call.x = x.tensor.data_ptr(), call.grad_y = grad_y.data_ptr(), call.residual = data_of(residual);
@@ -157,7 +158,7 @@ BatchNormGradients batch_norm_gradients(const Tensor& grad_output, const Tensor&
   call.statistics = statistics.data_ptr(), call.workspace = workspace.data_ptr();
   call.grad_x = data_of(found.input), call.grad_residual = data_of(found.residual);
   call.grad_weight = parameter(x, "weight", found.weight), call.grad_bias = parameter(x, "bias", found.bias);
-  batch_norm_backward_cuda(problem, gpu.device(), call, gpu.stream());
+  batch_norm_backward_cuda(problem, gpu.device(), call, gpu.stream(), behind_ours);
   return found;
 }
 
@@ -166,7 +167,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> batch_norm_act_backward(Tensor grad_o
                                                                    OptionalTensor bias, Tensor statistics, Tensor mask,
                                                                    bool training, int64_t activation, int64_t needs) {
   const BatchNormGradients found =
-      batch_norm_gradients(grad_output, input, residual, weight, bias, statistics, mask, training, activation, needs);
+      batch_norm_gradients(grad_output, input, residual, weight, bias, statistics, mask, training, activation, needs,
+                           /*behind_ours=*/false);
   const auto or_none = [&input](const OptionalTensor& gradient) {
     return gradient ? *gradient : torch::stable::new_empty(input, {0});
   };
@@ -174,6 +176,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> batch_norm_act_backward(Tensor grad_o
 }
 
 // ---- with the convolution before it ----
+
+using Backend = CudaBackendOf<true>;
 
 // Of the type of `like`; nothing if it is that.
 OptionalTensor cast(const Tensor& tensor, const Tensor& like) {
@@ -195,10 +199,10 @@ std::tuple<Tensor, OptionalTensor, Tensor, Tensor, Tensor> conv_bn_act(
     OptionalTensor num_batches_tracked, int64_t arguments, bool training, std::optional<double> momentum, double eps,
     int64_t activation, bool trains) {
   OptionalTensor filters = cast(weight, input);
-  const Tensor convolved = forward<CudaBackend>(input, filters.value_or(weight), bias, unpack(arguments));
+  const Tensor convolved = forward<Backend>(input, filters.value_or(weight), bias, unpack(arguments));
   auto [output, statistics, mask] =
-      batch_norm_act(convolved, residual, norm_weight, norm_bias, running_mean, running_var, num_batches_tracked,
-                     training, momentum, eps, activation, trains);
+      batch_norm_act<true>(convolved, residual, norm_weight, norm_bias, running_mean, running_var, num_batches_tracked,
+                           training, momentum, eps, activation, trains);
   return {output, filters, convolved, statistics, mask};
 }
 
@@ -209,11 +213,10 @@ conv_bn_act_backward(Tensor grad_output, Tensor input, Tensor weight, OptionalTe
   const int64_t of_convolution = needs & 7;
   const BatchNormGradients found =
       batch_norm_gradients(grad_output, convolved, residual, norm_weight, norm_bias, statistics, mask, training,
-                           activation, (of_convolution != 0) | (needs >> 3 & 6) | (needs & 8));
+                           activation, (of_convolution != 0) | (needs >> 3 & 6) | (needs & 8), /*behind_ours=*/true);
   Gradients grads;
   if (of_convolution) {
-    grads =
-        conv2d_backward_packed<CudaBackend>(input, filters.value_or(weight), *found.input, arguments, of_convolution);
+    grads = conv2d_backward_packed<Backend>(input, filters.value_or(weight), *found.input, arguments, of_convolution);
   }
   auto& [grad_input, grad_weight, grad_bias] = grads;
   if (grad_weight && filters) grad_weight = cast(*grad_weight, weight);
@@ -223,7 +226,7 @@ conv_bn_act_backward(Tensor grad_output, Tensor input, Tensor weight, OptionalTe
 }  // namespace
 
 STABLE_TORCH_LIBRARY_IMPL(fastconv, CUDA, library) {
-  library.impl("_batch_norm_act", TORCH_BOX(&batch_norm_act));
+  library.impl("_batch_norm_act", TORCH_BOX(&batch_norm_act<false>));
   library.impl("_batch_norm_act_backward", TORCH_BOX(&batch_norm_act_backward));
   library.impl("_conv_bn_act", TORCH_BOX(&conv_bn_act));
   library.impl("_conv_bn_act_backward", TORCH_BOX(&conv_bn_act_backward));

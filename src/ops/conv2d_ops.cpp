@@ -151,6 +151,13 @@ Tensor empty(const Sizes& sizes, bool channels_last, bool batched, const Tensor&
   return allocate(4 - skipped, sizes.data() + skipped, strides + skipped, dtype, like);
 }
 
+Tensor empty_vector(int64_t elements, const Tensor& like) {
+  const int64_t stride = 1;
+  int32_t dtype;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(like.get(), &dtype));
+  return allocate(1, &elements, &stride, dtype, like);
+}
+
 Tensor empty_bytes(int64_t bytes, const Tensor& like) {
   const int64_t stride = 1;
   return allocate(1, &bytes, &stride, aoti_torch_dtype_uint8(), like);

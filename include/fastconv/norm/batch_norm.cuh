@@ -176,7 +176,7 @@ __global__ void __launch_bounds__(kNormThreads, kNormBlocks)
         if (!kCurved && params.mask != nullptr) {
           params.mask[offset / kVector] = static_cast<uint8_t>(passing(cut_off, z));
         }
-        if constexpr (kCurved) activate(params.activation, z);
+        if constexpr (kCurved) Curves<sizeof(T) == 2>::activate(params.activation, z);
         Vector y;
 #pragma unroll
         for (int j = 0; j < kVector; ++j) y.set(j, kCurved ? z[j] : cut_off(z[j]));
@@ -245,7 +245,7 @@ struct NormGradientReader {
 #pragma unroll
         for (int j = 0; j < kVector; ++j) z[j] += residual[j];
       }
-      slopes(params.activation, z);
+      Curves<sizeof(T) == 2>::slopes(params.activation, z);
 #pragma unroll
       for (int j = 0; j < kVector; ++j) grad[j] *= z[j];
     } else {

@@ -45,10 +45,10 @@ struct BatchNormBackward {
 int64_t batch_norm_workspace_bytes(const NormProblem& problem, const DeviceSpec& device);
 
 // Launch on `stream` (a cudaStream_t) of the current device, for tensors with elements; in training of more than one
-// element a channel. Sums are added in a fixed order.
+// element a channel. Sums are added in a fixed order. behind_ours: see launch/stream.h.
 void batch_norm_forward_cuda(const NormProblem& problem, const DeviceSpec& device, const BatchNormForward& call,
-                             void* stream);
+                             void* stream, bool behind_ours = false);
 void batch_norm_backward_cuda(const NormProblem& problem, const DeviceSpec& device, const BatchNormBackward& call,
-                              void* stream);
+                              void* stream, bool behind_ours = false);
 
 }  // namespace fastconv

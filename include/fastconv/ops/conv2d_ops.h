@@ -62,6 +62,7 @@ struct Operand {
 DType check_operands(const Operand& first, const Operand& second);
 
 Tensor empty(const Sizes& sizes, bool channels_last, bool batched, const Tensor& like);
+Tensor empty_vector(int64_t elements, const Tensor& like);
 Tensor empty_bytes(int64_t bytes, const Tensor& like);
 Tensor empty_matrix(int64_t rows, int64_t columns, DType dtype, const Tensor& like);
 

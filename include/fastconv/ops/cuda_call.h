@@ -25,10 +25,11 @@ class CudaCall {
   void* stream_ = nullptr;
 };
 
-struct CudaBackend : CudaCall {
+template <bool kBehindOurs>
+struct CudaBackendOf : CudaCall {
   using CudaCall::CudaCall;
   void run(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers) {
-    run_cuda(plan, problem, buffers, stream());
+    run_cuda(plan, problem, buffers, stream(), kBehindOurs);
   }
   int64_t bias_grad_workspace_bytes(const ConvProblem& problem) const {
     return plan_bias_grad(problem, device()).workspace_bytes;
@@ -37,5 +38,7 @@ struct CudaBackend : CudaCall {
     bias_grad_cuda(problem, device(), grad_output, grad_bias, workspace, stream());
   }
 };
+
+using CudaBackend = CudaBackendOf<false>;
 
 }  // namespace fastconv::ops

@@ -57,6 +57,8 @@ inline void* __cvta_global_to_generic(size_t address) { return reinterpret_cast<
 inline uint32_t __float_as_uint(float x) { return std::bit_cast<uint32_t>(x); }
 inline float __uint_as_float(uint32_t x) { return std::bit_cast<float>(x); }
 inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
+inline float __expf(float x) { return std::exp(x); }
+inline float __fdividef(float x, float y) { return x / y; }
 inline int __ffs(uint32_t x) { return x == 0 ? 0 : std::countr_zero(x) + 1; }
 inline uint32_t __byte_perm(uint32_t x, uint32_t y, uint32_t select) {
   uint32_t result = 0;
