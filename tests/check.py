@@ -11,6 +11,7 @@ from torch import Tensor
 
 import fastconv
 import reference
+from fastconv.activation import ACTIVATIONS
 from shapes import Operands, Problem, operands
 
 MODES = ["ieee", "bf16x3", "tf32"]
@@ -63,6 +64,22 @@ def run_forced(
             if not all(text in str(error) for text in ("no kernel for ", f"\n  {kernel.name} ")):
                 raise
             return None
+
+
+def run_activated(
+    kernel: Kernel, o: Operands, problem: Problem, activation: str, precision: str = "ieee"
+) -> Tensor | None:
+    """The forward pass with an activation that cuts off; a bias of 16 bits is given in float32. None for arguments that
+    do not pack."""
+    packed = fastconv.ops.pack_or_none((*problem.geometry, precision))
+    if packed is None:
+        return None
+    bias = o.bias.float() if o.bias is not None and o.bias.itemsize == 2 else o.bias
+    poison(o.input.device.type, o.grad_output)
+    index = ACTIVATIONS.index(activation)
+    with fastconv.force_kernel(kernel.name):
+        output: Tensor = torch.ops.fastconv._conv2d_act(o.input, o.weight, bias, None, packed, index)[0]
+    return output
 
 
 def expect_pass(pass_: str, o: Operands, problem: Problem) -> reference.Expected:

@@ -341,11 +341,17 @@ def test_errors_leak_nothing(device: str) -> None:
             with pytest.raises(KINDS):
                 call(fastconv.conv2d, device)
 
+    def held() -> tuple[int, int]:
+        return live(), torch.cuda.memory_allocated() if device == "cuda" else 0
+
     fail_all()
-    before = live(), torch.cuda.memory_allocated() if device == "cuda" else 0
-    for _ in range(5):
-        fail_all()
-    assert (live(), torch.cuda.memory_allocated() if device == "cuda" else 0) == before
+    changes = []
+    for _ in range(3):  # what other tests left behind may go meanwhile, once
+        before = held()
+        for _ in range(5):
+            fail_all()
+        changes.append((before, held()))
+    assert any(before == after for before, after in changes), changes
 
 
 def test_a_refused_call_leaves_the_next_one_right(device: str) -> None:

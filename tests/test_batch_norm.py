@@ -13,7 +13,7 @@ from torch import Tensor
 
 import fastconv
 import reference
-from fastconv.batch_norm import ACTIVATIONS
+from fastconv.activation import ACTIVATIONS
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 LAYOUTS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 import fastconv
 import reference
-from fastconv.batch_norm import ACTIVATIONS
+from fastconv.activation import ACTIVATIONS
 
 LAYOUTS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
 EPS, MOMENTUM = 1e-3, 0.2
@@ -143,6 +143,7 @@ def test_what_needs_no_gradient_gets_none(device: str) -> None:
 @pytest.mark.parametrize("residual", [False, True])
 def test_autocast_casts_the_filters_within(device: str, residual: bool) -> None:
     o = Operands(device, torch.float32, "nhwc", residual=residual)
+    o.leaves[2] = o.leaves[2].bfloat16().float()  # a GPU does not round the bias
     leaves: list[Any] = [None if leaf is None else leaf.detach().clone().requires_grad_() for leaf in o.leaves]
     if residual:
         leaves[3] = leaves[3].detach().bfloat16().requires_grad_()
@@ -221,3 +222,25 @@ def test_hooks_of_the_modules_layers_are_called(device: str) -> None:
     layer.conv.register_forward_hook(lambda module, *_: seen.append(module))
     torch.testing.assert_close(layer(x), expected)
     assert seen == [layer.conv]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("autocast", [False, True])
+def test_inference(device: str, dtype: torch.dtype, layout: str, autocast: bool) -> None:
+    """By filters that have the batch norm in them, on a GPU, unless a residual or a curve follows. Parameters are read
+    anew by each call."""
+    if autocast and dtype in (torch.float32, torch.float64):
+        return
+    for activation, bias, residual in itertools.product((None, "relu", "relu6", "silu"), (False, True), (False, True)):
+        o = Operands(device, torch.float32 if autocast else dtype, layout, bias, residual)
+        if autocast and residual:
+            o.leaves[3] = o.leaves[3].to(dtype)
+        for _ in range(2):
+            o.leaves[1].data.mul_(0.5)
+            o.running[1].data.mul_(2.0)
+            with torch.no_grad(), torch.autocast(device, dtype, enabled=autocast):
+                found = ours(o.leaves, o.running, False, activation)
+            expected = torchs(o.doubled().leaves, o.doubled().running, False, activation, torch.float64)
+            assert found.dtype == dtype and found.is_contiguous(memory_format=LAYOUTS[layout])
+            assert (found.double() - expected).norm() <= 4 * torch.finfo(dtype).eps * expected.norm()

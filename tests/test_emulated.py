@@ -24,6 +24,7 @@ import reference
 import sweeps
 from check import MODES as PRECISIONS
 from check import expect_pass
+from fastconv.activation import ACTIVATIONS
 from shapes import (
     CASES,
     NCHW,
@@ -89,6 +90,8 @@ def run(
     view: str = "contiguous",
     precision: str = "ieee",
     smem_kib: int = 227,
+    activation: int = 0,
+    wide_bias: bool = False,
 ) -> Result | None:
     """What the kernel computes, which writes nothing else; None if it refuses, or a kernel within its plan is emulated
     in the other type of 16 bits."""
@@ -98,7 +101,9 @@ def run(
         surrounded(poison if kernel.pass_ == pass_ else t)
         for pass_, t in (("dgrad", o.input), ("wgrad", o.weight), ("fprop", o.grad_output))
     )
-    bias = surrounded(o.bias)[0] if o.bias is not None and kernel.pass_ == "fprop" else None
+    bias = None
+    if o.bias is not None and kernel.pass_ == "fprop":
+        bias = surrounded(o.bias.float() if wide_bias else o.bias)[0]
     tensors = [x[0], w[0], y[0]]
     conv = native.ConvProblem(
         problem.input_size,
@@ -124,6 +129,8 @@ def run(
         w=w[0].data_ptr(),
         y=y[0].data_ptr(),
         bias=0 if bias is None else bias.data_ptr(),
+        activation=activation,
+        wide_bias=wide_bias,
         haste=haste,
     )
     actual, memory = {"dgrad": x, "wgrad": w, "fprop": y}[kernel.pass_]
@@ -488,7 +495,7 @@ def test_quads_of_rows_that_lie_far_apart(
     )
     device = native.DeviceSpec.cuda(90, SMS, 227 << 10)
     assert kernel.why_not(conv, device) is None
-    pointers = {"x": o.input.data_ptr(), "w": o.weight.data_ptr(), "y": y.data_ptr()}
+    pointers: Any = {"x": o.input.data_ptr(), "w": o.weight.data_ptr(), "y": y.data_ptr()}
     emulated.run(kernel.name, conv, device, **pointers, bias=0, haste=False)
     reference.assert_right(y, expect_pass("fprop", o, problem), kernel.name, precision_of(kernel.name))
 
@@ -920,6 +927,7 @@ def test_every_kernel(kernel: native.Kernel) -> None:
     assert accepted, "it refused every one"
     by_problem = [list(some) for _, some in itertools.groupby(accepted, key=lambda choice: choice.problem)]
     ran: collections.Counter[Any] = collections.Counter()
+    cut_off = 0
     todo = [by_problem[i * (len(by_problem) - 1) // 3] for i in range(4)]
     todo += [[choice for choice in accepted if choice.dtype == dtype][:1] for dtype in {it.dtype for it in accepted}]
     for i, some in enumerate(todo):
@@ -934,7 +942,19 @@ def test_every_kernel(kernel: native.Kernel) -> None:
             result = run(kernel, o, choice.problem, 3 * SMS if i == 0 else SMS, haste, choice.layout, choice.precision)
             assert result is not None, choice
             reference.assert_right(result.value, expected, f"{kernel.name}, {choice}", choice.precision)
+        if kernel.pass_ == "fprop" and i < 4:
+            # To round and to cut off may change places, and the bias is the same in float32.
+            name = ("relu", "relu6")[i % 2]
+            order = SMS, i > 1, choice.layout, choice.precision
+            wide = choice.dtype in HALF
+            activated = run(kernel, o, choice.problem, *order, activation=ACTIVATIONS.index(name), wide_bias=wide)
+            assert activated is not None and result is not None
+            plain = run(kernel, o, choice.problem, SMS, False, choice.layout, choice.precision) if i == 0 else result
+            assert plain is not None
+            cut_off += int((plain.value < 0).sum())
+            assert torch.equal(activated.value, reference.ACTIVATIONS[name](plain.value))
     assert all(ran[choice.dtype] > 0 for choice in accepted)
+    assert cut_off > 0 or kernel.pass_ != "fprop"
 
 
 @pytest.mark.parametrize("haste", [False, True])

@@ -15,7 +15,8 @@ from torch import Tensor
 import _fastconv_emulated as emulated
 import _fastconv_native as native
 import reference
-from fastconv.batch_norm import ACTIVATIONS, mask_vector
+from fastconv.activation import ACTIVATIONS
+from fastconv.batch_norm import mask_vector
 from sweeps import examples
 
 DEVICE = native.DeviceSpec.cuda(arch=90, sm_count=2, smem_optin_bytes=232448)

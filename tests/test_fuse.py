@@ -180,6 +180,41 @@ def test_with_convolutions_converted(calls: list[str]) -> None:
     assert type(fused.stem[0]) is nn.Conv2d
 
 
+def test_an_activation_behind_a_convolution(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a batch norm between them; in place, with a hook, of what others read too."""
+
+    class Reads(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.act = nn.Conv2d(8, 8, 1), nn.Hardswish()
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.conv(x)
+            return self.act(y) + y + F.gelu(self.conv(x))
+
+    seen: list[Any] = []
+    original = fusing.conv2d
+
+    def counted(*args: Any, **options: Any) -> Tensor:
+        seen.append(options["activation"])
+        return original(*args, **options)
+
+    monkeypatch.setattr(fusing, "conv2d", counted)
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(3, 8, 3), nn.ReLU(inplace=True), Reads(), nn.Conv2d(8, 8, 3, padding="same"), nn.SiLU()]
+    model: Any = nn.Sequential(*layers, nn.Conv2d(8, 8, 3), nn.ReLU6())
+    expected = train(copy.deepcopy(model))
+    fused = fastconv.fuse(fastconv.convert(model))
+    torch.testing.assert_close(train(fused), expected)
+    assert seen == ["relu", "gelu", "relu6"] * 3
+    seen.clear()
+    fused[0].register_forward_hook(lambda *_: None)
+    fused[5].activation = "relu"  # and not "relu6" of that
+    fused(torch.randn(INPUT, dtype=torch.float64))
+    assert seen == ["gelu"]
+    assert type(fastconv.unfuse(fused)) is nn.Sequential
+
+
 def test_hooks_of_a_batch_norm_are_called(calls: list[str]) -> None:
     model = fastconv.fuse(Net())
     seen: list[str] = []

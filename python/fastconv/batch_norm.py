@@ -6,44 +6,23 @@ import functools
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from math import gcd, prod
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch._C import _AutoDispatchBelowAutograd
 from torch.autograd import forward_ad
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
 from . import ops
+from .activation import CUT_OFF, Activation, activated, check_activation, gradient, passes
 
-Activation: TypeAlias = Literal["relu", "relu6", "silu", "gelu", "gelu_tanh", "hardswish"]
-Options: TypeAlias = tuple[bool, float, int]  # training, eps, activation's number
-ACTIVATIONS: tuple[Activation | None, ...] = (None, *get_args(Activation))  # as core/activation.h counts them
+Options: TypeAlias = tuple[bool, float, int]  # training, eps, the activation's number
 
 # Without the Python around them, as calls of the dispatcher.
 _batch_norm_act = torch.ops.fastconv._batch_norm_act.default._op
 _batch_norm_act_backward = torch.ops.fastconv._batch_norm_act_backward.default._op
 _public = torch.ops.fastconv.batch_norm_act.default
-
-FUNCTIONS: dict[Activation | None, Callable[[Tensor], Tensor]] = {
-    None: lambda z: z,
-    "relu": F.relu,
-    "relu6": F.relu6,
-    "silu": F.silu,
-    "gelu": F.gelu,
-    "gelu_tanh": lambda z: F.gelu(z, approximate="tanh"),
-    "hardswish": F.hardswish,
-}
-_aten = torch.ops.aten
-_GRADIENTS: dict[int, Callable[[Tensor, Tensor], Tensor]] = {  # of y, and what y is of
-    ACTIVATIONS.index("silu"): lambda grad, z: grad * torch.sigmoid(z) * (1 + z * torch.sigmoid(-z)),
-    ACTIVATIONS.index("gelu"): _aten.gelu_backward,
-    ACTIVATIONS.index("gelu_tanh"): lambda grad, z: _aten.gelu_backward(grad, z, approximate="tanh"),
-    ACTIVATIONS.index("hardswish"): _aten.hardswish_backward,
-}
-_CUT_OFF = {ACTIVATIONS.index("relu"): float("nan"), ACTIVATIONS.index("relu6"): 6.0}  # at zero, and there
-_INDEX = {name: i for i, name in enumerate(ACTIVATIONS)}
 
 
 def batch_norm_act(
@@ -110,15 +89,6 @@ def batch_norm_act(
     return _call(_BatchNormAct.apply, input, residual, weight, bias, *arguments)  # type: ignore[attr-defined]
 
 
-def check_activation(activation: str | None) -> int:
-    """The kernels' number for it; ValueError for one that there is not."""
-    try:
-        return _INDEX[activation]  # type: ignore[index]
-    except (KeyError, TypeError):
-        names = ", ".join(map(repr, ACTIVATIONS[1:]))
-        raise ValueError(f"fastconv: activation must be {names} or None, but got {activation!r}") from None
-
-
 def _of_channel(size: Any) -> int:
     return prod(size) // size[1] if size[1] else 0
 
@@ -160,11 +130,11 @@ def _composite(
         num_batches_tracked.add_(1)
     if input.numel() == 0:
         z = F.batch_norm(input, running_mean, running_var, weight, bias, training, momentum or 0.0, eps)
-        return FUNCTIONS[ACTIVATIONS[activation]](z if residual is None else z + residual)
+        return activated(activation, z, residual)
     if momentum is None:
         momentum = 1.0 / float(num_batches_tracked) if training and num_batches_tracked is not None else 0.0
     z = torch.native_batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)[0]
-    return FUNCTIONS[ACTIVATIONS[activation]](z if residual is None else z + residual)
+    return activated(activation, z, residual)
 
 
 class _BatchNormAct(ops._Function):
@@ -219,7 +189,7 @@ class _BatchNormAct(ops._Function):
 
 def keeps_residual(activation: int, masks: bool) -> bool:
     """For the backward pass, where no bits tell what the activation got."""
-    return activation > 0 and not (masks and activation in _CUT_OFF)
+    return activation > 0 and not (masks and activation in CUT_OFF)
 
 
 def differentiable_gradients(
@@ -259,13 +229,9 @@ def differentiable_gradients(
 
 
 def _before_activation_gradient(grad: Tensor, z: Tensor, mask: Tensor, channels_last: bool, activation: int) -> Tensor:
-    if activation in _CUT_OFF:
-        return torch.where(_unpacked(mask, z, channels_last) if mask.numel() else _passes(z, activation), grad, 0)
-    return _GRADIENTS[activation](grad, z) if activation else grad
-
-
-def _passes(z: Tensor, activation: int) -> Tensor:
-    return ~((z <= 0) | (z >= _CUT_OFF[activation]))
+    if activation in CUT_OFF and mask.numel():
+        return torch.where(_unpacked(mask, z, channels_last), grad, 0)
+    return gradient(activation, grad, z)
 
 
 def _of_channels(values: Tensor) -> Tensor:
@@ -314,7 +280,7 @@ def _check(
         lambda: f"fastconv: input must be float32, float64, float16 or bfloat16, but got {input.dtype}",
     )
     if residual is not None:
-        ops._check_tensors("input", input, "residual", residual)
+        ops.check_tensors("input", input, "residual", residual)
         torch._check(
             residual.shape == input.shape,
             lambda: (
@@ -399,7 +365,7 @@ def _batch_norm_act_fake(
     parameters = {"weight": weight, "bias": bias, "running_mean": running_mean, "running_var": running_var}
     _check(input, residual, parameters, training, momentum, num_batches_tracked)
     channels_last = ops.is_channels_last(input)
-    masks = trains and residual is not None and activation in _CUT_OFF
+    masks = trains and residual is not None and activation in CUT_OFF
     vector = mask_vector(input.shape, input.element_size(), channels_last) if masks and input.is_cuda else 1
     return (
         ops._empty(input.shape, channels_last, input),
@@ -435,17 +401,6 @@ def _batch_norm_act_backward_fake(
 # ---- the CPU ----
 
 
-def below_autograd(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """It has torch's ops, and what calls it sees to its gradients."""
-
-    @functools.wraps(kernel)
-    def below(*args: Any) -> Any:
-        with _AutoDispatchBelowAutograd():
-            return kernel(*args)
-
-    return below
-
-
 def _before_activation(
     input: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, statistics: Tensor
 ) -> tuple[Tensor, Tensor]:
@@ -457,7 +412,7 @@ def _before_activation(
     return normal, z if residual is None else z + residual
 
 
-@below_autograd
+@ops.below_autograd
 def _batch_norm_act_cpu(
     input: Tensor,
     residual: Tensor | None,
@@ -492,16 +447,16 @@ def _batch_norm_act_cpu(
         mean, var = running_mean.to(wide.dtype), running_var.to(wide.dtype)
     statistics = torch.stack((mean, (var + eps).rsqrt()))
     _, z = _before_activation(input, residual, weight, bias, statistics)
-    output = _empty_like(input).copy_(FUNCTIONS[ACTIVATIONS[activation]](z))
-    masks = trains and residual is not None and activation in _CUT_OFF
+    output = _empty_like(input).copy_(activated(activation, z, None))
+    masks = trains and residual is not None and activation in CUT_OFF
     if not masks:
         return output, statistics, input.new_empty(0, dtype=torch.uint8)
-    bits = _passes(z, activation)
+    bits = passes(z, activation)
     order = bits.permute(0, 2, 3, 1) if ops.is_channels_last(input) else bits
     return output, statistics, order.reshape(-1).to(torch.uint8)
 
 
-@below_autograd
+@ops.below_autograd
 def _batch_norm_act_backward_cpu(
     grad_output: Tensor,
     input: Tensor,

@@ -9,15 +9,10 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from . import ops
-from .batch_norm import (
-    Activation,
-    batch_norm_act,
-    below_autograd,
-    check_activation,
-    differentiable_gradients,
-    keeps_residual,
-)
-from .functional import conv2d, eager_call, is_transformed
+from .activation import CUT_OFF, Activation, check_activation
+from .batch_norm import batch_norm_act, differentiable_gradients, keeps_residual
+from .conv2d_act import autocast, is_eager, wants_gradient
+from .functional import call_or_none, conv2d
 from .precision import Precision, check, effective
 
 # Without the Python around them.
@@ -25,10 +20,6 @@ _conv_bn_act = torch.ops.fastconv._conv_bn_act.default._op
 _conv_bn_act_backward = torch.ops.fastconv._conv_bn_act_backward.default._op
 _batch_norm_act = torch.ops.fastconv._batch_norm_act.default._op
 _batch_norm_act_backward = torch.ops.fastconv._batch_norm_act_backward.default._op
-
-_PLAIN = frozenset((Tensor, torch.nn.Parameter, torch.nn.Buffer, type(None)))
-_REAL = frozenset(dtype for dtype in ops.DTYPES if not dtype.is_complex)
-_any_autocast = torch._C._is_any_autocast_enabled
 
 
 def conv_bn_act(
@@ -73,19 +64,12 @@ def conv_bn_act(
     """
     index = check_activation(activation)
     tensors = input, weight, bias, residual, norm_weight, norm_bias
-    if _is_eager(training, *tensors):
+    # One image may have one pixel, which is an error in training.
+    if is_eager(*tensors) and input.shape[0] > training:
         mode = effective() if precision is None else check(precision)
-        try:
-            call = eager_call(stride, padding, dilation, groups, mode)
-        except (TypeError, ValueError):
-            pass  # strings; what cannot be packed
-        else:
-            return _one_call(
-                *tensors,
-                (running_mean, running_var, num_batches_tracked),
-                call,
-                (training, momentum, eps, index),
-            )
+        if (call := call_or_none(stride, padding, dilation, groups, mode)) is not None:
+            running = running_mean, running_var, num_batches_tracked
+            return _one_call(*tensors, running, call, (training, momentum, eps, index))
     output = conv2d(input, weight, bias, stride, padding, dilation, groups, precision=precision)
     return batch_norm_act(
         output,
@@ -102,23 +86,6 @@ def conv_bn_act(
     )
 
 
-def _is_eager(training: bool, input: Tensor, weight: Tensor, *others: Tensor | None) -> bool:
-    """Whether one op will do: plain tensors, of which nobody wants to see more. One image may have one pixel, which is
-    an error in training."""
-    if ops._is_compiling() or not _PLAIN.issuperset(map(type, (input, weight, *others))) or is_transformed():
-        return False
-    size = input.shape
-    return (
-        forward_ad._current_level < 0
-        and len(size) == 4
-        and 0 not in size
-        and size[0] > training
-        and input.dtype in _REAL
-        and weight.dtype in _REAL
-        and not input.is_meta
-    )
-
-
 def _one_call(
     input: Tensor,
     weight: Tensor,
@@ -131,17 +98,16 @@ def _one_call(
     options: tuple[bool, float | None, float, int],
 ) -> Tensor:
     """running: mean, variance, number of batches. options: training, momentum, eps, the activation's number."""
-    dtype = ops.autocast_dtype(input) if _any_autocast() else None
-    if dtype is not None and input.dtype is not dtype:
-        input = ops.cast(input, input.device.type, dtype)
+    input, dtype = autocast(input, weight, bias)
     tensors = input, weight, bias, residual, norm_weight, norm_bias
     output: Tensor
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors if tensor is not None):
-        output = _apply(*tensors, running, call, options, dtype)
+    if wants_gradient(tensors):
+        output = _apply(*tensors, running, call, options)
         return output
-    if dtype is not None:
+    # What the batch norm does to the filters is done before they are rounded.
+    folds = not options[0] and residual is None and (options[3] in CUT_OFF or options[3] == 0)
+    if dtype is not None and not folds:
         weight = ops.cast_once(weight, input.device.type, dtype)
-        bias = None if bias is None else ops.cast(bias, input.device.type, dtype)
     tensors = input, weight, bias, residual, norm_weight, norm_bias
     output = _conv_bn_act(*tensors, *running, call[1], *options, False)[0]
     return output
@@ -160,13 +126,11 @@ class _ConvBnAct(ops._Function):
         running: tuple[Tensor | None, Tensor | None, Tensor | None],
         call: ops.Call,
         options: tuple[bool, float | None, float, int],
-        dtype: torch.dtype | None,
     ) -> Tensor:
-        """dtype: what autocast casts to. The filters are cast by the op."""
-        cast_bias = bias if bias is None or dtype is None else ops.cast(bias, input.device.type, dtype)
+        """The op casts filters and bias, if autocast is on."""
         output: Tensor
         output, filters, convolved, statistics, mask = _conv_bn_act(
-            input, weight, cast_bias, residual, norm_weight, norm_bias, *running, call[1], *options, True
+            input, weight, bias, residual, norm_weight, norm_bias, *running, call[1], *options, True
         )
         training, _, eps, activation = options
         ctx.call, ctx.options = call, (training, eps, activation)
@@ -198,7 +162,7 @@ class _ConvBnAct(ops._Function):
             grad_bias = grad_bias.to(bias.dtype)
         if as_it_is:
             grad_residual = grad
-        return grad_input, grad_weight, grad_bias, grad_residual, grad_norm_weight, grad_norm_bias, *[None] * 4
+        return grad_input, grad_weight, grad_bias, grad_residual, grad_norm_weight, grad_norm_bias, *[None] * 3
 
 
 def _differentiable(
@@ -244,7 +208,7 @@ _apply = _ConvBnAct.apply  # type: ignore[attr-defined]
 # ---- the CPU ----
 
 
-@below_autograd
+@ops.below_autograd
 def _conv_bn_act_cpu(
     input: Tensor,
     weight: Tensor,
@@ -259,13 +223,14 @@ def _conv_bn_act_cpu(
     *options: Any,
 ) -> tuple[Tensor | None, ...]:
     filters = weight.to(input.dtype) if weight.dtype != input.dtype else None
+    bias = None if bias is None else bias.to(input.dtype)
     convolved = ops.packed_conv2d(input, weight if filters is None else filters, bias, arguments)
     running = running_mean, running_var, num_batches_tracked
     output, statistics, mask = _batch_norm_act(convolved, residual, norm_weight, norm_bias, *running, *options)
     return output, filters, convolved, statistics, mask
 
 
-@below_autograd
+@ops.below_autograd
 def _conv_bn_act_backward_cpu(
     grad_output: Tensor,
     input: Tensor,

@@ -103,7 +103,8 @@ def revert(model: _Module) -> _Module:
     Returns:
         ``model``.
 
-    A :class:`fastconv.Conv2d` made as such becomes an ``nn.Conv2d``. Its subclasses are left alone.
+    A :class:`fastconv.Conv2d` made as such becomes an ``nn.Conv2d``. Its subclasses are left alone, and so are layers
+    with an activation, which torch's layer has not.
 
     Tools that know ``nn.Conv2d`` alone need it: quantisation, ``fuse_modules``,
     ``torch.fx.experimental.optimization.fuse``, ``torch.jit.script``, ``torch.onnx.export(dynamo=False)``. See
@@ -115,7 +116,8 @@ def revert(model: _Module) -> _Module:
     """
     check_module("revert", model)
     ours = [module for module in model.modules() if isinstance(module, Conv2d)]
-    give({module: _changed(module, _original) for module in model.modules()})
+    kept = {module for module in ours if module.activation is not None}
+    give({module: _changed(module, _original) for module in model.modules() if module not in kept})
     for module in ours:
         if not isinstance(module, Conv2d):
             module.__dict__.pop("precision", None)

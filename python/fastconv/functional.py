@@ -11,18 +11,17 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
-from . import ops
+from . import conv2d_act, ops
+from .activation import Activation, activated, check_activation
 from .ops import Ints
 from .precision import Precision, check, effective, resolve
 
 Padding: TypeAlias = Ints | Literal["same", "valid"]
 
+_is_transformed = ops.is_transformed
 _is_compiling = torch.compiler.is_compiling
 _is_grad_enabled = torch.is_grad_enabled
 _any_autocast = torch._C._is_any_autocast_enabled
-_functorch_active = torch._C._are_functorch_transforms_active
-_dispatch_modes = torch._C._len_torch_dispatch_stack
-_tracing = torch._C._get_tracing_state
 _apply_conv2d, _packed_conv2d, _aten_conv2d = ops.apply_conv2d, ops.packed_conv2d, ops.aten_conv2d
 _calls: dict[ops.Arguments, ops.Call] = {}
 _PLAIN = frozenset((Tensor, torch.nn.Parameter))
@@ -38,6 +37,8 @@ def conv2d(
     groups: int = 1,
     *,
     precision: Precision | None = None,
+    activation: Activation | None = None,
+    residual: Tensor | None = None,
 ) -> Tensor:
     """2-D convolution: :func:`torch.nn.functional.conv2d`, computed by fastconv.
 
@@ -51,6 +52,9 @@ def conv2d(
             gets one more).
         groups: C and K are divided into this many independent convolutions.
         precision: how float32 products are formed; see :class:`fastconv.precision`. None: as set there.
+        activation: of the output: ``"relu"``, ``"relu6"``, ``"silu"``, ``"gelu"``, ``"gelu_tanh"``, ``"hardswish"`` or
+            None. The first two cost nothing on a GPU. Not of complex numbers.
+        residual: of the output's size, dtype and device; is added before the activation.
 
     Returns:
         (N, K, P, Q) or (K, P, Q), where P = (H + 2 * padding - dilation * (R - 1) - 1) // stride + 1 and Q likewise. In
@@ -59,7 +63,7 @@ def conv2d(
 
     Raises:
         RuntimeError: sizes, strides, dtypes or devices that make no convolution.
-        ValueError: unknown ``precision``.
+        ValueError: unknown ``precision`` or ``activation``.
         NotImplementedError: a dtype or layout other than the above. (Torch convolves integers on the CPU; fastconv does
             not.)
         TypeError: an argument of another type; like torch, True and False are no integers here.
@@ -87,7 +91,11 @@ def conv2d(
             dilation,
             groups,
             precision=precision,
+            activation=activation,
+            residual=residual,
         )
+    if activation is not None or residual is not None:
+        return _activated(input, weight, bias, stride, padding, dilation, groups, precision, activation, residual)
     if _is_compiling():
         return _conv2d(input, weight, bias, stride, padding, dilation, groups, resolve(precision))
     mode = effective() if precision is None else check(precision)
@@ -97,7 +105,7 @@ def conv2d(
             type(input) in _PLAIN
             and type(weight) in _PLAIN
             and (bias is None or type(bias) in _PLAIN)
-            and not is_transformed()
+            and not _is_transformed()
         ):
             if _any_autocast():
                 input, weight, bias = ops.autocast(input, weight, bias, once=True)
@@ -123,6 +131,29 @@ def conv2d(
         raise
 
 
+def _activated(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Ints,
+    padding: Padding,
+    dilation: Ints,
+    groups: int,
+    precision: Precision | None,
+    activation: Activation | None,
+    residual: Tensor | None,
+) -> Tensor:
+    index = check_activation(activation)
+    if conv2d_act.is_eager(input, weight, bias, residual):
+        mode = effective() if precision is None else check(precision)
+        if (call := call_or_none(stride, padding, dilation, groups, mode)) is not None:
+            return conv2d_act.one_call(input, weight, bias, residual, call, index)
+    output = conv2d(input, weight, bias, stride, padding, dilation, groups, precision=precision)
+    if residual is not None:
+        conv2d_act.check_residual(output, residual)
+    return activated(index, output, residual)
+
+
 def _conv2d(
     input: Tensor,
     weight: Tensor,
@@ -137,11 +168,6 @@ def _conv2d(
     if isinstance(padding, str):
         input, padding = _pad(input, weight, _ints("stride", stride), padding, _ints("dilation", dilation))
     return ops.conv2d(input, weight, bias, *integers(stride, padding, dilation, groups), precision=precision)
-
-
-def is_transformed() -> bool:
-    """By torch.func, a dispatch mode or a tracer, which all want to see the public ops."""
-    return bool(_functorch_active() or _dispatch_modes() or _tracing())
 
 
 def eager_call(stride: Any, padding: Any, dilation: Any, groups: Any, mode: str | None) -> ops.Call:
@@ -163,6 +189,14 @@ def eager_call(stride: Any, padding: Any, dilation: Any, groups: Any, mode: str 
         raise TypeError
     arguments = (stride, padding, dilation, groups, mode)
     return _calls.get(arguments) or _pack(arguments, (sh, sw, ph, pw, dh, dw))
+
+
+def call_or_none(stride: Any, padding: Any, dilation: Any, groups: Any, mode: str | None) -> ops.Call | None:
+    """The same; None for what eager ops do not take."""
+    try:
+        return eager_call(stride, padding, dilation, groups, mode)
+    except (TypeError, ValueError):
+        return None
 
 
 def _pack(arguments: ops.Arguments, geometry: tuple[int, ...]) -> ops.Call:
@@ -235,3 +269,32 @@ def _pad(
     if total_h % 2 or total_w % 2:
         input = torch.nn.functional.pad(input, (0, total_w % 2, 0, total_h % 2))
     return input, (total_h // 2, total_w // 2)
+
+
+def _conv2d_act(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Sequence[int] = (1, 1),
+    padding: Sequence[int] = (0, 0),
+    dilation: Sequence[int] = (1, 1),
+    groups: int = 1,
+    *,
+    precision: Any = None,
+    activation: Any = None,
+    residual: Tensor | None = None,
+) -> Tensor:
+    """Of the public op, which who traces it sees as a convolution and torch's ops."""
+    index = check_activation(activation)
+    geometry = tuple(stride), tuple(padding), tuple(dilation)
+    if conv2d_act.is_eager(input, weight, bias, residual):
+        mode = "ieee" if precision is None else precision  # as ops.conv2d has it
+        if (call := call_or_none(*geometry, groups, mode)) is not None:
+            return conv2d_act.one_call(input, weight, bias, residual, call, index)
+    output = ops.conv2d(input, weight, bias, *geometry, groups, precision=precision)
+    if residual is not None:
+        conv2d_act.check_residual(output, residual)
+    return activated(index, output, residual)
+
+
+ops._rules.impl("conv2d_act", _conv2d_act, "CompositeImplicitAutograd")

@@ -22,8 +22,9 @@ from torch import Tensor, fx, nn
 
 from . import _library, ops
 from ._classes import check_module, counted, derive, give
-from .batch_norm import FUNCTIONS, Activation
-from .nn import Conv2d, norm_module, untouched
+from .activation import FUNCTIONS, Activation
+from .functional import conv2d
+from .nn import Conv2d, convolves_alone, norm_module, untouched
 
 _Module = TypeVar("_Module", bound=nn.Module)
 _log = logging.getLogger("fastconv")
@@ -52,7 +53,7 @@ _IN_PLACE = (operator.iadd, "add_")
 
 
 def fuse(model: _Module) -> _Module:
-    """Makes every ``nn.BatchNorm2d`` of a model one op with the residual and the activation behind it, in place.
+    """Makes convolutions and batch norms of a model one call each with what follows them, in place.
 
     Args:
         model: any module.
@@ -63,15 +64,16 @@ def fuse(model: _Module) -> _Module:
     Raises:
         TypeError: ``model`` is no module.
 
-    A batch norm is served where the module that calls it calls the next ones too, in any of the ways that torchvision
-    and timm write it: one after the other in an ``nn.Sequential``, or ``relu(bn(x) + shortcut)`` in a ``forward``. Also
-    timm's ``BatchNormAct2d``. It is computed by :func:`fastconv.batch_norm_act` in training and in eval mode, on NVIDIA
-    GPUs; on the CPU by torch's modules as before.
+    Found are ``fastconv.Conv2d``, ``nn.BatchNorm2d``, the addition of a residual and an activation, or some of these,
+    where one module calls them, in any of the ways that torchvision and timm write it: one after the other in an
+    ``nn.Sequential``, or ``relu(bn(x) + shortcut)`` in a ``forward``. Also timm's ``BatchNormAct2d``. They are computed
+    by :func:`fastconv.conv_bn_act`, :func:`fastconv.batch_norm_act` or :func:`fastconv.conv2d` in training and in eval
+    mode, on NVIDIA GPUs; on the CPU by the modules as before.
 
-    Only the classes of the modules that call batch norms change, to one derived from theirs: parameters, buffers, hooks
+    Only the classes of the modules that call these change, to one derived from theirs: parameters, buffers, hooks
     and ``state_dict`` keys stay, and so do copies and pickles. Each of their ``forward`` methods is traced once, with
     attributes and conditions as they are then: fuse last, or once more after changes, before which a changed module
-    computes as it did unfused. A batch norm or activation with hooks of its own is called as before, too.
+    computes as it did unfused. A layer with hooks of its own is called as before, too.
 
     What is left, and why, is logged (``logging.getLogger("fastconv")``, INFO). :func:`fastconv.unfuse` undoes it.
 
@@ -92,13 +94,13 @@ def fuse(model: _Module) -> _Module:
             continue
         if _is_timm(module):
             classes[module] = _fused_norm(cls)
-        elif any(map(_is_norm, module.children())):
+        elif any(_is_norm(child) or type(child) is Conv2d for child in module.children()):
             forwards = _Forwards(module)
             if forwards.fuses:
                 classes[module] = _fused(cls)
                 vars(module)[_FORWARDS] = forwards
             else:
-                reason = next(iter(forwards.reasons), "its forward calls no batch norm")
+                reason = next(iter(forwards.reasons), "") or "its forward calls nothing that is fused"
         elif isinstance(module, nn.SyncBatchNorm):
             reason = "its statistics are those of several processes"
         elif isinstance(module, nn.BatchNorm2d) and not _is_norm(module):
@@ -230,21 +232,26 @@ def _conv_norm_act(
     residual: Tensor | None,
     in_place: bool,
 ) -> Tensor:
-    if (
-        type(conv) is Conv2d
-        and type(norm) is nn.BatchNorm2d
-        and untouched(conv, norm)
-        and _convolves(conv, x, residual)
-    ):
+    if type(norm) is nn.BatchNorm2d and untouched(conv, norm) and _convolves(conv, x, residual):
         name = _name_of(activation)
         if name is not None or activation is None:
-            return norm_module(norm, x, name, residual, conv)
+            return norm_module(norm, x, name, residual, conv)  # type: ignore[arg-type]  # a fastconv.Conv2d
     return _norm_act(norm, conv(x), activation, residual, in_place)
 
 
-def _convolves(conv: Conv2d, x: Tensor, residual: Tensor | None) -> bool:
+def _conv_act(conv: Any, x: Tensor, activation: nn.Module | Activation) -> Tensor:
+    name = _name_of(activation)
+    if name is not None and untouched(conv) and _convolves(conv, x, None):
+        geometry = conv.stride, conv.padding, conv.dilation, conv.groups
+        return conv2d(x, conv.weight, conv.bias, *geometry, precision=conv.precision, activation=name)
+    y: Tensor = conv(x)
+    result: Tensor = activation(y) if isinstance(activation, nn.Module) else FUNCTIONS[activation](y)
+    return result
+
+
+def _convolves(conv: Any, x: Tensor, residual: Tensor | None) -> bool:
     """Whether one call makes what a residual can be added to."""
-    if conv.padding_mode != "zeros" or isinstance(conv.padding, str) or not _takes(x, None):
+    if not convolves_alone(conv) or isinstance(conv.padding, str) or not _takes(x, None):
         return False
     if residual is None:
         return True
@@ -512,10 +519,12 @@ def _traced(module: nn.Module, kinds: dict[str, bool], asked: set[str]) -> Calla
     if any(node.op == "get_attr" and str(node.target).startswith("_tensor_constant") for node in graph.nodes):
         raise _Left("its forward makes tensors")
     norms = [node for node in graph.nodes if node.op == "call_module" and _is_norm(module.get_submodule(node.target))]
-    if not norms:
-        return None
     for node in norms:
         _replace(graph, module, node)
+    convolutions = [node for node in graph.nodes if _is_convolution(node, module)]
+    activated = [node for node in convolutions if _activate(graph, module, node)]
+    if not norms and not activated:
+        return None
     code = graph.python_code("self")
     scope = dict(code.globals)
     exec(compile(code.src, f"<fastconv.fuse of {type(module).__name__}>", "exec"), scope)
@@ -552,12 +561,35 @@ def _replace(graph: fx.Graph, module: nn.Module, norm: fx.Node) -> None:
             graph.erase_node(node)
 
 
+def _activate(graph: fx.Graph, module: nn.Module, conv: fx.Node) -> bool:
+    """A convolution and the activation that follows it by one call in the place of the second."""
+    user = _only_user(conv)
+    activation = None if user is None else _activation(user, module)
+    if user is None or activation is None:
+        return False
+    between = _between(conv, user)
+    if between and not _is_its_own(conv, between, module):
+        return False
+    with graph.inserting_before(user):
+        if isinstance(activation, fx.Node):  # a module
+            activation = graph.get_attr(str(activation.target))
+        call = graph.call_function(_conv_act, (graph.get_attr(str(conv.target)), conv.args[0], activation))
+    user.replace_all_uses_with(call)
+    graph.erase_node(user)
+    graph.erase_node(conv)
+    return True
+
+
+def _is_convolution(node: Any, module: nn.Module) -> bool:
+    if not isinstance(node, fx.Node) or node.op != "call_module" or len(node.args) != 1 or node.kwargs:
+        return False
+    return type(module.get_submodule(str(node.target))) in (nn.Conv2d, Conv2d)
+
+
 def _convolution(norm: fx.Node, last: fx.Node, addition: fx.Node | None, module: nn.Module) -> fx.Node | None:
     """The convolution that a batch norm is of, if it may be computed with the last of what follows."""
-    conv = norm.args[0]
-    if not isinstance(conv, fx.Node) or conv.op != "call_module" or len(conv.users) != 1 or len(conv.args) != 1:
-        return None
-    if conv.kwargs or type(module.get_submodule(str(conv.target))) not in (nn.Conv2d, Conv2d):
+    conv: Any = norm.args[0]
+    if not _is_convolution(conv, module) or len(conv.users) != 1:
         return None
     between = [node for node in _between(conv, last) if node is not norm and node is not addition]
     return conv if not between or _is_its_own(conv, between, module) else None
@@ -589,7 +621,7 @@ def _is_new(node: fx.Node, module: nn.Module) -> bool:
     """A tensor that shares its memory with no other."""
     if node.op == "call_module":
         return isinstance(module.get_submodule(str(node.target)), nn.Conv2d)
-    return node.op == "call_function" and node.target in (torch.cat, _norm_act, _conv_norm_act)
+    return node.op == "call_function" and node.target in (torch.cat, _norm_act, _conv_norm_act, _conv_act)
 
 
 def _only_user(node: fx.Node) -> fx.Node | None:

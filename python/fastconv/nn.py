@@ -12,7 +12,8 @@ from torch.nn.modules import module as _module
 from torch.types import Device
 
 from . import ops
-from .batch_norm import Activation, batch_norm_act, check_activation
+from .activation import Activation, activated, check_activation
+from .batch_norm import batch_norm_act
 from .conv_bn_act import conv_bn_act
 from .functional import conv2d
 from .precision import Precision, check
@@ -26,9 +27,10 @@ class Conv2d(torch.nn.Conv2d):
             those of :class:`torch.nn.Conv2d`. The same seed gives the same initial weights, and the ``state_dict`` has
             the same keys.
         precision: how float32 products are formed; see :class:`fastconv.precision`. None: as set there at each call.
+        activation: of the output; see :func:`fastconv.conv2d`. A call takes a ``residual``, too.
 
     Raises:
-        ValueError: unknown ``precision``, or what :class:`torch.nn.Conv2d` refuses.
+        ValueError: unknown ``precision`` or ``activation``, or what :class:`torch.nn.Conv2d` refuses.
 
     Shapes, dtypes, errors of a call and its numerical contract are those of :func:`fastconv.conv2d`.
 
@@ -41,6 +43,7 @@ class Conv2d(torch.nn.Conv2d):
 
     # On the class, so that a module converted from or pickled as nn.Conv2d has it too.
     precision: Precision | None = None
+    activation: Activation | None = None
 
     def __init__(
         self,
@@ -57,6 +60,7 @@ class Conv2d(torch.nn.Conv2d):
         dtype: torch.dtype | None = None,
         *,
         precision: Precision | None = None,
+        activation: Activation | None = None,
     ) -> None:
         super().__init__(
             in_channels,
@@ -71,23 +75,47 @@ class Conv2d(torch.nn.Conv2d):
             device,
             dtype,
         )
+        check_activation(activation)
         self.precision = check(precision)
+        if activation is not None:
+            self.activation = activation
 
-    def forward(self, input: Tensor) -> Tensor:
+    def forward(self, input: Tensor, residual: Tensor | None = None) -> Tensor:
         if isinstance(input, Proxy) and isinstance(tracer := input.tracer, Tracer):
             # torch.fx makes leaves of torch.nn's modules alone. Hooks have run by now and would run again in a leaf;
             # and a graph cannot call its own root.
             if not (self._forward_pre_hooks or self._forward_hooks or tracer.root is self):
-                whole: Any = tracer.create_proxy("call_module", tracer.path_of_module(self), (input,), {})
+                args = (input,) if residual is None else (input, residual)
+                whole: Any = tracer.create_proxy("call_module", tracer.path_of_module(self), args, {})
                 return whole
-        return self._conv_forward(input, self.weight, self.bias)
+        if residual is None and self.activation is None:
+            return self._conv_forward(input, self.weight, self.bias)
+        if type(self)._conv_forward is not Conv2d._conv_forward:  # a subclass's own
+            output = self._conv_forward(input, self.weight, self.bias)
+            return activated(check_activation(self.activation), output, residual)
+        input, padding = self._padded(input)
+        return conv2d(
+            input,
+            self.weight,
+            self.bias,
+            self.stride,
+            padding,
+            self.dilation,
+            self.groups,
+            precision=self.precision,
+            activation=self.activation,
+            residual=residual,
+        )
 
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        padding: Any = self.padding
-        if self.padding_mode != "zeros":
-            input = torch.nn.functional.pad(input, self._reversed_padding_repeated_twice, mode=self.padding_mode)
-            padding = (0, 0)
+        input, padding = self._padded(input)
         return conv2d(input, weight, bias, self.stride, padding, self.dilation, self.groups, precision=self.precision)
+
+    def _padded(self, input: Tensor) -> tuple[Tensor, Any]:
+        """With what is not zeros; and how many zeros there shall be."""
+        if self.padding_mode == "zeros":
+            return input, self.padding
+        return torch.nn.functional.pad(input, self._reversed_padding_repeated_twice, mode=self.padding_mode), (0, 0)
 
     def __prepare_scriptable__(self) -> NoReturn:
         """Asked for by ``torch.jit.script``, which would fail with words about type annotations."""
@@ -98,7 +126,8 @@ class Conv2d(torch.nn.Conv2d):
 
     def extra_repr(self) -> str:
         text = super().extra_repr()
-        return text if self.precision is None else f"{text}, precision={self.precision!r}"
+        text = text if self.precision is None else f"{text}, precision={self.precision!r}"
+        return text if self.activation is None else f"{text}, activation={self.activation!r}"
 
 
 class BatchNormAct2d(torch.nn.BatchNorm2d):
@@ -204,6 +233,11 @@ def norm_module(
     )
 
 
+def convolves_alone(conv: torch.nn.Module) -> bool:
+    """Whether it is a fastconv.Conv2d that does nothing else."""
+    return type(conv) is Conv2d and conv.padding_mode == "zeros" and conv.activation is None
+
+
 def _own(module: torch.nn.Module, place: dict[str, Any], name: str) -> Any:
     """An attribute, from where it lies: modules look there last, and it may have been set otherwise."""
     return place[name] if name in place else getattr(module, name)
@@ -280,7 +314,7 @@ class ConvBnAct2d(torch.nn.Module):
 
     def forward(self, input: Tensor, residual: Tensor | None = None) -> Tensor:
         conv, bn = self.conv, self.bn
-        if type(conv) is Conv2d and type(bn) is BatchNormAct2d and conv.padding_mode == "zeros" and untouched(conv, bn):
+        if convolves_alone(conv) and type(bn) is BatchNormAct2d and untouched(conv, bn):
             return norm_module(bn, input, bn.activation, residual, conv)
         result: Tensor = bn(conv(input), residual)
         return result

@@ -6,6 +6,7 @@ ops and the sum that is the bias gradient are closed under differentiation of an
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import sys
 import weakref
@@ -56,6 +57,7 @@ aten_conv2d = torch.ops.aten.convolution_overrideable.default._op
 _is_compiling, _is_exporting = torch.compiler.is_compiling, torch.compiler.is_exporting
 _functorch_active = torch._C._are_functorch_transforms_active
 _dispatch_modes = torch._C._len_torch_dispatch_stack
+_tracing = torch._C._get_tracing_state
 
 _rules = torch.library.Library("fastconv", "IMPL")
 
@@ -63,6 +65,11 @@ _rules = torch.library.Library("fastconv", "IMPL")
 def _is_traced() -> bool:
     """By torch.compile. Before torch 2.13 is_compiling() is of Dynamo alone, and not of AOTAutograd that follows."""
     return _is_compiling() or TracingContext.try_get() is not None
+
+
+def is_transformed() -> bool:
+    """By torch.func, a dispatch mode or a tracer, which all want to see the public ops."""
+    return bool(_functorch_active() or _dispatch_modes() or _tracing())
 
 
 def is_channels_last(tensor: Tensor) -> bool:
@@ -102,7 +109,7 @@ def check_kind(name: str, tensor: Tensor | None) -> None:
         raise NotImplementedError(f"fastconv: {name} must be a dense tensor, but got layout {tensor.layout}")
 
 
-def _check_tensors(first: str, reference: Tensor, second: str, tensor: Tensor | None) -> None:
+def check_tensors(first: str, reference: Tensor, second: str, tensor: Tensor | None) -> None:
     check_kind(first, reference)
     check_kind(second, tensor)
     if tensor is None:
@@ -232,8 +239,8 @@ def _conv2d_fake(
     *,
     precision: str | None = None,
 ) -> Tensor:
-    _check_tensors("input", input, "weight", weight)
-    _check_tensors("input", input, "bias", bias)
+    check_tensors("input", input, "weight", weight)
+    check_tensors("input", input, "bias", bias)
     size = output_size(input.shape, weight.shape, stride, padding, dilation, groups)
     if bias is not None:
         _check_bias(bias.shape, weight.shape[0])
@@ -261,7 +268,7 @@ def _conv2d_input_fake(
     precision: str | None = None,
     channels_last: bool | None = None,
 ) -> Tensor:
-    _check_tensors("grad_output", grad_output, "weight", weight)
+    check_tensors("grad_output", grad_output, "weight", weight)
     _check_grad_output(grad_output.shape, output_size(input_size, weight.shape, stride, padding, dilation, groups))
     if channels_last is None:
         channels_last = is_channels_last(weight) or is_channels_last(grad_output)
@@ -281,7 +288,7 @@ def _conv2d_weight_fake(
     precision: str | None = None,
     channels_last: bool | None = None,
 ) -> Tensor:
-    _check_tensors("grad_output", grad_output, "input", input)
+    check_tensors("grad_output", grad_output, "input", input)
     _check_grad_output(grad_output.shape, output_size(input.shape, weight_size, stride, padding, dilation, groups))
     if channels_last is None:
         channels_last = is_channels_last(input) or is_channels_last(grad_output)
@@ -336,6 +343,17 @@ def _below_level() -> Iterator[None]:
 
 def _below_autograd() -> AbstractContextManager[None]:
     return _below_level() if _functorch_active() else _AutoDispatchBelowAutograd()
+
+
+def below_autograd(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """Of a kernel in Python: it has torch's ops, and what calls it sees to its gradients."""
+
+    @functools.wraps(kernel)
+    def below(*args: Any) -> Any:
+        with _AutoDispatchBelowAutograd():
+            return kernel(*args)
+
+    return below
 
 
 def _sum(terms: list[Tensor]) -> Tensor | None:
@@ -732,10 +750,10 @@ def _conv2d_vmap(
     input_dim, weight_dim, bias_dim = (*in_dims, None)[:3]
     input, weight, bias = autocast(input, weight, bias)  # which comes after this rule
     sample, filters = _sample(input, input_dim), _sample(weight, weight_dim)
-    _check_tensors("input", input, "weight", weight)
+    check_tensors("input", input, "weight", weight)
     output_size(sample, filters, stride, padding, dilation, groups)
     if bias is not None:
-        _check_tensors("input", input, "bias", bias)
+        check_tensors("input", input, "bias", bias)
         _check_bias(_sample(bias, bias_dim), filters[0])
     unbatched = len(sample) == 3
     input, weight = _batched_image(input, input_dim, unbatched), _front(weight, weight_dim)
@@ -1042,6 +1060,8 @@ if _library.cuda_error is not None:
         "_conv2d_backward",
         "_batch_norm_act",
         "_batch_norm_act_backward",
+        "_conv2d_act",
+        "_conv2d_act_backward",
         "_conv_bn_act",
         "_conv_bn_act_backward",
     ):

@@ -1,29 +1,11 @@
 #include "fastconv/norm/batch_norm.h"
+#include "fastconv/norm/fold.h"
 #include "fastconv/ops/conv2d_ops.h"
 #include "fastconv/ops/cuda_call.h"
+#include "fastconv/ops/dense.h"
 
 namespace fastconv::ops {
 namespace {
-
-using OptionalTensor = std::optional<Tensor>;
-
-bool is_dense(const View& view, bool channels_last) {
-  if (view.align < kNormVectorBytes) return false;
-  const Strides dense = dense_strides(view.sizes, channels_last);
-  const int64_t *found = &view.strides.n, *wanted = &dense.n;
-  for (int i = 0; i < 4; ++i) {
-    if (view.sizes[i] > 1 && found[i] != wanted[i]) return false;
-  }
-  return true;
-}
-
-// The tensor itself, or a copy without gaps.
-Tensor dense(const Tensor& tensor, bool channels_last) {
-  const View view(tensor);
-  if (is_dense(view, channels_last)) return tensor;
-  Tensor copy = empty(view.sizes, channels_last, true, tensor);
-  return torch::stable::copy_(copy, tensor), copy;
-}
 
 struct Images {
   Tensor tensor;
@@ -47,32 +29,26 @@ Images images_of(const Tensor& input) {
 }
 
 Tensor same_as(const Images& images, const char* name, const Tensor& tensor) {
-  check_operands({"input", images.tensor}, {name, tensor});
-  const auto size = tensor.sizes(), wanted = images.tensor.sizes();
-  if (!std::equal(size.begin(), size.end(), wanted.begin(), wanted.end())) {
-    fail(std::string(name) + " must have the size of the input");
-  }
-  return dense(tensor, images.problem.channels_last);
+  return dense_like(images.tensor, images.problem.channels_last, name, tensor);
 }
 
-NormParameter parameter(const Images& images, const char* name, const OptionalTensor& tensor) {
+// Of so many channels of images like this one.
+NormParameter parameter(const Tensor& images, int64_t channels, const char* name, const OptionalTensor& tensor) {
   if (!tensor) return {nullptr, true};
-  const auto narrow = images.tensor.scalar_type(), found = tensor->scalar_type();
-  const bool wide = found == torch::headeronly::ScalarType::Float && images.problem.dtype != DType::kFloat64;
+  const auto narrow = images.scalar_type(), found = tensor->scalar_type();
+  const bool wide = found == torch::headeronly::ScalarType::Float && narrow != torch::headeronly::ScalarType::Double;
   if (found != narrow && !wide) fail(std::string(name) + " must be float32, or of the input's dtype");
-  if (tensor->dim() != 1 || tensor->numel() != images.problem.c || !tensor->is_contiguous()) {
+  if (tensor->dim() != 1 || tensor->numel() != channels || !tensor->is_contiguous()) {
     fail(std::string(name) + " must be 1-D and contiguous, with as many elements as the input has channels, " +
-         std::to_string(images.problem.c));
+         std::to_string(channels));
   }
-  if (!tensor->is_cuda() || tensor->get_device_index() != images.tensor.get_device_index()) {
+  if (!tensor->is_cuda() || tensor->get_device_index() != images.get_device_index()) {
     fail(std::string(name) + " must be on the input's device");
   }
   return {tensor->data_ptr(), wide};
 }
-
-Activation activation_of(int64_t index) {
-  if (index < 0 || index >= kActivations) fail("there is no activation " + std::to_string(index));
-  return static_cast<Activation>(index);
+NormParameter parameter(const Images& images, const char* name, const OptionalTensor& tensor) {
+  return parameter(images.tensor, images.problem.c, name, tensor);
 }
 
 void* data_of(const OptionalTensor& tensor) { return tensor ? tensor->data_ptr() : nullptr; }
@@ -179,27 +155,54 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> batch_norm_act_backward(Tensor grad_o
 
 using Backend = CudaBackendOf<true>;
 
-// Of the type of `like`; nothing if it is that.
-OptionalTensor cast(const Tensor& tensor, const Tensor& like) {
-  if (tensor.scalar_type() == like.scalar_type()) return std::nullopt;
-  const View view(tensor, Role::kFilter);
+struct Folded {
+  Tensor filters, bias;
+};
+// Nothing for filters with gaps, or larger than the image: those take longer than a pass over the output.
+std::optional<Folded> fold(const Tensor& input, const Tensor& weight, const OptionalTensor& bias,
+                           const OptionalTensor& norm_weight, const OptionalTensor& norm_bias,
+                           const OptionalTensor& mean, const OptionalTensor& variance, double eps) {
+  const View view(weight, Role::kFilter);
+  if (view.sizes.size() != 4 || weight.numel() == 0 || weight.numel() > input.numel()) return std::nullopt;
   const bool channels_last = is_channels_last(view);
-  Tensor result = empty(view.sizes, channels_last, true, like);
-  if (tensor.dim() != 4 || !is_dense(view, channels_last)) return torch::stable::copy_(result, tensor);
-  const DType from = check_operands({"weight", tensor}, {"weight", tensor});
-  const DType to = check_operands({"weight", result}, {"weight", result});
-  const CudaCall gpu(tensor.get_device_index());
-  cast_cuda(from, to, tensor.data_ptr(), result.data_ptr(), tensor.numel(), gpu.stream());
-  return result;
+  if (!is_dense(view, channels_last)) return std::nullopt;
+  const DType dtype = check_operands({"input", input}, {"input", input});
+  const int64_t count = view.sizes[0];
+  if (!mean || !variance) fail("running_mean and running_var are needed outside training");
+  const Folded folded{empty(view.sizes, channels_last, true, input), empty_sums(count, dtype, input)};
+  const NormFold call{weight.data_ptr(),
+                      count,
+                      weight.numel() / count,
+                      check_operands({"weight", weight}, {"weight", weight}),
+                      parameter(input, count, "bias", bias),
+                      parameter(input, count, "weight", norm_weight),
+                      parameter(input, count, "bias", norm_bias),
+                      parameter(input, count, "running_mean", mean),
+                      parameter(input, count, "running_var", variance),
+                      eps,
+                      folded.filters.data_ptr(),
+                      folded.bias.data_ptr()};
+  const CudaCall gpu(input.get_device_index());
+  fold_norm_cuda(dtype, call, gpu.stream());
+  return folded;
 }
 
-std::tuple<Tensor, OptionalTensor, Tensor, Tensor, Tensor> conv_bn_act(
+std::tuple<Tensor, OptionalTensor, OptionalTensor, OptionalTensor, OptionalTensor> conv_bn_act(
     Tensor input, Tensor weight, OptionalTensor bias, OptionalTensor residual, OptionalTensor norm_weight,
     OptionalTensor norm_bias, OptionalTensor running_mean, OptionalTensor running_var,
     OptionalTensor num_batches_tracked, int64_t arguments, bool training, std::optional<double> momentum, double eps,
     int64_t activation, bool trains) {
-  OptionalTensor filters = cast(weight, input);
-  const Tensor convolved = forward<Backend>(input, filters.value_or(weight), bias, unpack(arguments));
+  if (!training && !trains && !residual && cuts_off(activation_of(activation))) {
+    const auto folded = fold(input, weight, bias, norm_weight, norm_bias, running_mean, running_var, eps);
+    if (folded) {
+      const Tensor output = forward<Backend>(input, folded->filters, folded->bias, unpack(arguments),
+                                             activation_of(activation), /*may_be_wide=*/true);
+      return {output, std::nullopt, std::nullopt, std::nullopt, std::nullopt};
+    }
+  }
+  OptionalTensor filters = cast_filters(weight, input);
+  const Tensor convolved = forward<Backend>(input, filters.value_or(weight), bias, unpack(arguments), Activation::kNone,
+                                            /*may_be_wide=*/true);
   auto [output, statistics, mask] =
       batch_norm_act<true>(convolved, residual, norm_weight, norm_bias, running_mean, running_var, num_batches_tracked,
                            training, momentum, eps, activation, trains);
@@ -219,7 +222,7 @@ conv_bn_act_backward(Tensor grad_output, Tensor input, Tensor weight, OptionalTe
     grads = conv2d_backward_packed<Backend>(input, filters.value_or(weight), *found.input, arguments, of_convolution);
   }
   auto& [grad_input, grad_weight, grad_bias] = grads;
-  if (grad_weight && filters) grad_weight = cast(*grad_weight, weight);
+  if (grad_weight && filters) grad_weight = cast_filters(*grad_weight, weight);
   return {grad_input, grad_weight, grad_bias, found.residual, found.weight, found.bias};
 }
 

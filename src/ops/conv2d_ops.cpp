@@ -49,6 +49,10 @@ int32_t alignment(const void* data) {
   return static_cast<int32_t>(address % 128 == 0 ? 128 : address & -address);
 }
 
+int32_t type_of_sums(DType dtype) {
+  return dtype == DType::kFloat64 ? aoti_torch_dtype_float64() : aoti_torch_dtype_float32();
+}
+
 Tensor allocate(int64_t dims, const int64_t* sizes, const int64_t* strides, int32_t dtype, const Tensor& like) {
   int32_t device_type;
   TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(like.get(), &device_type));
@@ -142,6 +146,11 @@ DType check_operands(const Operand& first, const Operand& second) {
   return dtype;
 }
 
+bool is_wide_bias(const Tensor& bias, const Tensor& input) {
+  return bias.scalar_type() == torch::headeronly::ScalarType::Float && bias.is_cuda() == input.is_cuda() &&
+         bias.get_device_index() == input.get_device_index();
+}
+
 Tensor empty(const Sizes& sizes, bool channels_last, bool batched, const Tensor& like) {
   const Strides s = dense_strides(sizes, channels_last);
   const int64_t strides[] = {s.n, s.c, s.h, s.w};
@@ -163,10 +172,14 @@ Tensor empty_bytes(int64_t bytes, const Tensor& like) {
   return allocate(1, &bytes, &stride, aoti_torch_dtype_uint8(), like);
 }
 
+Tensor empty_sums(int64_t elements, DType dtype, const Tensor& like) {
+  const int64_t stride = 1;
+  return allocate(1, &elements, &stride, type_of_sums(dtype), like);
+}
+
 Tensor empty_matrix(int64_t rows, int64_t columns, DType dtype, const Tensor& like) {
   const int64_t sizes[] = {rows, columns}, strides[] = {columns, 1};
-  const int32_t type = dtype == DType::kFloat64 ? aoti_torch_dtype_float64() : aoti_torch_dtype_float32();
-  return allocate(2, sizes, strides, type, like);
+  return allocate(2, sizes, strides, type_of_sums(dtype), like);
 }
 
 ConvArguments parse_arguments(const Ints& stride, const Ints& padding, const Ints& dilation, int64_t groups,

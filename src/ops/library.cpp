@@ -123,13 +123,27 @@ STABLE_TORCH_LIBRARY(fastconv, library) {
   library.def(
       "_batch_norm_act_backward(Tensor grad_output, Tensor input, Tensor? residual, Tensor? weight, Tensor? bias, "
       "Tensor statistics, Tensor mask, bool training, int activation, int needs) -> (Tensor, Tensor, Tensor, Tensor)");
-  // Both, of the convolution's output. The filters may be of another type than the input, for which they are cast, and
-  // returned. needs: bits for the first six tensors of the forward pass.
+  // A convolution, a residual and an activation. kept: what the gradient reads of, y where that is none. The filters
+  // may be of another type than the input, for which they are cast, and returned. needs: bits for input, weight, bias
+  // and residual; where the activation is none, the residual's gradient is the output's.
+  library.def(
+      "_conv2d_act(Tensor input, Tensor weight, Tensor? bias, Tensor? residual, int arguments, int activation) -> "
+      "(Tensor output, Tensor? filters, Tensor? kept)");
+  library.def(
+      "_conv2d_act_backward(Tensor grad_output, Tensor input, Tensor weight, Tensor? filters, Tensor? kept, "
+      "Tensor? residual, int arguments, int activation, int needs) -> (Tensor?, Tensor?, Tensor?, Tensor?)");
+  library.def(
+      "conv2d_act(Tensor input, Tensor weight, Tensor? bias=None, int[2] stride=1, int[2] padding=0, "
+      "int[2] dilation=1, int groups=1, *, str? precision=None, str? activation=None, Tensor? residual=None) -> "
+      "Tensor");
+  // Both, of the convolution's output. Unless it trains all but the output may be missing. The filters may be of
+  // another type than the input, for which they are cast, and returned. needs: bits for the first six tensors of the
+  // forward pass.
   library.def(
       "_conv_bn_act(Tensor input, Tensor weight, Tensor? bias, Tensor? residual, Tensor? norm_weight, "
       "Tensor? norm_bias, Tensor(a!)? running_mean, Tensor(b!)? running_var, Tensor(c!)? num_batches_tracked, "
       "int arguments, bool training, float? momentum, float eps, int activation, bool trains) -> "
-      "(Tensor output, Tensor? filters, Tensor convolved, Tensor statistics, Tensor mask)");
+      "(Tensor output, Tensor? filters, Tensor? convolved, Tensor? statistics, Tensor? mask)");
   library.def(
       "_conv_bn_act_backward(Tensor grad_output, Tensor input, Tensor weight, Tensor? filters, Tensor convolved, "
       "Tensor? residual, "

@@ -13,7 +13,9 @@
 #include "emulated/cuda.h"
 #include "fastconv/launch/launch.h"
 #include "fastconv/launch/launchers.h"
+#include "fastconv/norm/activate.h"
 #include "fastconv/norm/batch_norm.h"
+#include "fastconv/norm/fold.h"
 #include "fastconv/planner/planner.h"
 #include "fastconv/planner/registry.h"
 #include "fastconv/planner/scaled.h"
@@ -56,7 +58,7 @@ bool is_compiled(const Plan& plan, DType dtype) {
 void* pointer(uintptr_t address) { return reinterpret_cast<void*>(address); }
 
 int64_t run(const std::string& name, const ConvProblem& p, const DeviceSpec& device, uintptr_t x, uintptr_t w,
-            uintptr_t y, uintptr_t bias, bool haste) {
+            uintptr_t y, uintptr_t bias, int activation, bool wide_bias, bool haste) {
   const Choice choice = make_plan(p, device, name);
   const Plan& plan = choice.plan;
   if (plan.kernel == nullptr || plan.kernel->name != name) throw py::value_error(choice.reason);
@@ -69,8 +71,17 @@ int64_t run(const std::string& name, const ConvProblem& p, const DeviceSpec& dev
   machine.memory = {extent(x, {p.n, p.c, p.h, p.w}, p.x_strides, bytes),
                     extent(w, {p.k, p.c_per_group(), p.r, p.s}, p.w_strides, bytes),
                     extent(y, {p.n, p.k, p.p(), p.q()}, p.y_strides, bytes),
-                    extent(bias, {bias == 0 ? 0 : p.k}, {1}, bytes), workspace};
-  run_cuda(plan, p, {pointer(x), pointer(w), pointer(y), pointer(bias), workspace.data()}, nullptr);
+                    extent(bias, {bias == 0 ? 0 : p.k}, {1}, wide_bias ? 4 : bytes), workspace};
+  run_cuda(plan, p,
+           {pointer(x),
+            pointer(w),
+            pointer(y),
+            pointer(bias),
+            workspace.data(),
+            {},
+            static_cast<Activation>(activation),
+            wide_bias},
+           nullptr);
   return machine.columns_by_definition;
 }
 
@@ -142,6 +153,18 @@ void batch_norm_backward(const NormProblem& problem, const DeviceSpec& device, A
   batch_norm_backward_cuda(problem, device, call, nullptr);
 }
 
+// Of addresses with grad_y the gradient.
+void activate(const std::string& dtype, int64_t count, Activation activation, const Addresses& addresses) {
+  const At at{addresses, false};
+  emulated::machine().memory.clear();
+  if (at("grad_y") == nullptr) {
+    activate_cuda(dtype_of(dtype), count, {at("z"), at("residual"), at("y"), activation}, nullptr);
+  } else {
+    const ActivateBackward call{at("grad_y"), at("kept"), at("residual"), at("grad_z"), activation};
+    activate_backward_cuda(dtype_of(dtype), count, call, nullptr);
+  }
+}
+
 }  // namespace
 
 // As src/launch/operand_range.cu does, whose kernel has static shared memory for each of several blocks at once.
@@ -169,13 +192,45 @@ PYBIND11_MODULE(_fastconv_emulated, m) {
       },
       "kernel"_a, "problem"_a, "device"_a);
   m.def("run", &run, "kernel"_a, "problem"_a, "device"_a, py::kw_only(), "x"_a, "w"_a, "y"_a, "bias"_a = 0,
-        "haste"_a = false);
+        "activation"_a = 0, "wide_bias"_a = false, "haste"_a = false);
   py::class_<NormProblem>(m, "NormProblem")
       .def(py::init([](const std::string& dtype, bool channels_last, int64_t n, int64_t c, int64_t pixels) {
              return NormProblem{dtype_of(dtype), channels_last, n, c, pixels};
            }),
            py::kw_only(), "dtype"_a, "channels_last"_a, "n"_a, "c"_a, "pixels"_a);
   m.def("norm_vector", &norm_vector, "problem"_a);
+  m.def(
+      "activate",
+      [](const std::string& dtype, int64_t count, int activation, const Addresses& addresses) {
+        activate(dtype, count, static_cast<Activation>(activation), addresses);
+      },
+      "dtype"_a, "count"_a, "activation"_a, "addresses"_a);
+  m.def(
+      "fold_norm",
+      [](const std::string& dtype, const std::string& filters_type, int64_t count, int64_t values, bool wide,
+         double eps, const Addresses& addresses) {
+        const At at{addresses, wide};
+        const NormFold fold{at("filters"),
+                            count,
+                            values,
+                            dtype_of(filters_type),
+                            at.parameter("bias"),
+                            at.parameter("weight"),
+                            at.parameter("norm_bias"),
+                            at.parameter("mean"),
+                            at.parameter("variance"),
+                            eps,
+                            at("folded"),
+                            at("folded_bias")};
+        fold_norm_cuda(dtype_of(dtype), fold, nullptr);
+      },
+      "dtype"_a, "filters_type"_a, "count"_a, "values"_a, "wide"_a, "eps"_a, "addresses"_a);
+  m.def(
+      "cast",
+      [](const std::string& from_type, const std::string& to_type, uintptr_t from, uintptr_t to, int64_t count) {
+        cast_cuda(dtype_of(from_type), dtype_of(to_type), pointer(from), pointer(to), count, nullptr);
+      },
+      "from_type"_a, "to_type"_a, "from_"_a, "to"_a, "count"_a);
   m.def(
       "batch_norm_forward",
       [](const NormProblem& problem, const DeviceSpec& device, int activation, bool training, double momentum,

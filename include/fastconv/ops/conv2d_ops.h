@@ -61,9 +61,13 @@ struct Operand {
 };
 DType check_operands(const Operand& first, const Operand& second);
 
+// Of float32, where the input is.
+bool is_wide_bias(const Tensor& bias, const Tensor& input);
+
 Tensor empty(const Sizes& sizes, bool channels_last, bool batched, const Tensor& like);
 Tensor empty_vector(int64_t elements, const Tensor& like);
 Tensor empty_bytes(int64_t bytes, const Tensor& like);
+Tensor empty_sums(int64_t elements, DType dtype, const Tensor& like);
 Tensor empty_matrix(int64_t rows, int64_t columns, DType dtype, const Tensor& like);
 
 // torch takes a list of one value for both dimensions.
@@ -109,15 +113,18 @@ void plan_and_run(Backend& backend, const ConvProblem& problem, ConvBuffers& buf
   backend.run(plan, planned, buffers);
 }
 
+// activation: one that cuts off. may_be_wide: the bias, of tensors of 16 bits; both of CUDA's backend alone.
 template <class Backend>
 Tensor forward(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
-               const ConvArguments& arguments) {
+               const ConvArguments& arguments, Activation activation = Activation::kNone, bool may_be_wide = false) {
   const DType dtype = check_operands({"input", input}, {"weight", weight});
   const View x(input), w(weight, Role::kFilter);
   const ConvGeometry geometry = make_geometry(x.sizes, w.sizes, arguments);
   std::optional<Tensor> dense_bias;
+  bool wide_bias = false;
   if (bias) {
-    check_operands({"input", input}, {"bias", *bias});
+    wide_bias = may_be_wide && element_size(dtype) == 2 && is_wide_bias(*bias, input);
+    if (!wide_bias) check_operands({"input", input}, {"bias", *bias});
     check(validate_bias(geometry, sizes_of(*bias)));
     dense_bias = bias->is_contiguous() ? *bias : torch::stable::contiguous(*bias);
   }
@@ -139,6 +146,7 @@ Tensor forward(const Tensor& input, const Tensor& weight, const std::optional<Te
   set_weight(problem, buffers, w);
   set_output(problem, buffers, View(output));
   buffers.bias = dense_bias ? dense_bias->data_ptr() : nullptr;
+  buffers.activation = activation, buffers.wide_bias = wide_bias;
   plan_and_run(backend, problem, buffers, input, output);
   return output;
 }

@@ -50,12 +50,6 @@ __device__ __forceinline__ float shuffle(float value, int lane) {
   return other;
 }
 
-// NaN if either is; from sm_80 on.
-__device__ __forceinline__ float max_or_nan(float a, float b) {
-  asm("max.NaN.f32 %0, %0, %1;" : "+f"(a) : "f"(b));
-  return a;
-}
-
 // Of all lanes of a whole warp, from sm_80 on.
 __device__ __forceinline__ uint32_t reduce_max(uint32_t value) {
   asm volatile("redux.sync.max.u32 %0, %0, 0xffffffff;" : "+r"(value));

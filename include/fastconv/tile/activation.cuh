@@ -4,23 +4,32 @@
 #include <cmath>
 
 #include "fastconv/core/activation.h"
+#include "fastconv/core/problem.h"
 #include "fastconv/ptx/minimum.cuh"
 
 namespace fastconv {
 
-// Those that cut off, at bounds that may be infinite. `last` is NaN, which compares as false, where all large values
-// pass.
+// Those that cut off.
 template <typename Acc>
-struct CutOff {
-  Acc low, high, last;
+struct Bounds {
+  Acc low = -Acc(INFINITY), high = Acc(INFINITY);
+
+  Bounds() = default;
+  FASTCONV_HOST_DEVICE explicit Bounds(Activation activation)
+      : low(activation == Activation::kNone ? -Acc(INFINITY) : Acc{0}),
+        high(activation == Activation::kRelu6 ? Acc{6} : Acc(INFINITY)) {}
+  FASTCONV_HOST_DEVICE bool cut() const { return low == Acc{0}; }
+  __device__ __forceinline__ Acc operator()(Acc z) const { return ptx::min_or_nan(ptx::max_or_nan(z, low), high); }
+};
+
+// And their gradients. `last` is NaN, which compares as false, where all large values pass.
+template <typename Acc>
+struct CutOff : Bounds<Acc> {
+  Acc last;
 
   __device__ __forceinline__ explicit CutOff(Activation activation)
-      : low(activation == Activation::kNone ? -Acc(INFINITY) : Acc{0}),
-        high(activation == Activation::kRelu6 ? Acc{6} : Acc(INFINITY)),
-        last(activation == Activation::kRelu6 ? Acc{6} : Acc(NAN)) {}
-  __device__ __forceinline__ Acc operator()(Acc z) const { return ptx::min_or_nan(ptx::max_or_nan(z, low), high); }
-  // Whether the gradient does.
-  __device__ __forceinline__ bool passes(Acc z) const { return !(z <= low || z >= last); }
+      : Bounds<Acc>(activation), last(activation == Activation::kRelu6 ? Acc{6} : Acc(NAN)) {}
+  __device__ __forceinline__ bool passes(Acc z) const { return !(z <= this->low || z >= last); }
 };
 
 // Values and derivatives of the others. kFast: for results of 16 bits, to a few units in the last place of float32.

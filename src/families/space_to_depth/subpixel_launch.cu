@@ -10,12 +10,12 @@
 namespace fastconv {
 namespace {
 
-template <typename T>
+template <typename T, typename Bias = T>
 void write_filter(const Plan& plan, const SubpixelFilter& filter, const ConvBuffers& from, const ConvBuffers& to,
                   Stream& stream) {
   const LaunchShape shape{ceil_div(filter.elements, kSubpixelThreads), kSubpixelThreads};
-  launch(plan.kernel->name, write_subpixel_filter<T>, shape, stream, filter, static_cast<const T*>(from.w),
-         static_cast<const T*>(from.bias), static_cast<T*>(to.w), static_cast<T*>(const_cast<void*>(to.bias)));
+  launch(plan.kernel->name, write_subpixel_filter<T, Bias>, shape, stream, filter, static_cast<const T*>(from.w),
+         static_cast<const Bias*>(from.bias), static_cast<T*>(to.w), static_cast<Bias*>(const_cast<void*>(to.bias)));
 }
 
 }  // namespace
@@ -29,9 +29,13 @@ void launch_subpixel(const Plan& plan, const ConvProblem& problem, const ConvBuf
   inner.w = workspace;
   inner.y = workspace + subpixel.blocks_offset;
   inner.bias = buffers.bias == nullptr ? nullptr : workspace + subpixel.bias_offset;
+  inner.activation = buffers.activation, inner.wide_bias = buffers.wide_bias;
   inner.workspace = workspace + subpixel.inner_offset;
   switch (element_size(problem.dtype)) {
-    case 2: write_filter<uint16_t>(plan, subpixel.filter, buffers, inner, stream); break;
+    case 2:
+      buffers.wide_bias ? write_filter<uint16_t, uint32_t>(plan, subpixel.filter, buffers, inner, stream)
+                        : write_filter<uint16_t>(plan, subpixel.filter, buffers, inner, stream);
+      break;
     case 4: write_filter<uint32_t>(plan, subpixel.filter, buffers, inner, stream); break;
     default: write_filter<uint64_t>(plan, subpixel.filter, buffers, inner, stream);
   }

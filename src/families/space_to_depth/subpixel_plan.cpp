@@ -172,7 +172,8 @@ SubpixelLaunch make_subpixel(const SubpixelConfig& config, const ConvProblem& pr
   SubpixelLaunch out{
       inner, make_filter(geometry, problem, inner), make_patches(grid_of(geometry, problem, inner)), 0, 0, 0};
   out.bias_offset = end(0, filter_elements(inner));
-  out.blocks_offset = end(out.bias_offset, inner.has_bias ? inner.k : 0);
+  const int64_t of_bias = bytes == 2 ? 2 : 1;  // elements, as it may be wide
+  out.blocks_offset = end(out.bias_offset, inner.has_bias ? inner.k * of_bias : 0);
   out.inner_offset = end(out.blocks_offset, inner.n * inner.y_strides.n);
   return out;
 }

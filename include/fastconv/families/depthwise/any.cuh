@@ -432,7 +432,7 @@ __global__ void __launch_bounds__(kDepthwiseAnyThreads, 4)
                   for (int e = 0; e < kPiece; ++e) to[e] = sums.data[e];
                   return;
                 }
-                const FilterEpilogue<float> finish = Epilogue<T>{static_cast<const T*>(params.bias)}.of(channel);
+                const FilterEpilogue<float> finish = Epilogue<T>(params.epilogue).of(channel);
                 Vector<T, kPiece> rounded;
 #pragma unroll
                 for (int e = 0; e < kPiece; ++e) rounded.data[e] = narrow<T>(finish(sums.data[e]));

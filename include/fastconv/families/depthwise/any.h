@@ -9,6 +9,7 @@
 #include "fastconv/core/fast_divmod.h"
 #include "fastconv/core/problem.h"
 #include "fastconv/tile/conv_coords.cuh"
+#include "fastconv/tile/epilogue.h"
 
 namespace fastconv {
 
@@ -132,7 +133,7 @@ struct DepthwiseAnyPlanes {
 struct DepthwiseAnyParams {
   const void* source;
   const void* taps;
-  const void* bias;
+  EpilogueParams epilogue;
   void* target;
   float* sums;  // wgrad: [slice][filter][tap], or null where a block writes `target` itself
   bool wgrad;

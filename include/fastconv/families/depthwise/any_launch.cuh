@@ -17,7 +17,8 @@ void launch_depthwise_any(const Plan& plan, const ConvProblem& problem, const Co
                                                    plan.tiling.as<DepthwiseAnyTiling>(), plan.split);
   switch (problem.pass) {
     case Pass::kFprop:
-      params.source = buffers.x, params.taps = buffers.w, params.target = buffers.y, params.bias = buffers.bias;
+      params.source = buffers.x, params.taps = buffers.w, params.target = buffers.y;
+      params.epilogue = epilogue_params(problem, buffers);
       break;
     case Pass::kDgrad: params.source = buffers.y, params.taps = buffers.w, params.target = buffers.x; break;
     case Pass::kWgrad: params.source = buffers.x, params.taps = buffers.y, params.target = buffers.w; break;

@@ -237,7 +237,7 @@ class BandedStore {
                          const BandedBlock (&blocks)[kBandedUnits], int32_t first)
       : address_(tile_address(params.target, params.target_strides, tile.image, tile.channel, tile.row + first, 0)),
         row_bytes_(params.target_row_bytes),
-        finish_(Epilogue<T>{static_cast<const T*>(params.bias)}.of(tile.channel)) {
+        finish_(Epilogue<T>(params.epilogue).of(tile.channel)) {
 #pragma unroll
     for (int u = 0; u < kBandedUnits; ++u) {
       const int64_t image = (blocks[u].image - tile.image) * params.target_strides.n;

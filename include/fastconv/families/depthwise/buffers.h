@@ -18,7 +18,7 @@ inline void bind_buffers(DepthwiseTensors& tensors, const Plan& plan, const Conv
     if (plan.split > 1) tensors.sums = static_cast<float*>(buffers.workspace);
     return;
   }
-  tensors.bias = dgrad ? nullptr : buffers.bias;
+  tensors.epilogue = epilogue_params(problem, buffers);
   int64_t first_tap = 0;
   if (dgrad && slides) {
     Strides& strides = tensors.filter_strides;

@@ -24,7 +24,7 @@ __device__ void convolve_column_by_definition(const DepthwiseWindows& params, in
   const T* filter = static_cast<const T*>(params.filter) + channels.filter;
   const T* source = static_cast<const T*>(params.source) + image * from.n + channels.first * from.c;
   T* target = static_cast<T*>(params.target) + image * to.n + channel * to.c + column * to.w;
-  const FilterEpilogue<float> finish = Epilogue<T>{static_cast<const T*>(params.bias)}.of(channel);
+  const FilterEpilogue<float> finish = Epilogue<T>(params.epilogue).of(channel);
   // The source's row or column that a tap meets, if any.
   auto meets = [&](int32_t target, int32_t tap, int32_t padding, int32_t& at) {
     at = kTransposed ? target + padding - tap : target * kStride - padding + tap;

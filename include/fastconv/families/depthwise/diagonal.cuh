@@ -208,7 +208,7 @@ __global__ void __launch_bounds__(32 * kMostDiagonalWarps, Line::kConfig.warps /
         load_operands<T, kConfig>(params, static_cast<const uint16_t*>(params.filter), block.chunk + chunk, diagonals);
   }
   const FilterEpilogue<float> finish =
-      Epilogue<T>{static_cast<const T*>(params.bias)}.of((block.chunk + chunk) * kChunk + lane / 4, works);
+      Epilogue<T>(params.epilogue).of((block.chunk + chunk) * kChunk + lane / 4, works);
   const uint32_t metadata = kept(diagonal_metadata());
   // Lane i names the pixel of pair i % 8 in position i / 8.
   const int32_t position = lane / 8;

@@ -165,8 +165,7 @@ __global__ void __launch_bounds__(32 * kMostDiagonalWarps, Line::kConfig.warps /
 
   // A warp without channels of its own computes the last ones', whose results are not stored.
   const int32_t own_chunk = min(chunk, chunks - 1);
-  const FilterEpilogue<float> finish =
-      Epilogue<T>{static_cast<const T*>(params.bias)}.of((share.chunk + own_chunk) * kChunk + lane / 4);
+  const FilterEpilogue<float> finish = Epilogue<T>(params.epilogue).of((share.chunk + own_chunk) * kChunk + lane / 4);
   const auto* filter = reinterpret_cast<const FilterBits<T>*>(smem_raw + (targets - ptx::smem_address(smem_raw)));
   uint32_t diagonals[kConfig.taps][kOperands][4];
   ring.wait_full();

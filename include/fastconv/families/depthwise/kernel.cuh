@@ -22,7 +22,7 @@ struct DepthwiseTaps {
     const T* taps = static_cast<const T*>(params.filter) + channel * params.filter_strides.n;
 #pragma unroll
     for (int c = 0; c < kChannels; ++c) {
-      finish[c] = Epilogue<T>{static_cast<const T*>(params.bias)}.of(channel + c);
+      finish[c] = Epilogue<T>(params.epilogue).of(channel + c);
 #pragma unroll
       for (int r = 0; r < kConfig.taps; ++r) {
 #pragma unroll

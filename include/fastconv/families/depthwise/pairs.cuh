@@ -159,7 +159,7 @@ __global__ void __launch_bounds__(kPairsThreads, 1)
   // A warp without channels of its own computes the last ones', whose results are not stored.
   const int32_t own = min(warp * kPairsWarpChannels, channels - kPairsWarpChannels);
   float none[2][4] = {};  // not const: nvcc takes no conditional of two kinds of arrays
-  const Epilogue<T> epilogue{static_cast<const T*>(params.bias)};
+  const Epilogue<T> epilogue(params.epilogue);
   FilterEpilogue<float> finish[kPairsWarpChannels];
 #pragma unroll
   for (int i = 0; i < kPairsWarpChannels; ++i) finish[i] = epilogue.of(share.channel + own + i);

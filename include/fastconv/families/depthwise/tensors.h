@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "fastconv/core/problem.h"
+#include "fastconv/tile/epilogue.h"
 
 namespace fastconv {
 
@@ -17,7 +18,7 @@ FASTCONV_HOST_DEVICE constexpr uint32_t swizzled_pixels(uint32_t offset, int32_t
 struct DepthwiseTensors {
   const void* source;
   const void* filter;
-  const void* bias;
+  EpilogueParams epilogue;
   void* target;
   float* sums;  // wgrad: of slices, as SliceReduction has them, or null where a block writes `dw` itself
   void* dw;     // wgrad

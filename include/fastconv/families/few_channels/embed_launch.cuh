@@ -25,10 +25,8 @@ void launch_embed(const Plan& plan, const ConvProblem& problem, const ConvBuffer
       return;
     }
   }
-  const EmbedBuffers<T> tensors{static_cast<const T*>(buffers.x),
-                                static_cast<const T*>(buffers.w),
-                                {static_cast<const T*>(buffers.bias)},
-                                static_cast<T*>(buffers.y)};
+  const EmbedBuffers<T> tensors{static_cast<const T*>(buffers.x), static_cast<const T*>(buffers.w),
+                                Epilogue<T>(epilogue_params(problem, buffers)), static_cast<T*>(buffers.y)};
   launch(plan.kernel->name, embed_fprop<T, kParts, kChannelsInner>, shape, stream, params, tensors);
 }
 

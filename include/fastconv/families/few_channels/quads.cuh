@@ -404,10 +404,10 @@ struct QuadsUnit {
   }
 
   // `table`: of the set's epilogues.
-  __device__ __forceinline__ void finish(uint32_t table, int32_t lane) {
+  __device__ __forceinline__ void finish(uint32_t table, const Bounds<float>& bounds, int32_t lane) {
 #pragma unroll
     for (int row = 0; row < kRows; ++row) {
-      const FilterEpilogue<float> finish = staged_epilogue(table, quads_filter(kChannelsInner, lane, row));
+      const FilterEpilogue<float> finish = staged_epilogue(table, quads_filter(kChannelsInner, lane, row), bounds);
 #pragma unroll
       for (int column = 0; column < kColumns; ++column) at(row, column) = finish(at(row, column));
     }
@@ -656,7 +656,8 @@ struct QuadsBlock {
         const QuadsSteps<kOperands, kProducts> steps{places, filter_of<kOperands>(set), table(), lacking()};
         unit.template compute<kOperands, 0>(params.steps, back, steps);
       }
-      unit.finish(smem + params.epilogue_at + set * kQuadsSet * kStagedEpilogueBytes, lane);
+      unit.finish(smem + params.epilogue_at + set * kQuadsSet * kStagedEpilogueBytes, Bounds<float>(params.activation),
+                  lane);
       const int32_t first_filter = (first_set + set) * kQuadsSet;
       params.whole_runs ? unit.template store<true>(params, tile, y, runs, first_filter, lane)
                         : unit.template store<false>(params, tile, y, runs, first_filter, lane);
@@ -707,7 +708,8 @@ struct QuadsBlock {
         float values[kFilters];
 #pragma unroll
         for (int f = 0; f < kFilters; ++f) {
-          values[f] = staged_epilogue(smem + params.epilogue_at, filter + f)(square.at(row, k + f));
+          const Bounds<float> bounds(params.activation);
+          values[f] = staged_epilogue(smem + params.epilogue_at, filter + f, bounds)(square.at(row, k + f));
         }
         const int32_t of_all = first_set * kQuadsSet + filter;
         T* to = y + (pixel + of_all * filter_step);

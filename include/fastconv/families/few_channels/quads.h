@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "fastconv/core/activation.h"
 #include "fastconv/core/fast_divmod.h"
 #include "fastconv/families/few_channels/lane_runs.h"
 #include "fastconv/families/few_channels/quads_config.h"
@@ -64,6 +65,7 @@ struct QuadsParams {
 
   int16_t sets;             // of a block; by_sets' divisor, which is read later
   bool is_raw_first;        // the filter as it was, see below
+  Activation activation;    // of the output
   int32_t filter_elements;  // of each
   int32_t filters;
   FastDivmod by_tiles_w, by_tiles_h, by_units_w;

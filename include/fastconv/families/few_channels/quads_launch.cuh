@@ -12,13 +12,12 @@ namespace fastconv {
 template <typename T, bool kChannelsInner, int kSteps, QuadsOperands kOperands, bool kSquares>
 void launch_quads(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, Stream& stream) {
   if (plan.grid == 0) return;
-  const QuadsBuffers<T> tensors{static_cast<const T*>(buffers.x),
-                                static_cast<const T*>(buffers.w),
-                                {static_cast<const T*>(buffers.bias)},
-                                static_cast<T*>(buffers.y)};
+  const QuadsBuffers<T> tensors{static_cast<const T*>(buffers.x), static_cast<const T*>(buffers.w),
+                                Epilogue<T>(epilogue_params(problem, buffers)), static_cast<T*>(buffers.y)};
+  QuadsParams params = quads_params(plan.kernel->config.as<QuadsConfig>(), problem, plan.tiling.as<QuadsTiling>());
+  params.activation = buffers.activation;
   launch(plan.kernel->name, quads_fprop<T, kChannelsInner, kSteps, kOperands, kSquares>,
-         LaunchShape{plan.grid, plan.block_threads, plan.smem_bytes}, stream, tensors,
-         quads_params(plan.kernel->config.as<QuadsConfig>(), problem, plan.tiling.as<QuadsTiling>()));
+         LaunchShape{plan.grid, plan.block_threads, plan.smem_bytes}, stream, tensors, params);
 }
 
 template <typename T, bool kChannelsInner, int kSteps, QuadsOperands kOperands, bool kSquares, unsigned kDtypes>

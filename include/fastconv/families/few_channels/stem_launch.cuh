@@ -29,10 +29,8 @@ void launch_stem(const Plan& plan, const ConvProblem& problem, const ConvBuffers
   if (problem.pass == Pass::kWgrad)
     return launch_stem_wgrad<kParts, kFilters, kOperand>(plan, problem, buffers, stream);
   if (plan.grid == 0) return;
-  const StemBuffers tensors{static_cast<const float*>(buffers.x),
-                            static_cast<const float*>(buffers.w),
-                            {static_cast<const float*>(buffers.bias)},
-                            static_cast<float*>(buffers.y)};
+  const StemBuffers tensors{static_cast<const float*>(buffers.x), static_cast<const float*>(buffers.w),
+                            Epilogue<float>(epilogue_params(problem, buffers)), static_cast<float*>(buffers.y)};
   launch(plan.kernel->name, stem_fprop<kParts, kFilters, kOperand>,
          LaunchShape{plan.grid, plan.block_threads, plan.smem_bytes}, stream,
          stem_params(plan.kernel->config.as<StemConfig>(), problem, plan.tiling.as<StemTiling>()), tensors);

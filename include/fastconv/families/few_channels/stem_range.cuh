@@ -7,6 +7,7 @@
 
 #include "fastconv/core/operand_range.h"
 #include "fastconv/families/few_channels/stem_walk.cuh"
+#include "fastconv/ptx/minimum.cuh"
 #include "fastconv/ptx/shared_memory.cuh"
 #include "fastconv/ptx/warpgroup.cuh"
 

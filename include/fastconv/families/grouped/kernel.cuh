@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(kGroupedThreads, GroupedConfig{kOperands, kFil
   }
   const int32_t channels = tile.groups * params.filters;
 #pragma unroll 1
-  for (int32_t i = thread; !buffers.epilogue.does_nothing() && i < channels; i += kGroupedThreads) {
+  for (int32_t i = thread; buffers.epilogue.bias != nullptr && i < channels; i += kGroupedThreads) {
     stage_epilogue(smem + params.epilogue_at, i, buffers.epilogue.of(tile.first_group * params.filters + i));
   }
   __syncthreads();
@@ -88,10 +88,12 @@ __global__ void __launch_bounds__(kGroupedThreads, GroupedConfig{kOperands, kFil
   if (reduction > 0) stage.land();
   __syncthreads();
 
-  const GroupedOutput<T, kConfig> output{params, GroupedTargets(params, tile),
+  const GroupedOutput<T, kConfig> output{params,
+                                         GroupedTargets(params, tile),
                                          kept_global(buffers.target + tile.first_target(params)),
                                          smem + params.buffer_at + warp * params.buffer_bytes,
-                                         buffers.epilogue.does_nothing() ? 0 : smem + params.epilogue_at};
+                                         buffers.epilogue.bias == nullptr ? 0 : smem + params.epilogue_at,
+                                         buffers.epilogue.bounds};
   const auto runs = static_cast<int32_t>(params.by_runs.divisor);
   const int32_t units = (tile.rows * params.tile_q + kPixels - 1) / kPixels * runs;
 #pragma unroll 1

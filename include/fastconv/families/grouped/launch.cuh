@@ -32,8 +32,7 @@ void launch_grouped(const Plan& plan, const ConvProblem& problem, const ConvBuff
   if (plan.grid == 0) return;
   const bool dgrad = problem.pass == Pass::kDgrad;
   const GroupedBuffers<T> tensors{static_cast<const T*>(dgrad ? buffers.y : buffers.x),
-                                  static_cast<const T*>(buffers.w),
-                                  {dgrad ? nullptr : static_cast<const T*>(buffers.bias)},
+                                  static_cast<const T*>(buffers.w), Epilogue<T>(epilogue_params(problem, buffers)),
                                   static_cast<T*>(dgrad ? buffers.x : buffers.y)};
   launch(plan.kernel->name, grouped_conv<T, kOperands, kFilters>,
          LaunchShape{plan.grid, plan.block_threads, plan.smem_bytes}, stream,

@@ -22,7 +22,8 @@ struct GroupedOutput {
   GroupedTargets targets;
   T* target;  // of the tile's first pixel and channel
   uint32_t buffer;
-  uint32_t epilogues;  // of the tile's channels; 0 if they do nothing
+  uint32_t biases;  // of the tile's channels; 0 if there are none
+  Bounds<float> bounds;
 
   // Sums of filters below `limit`, whose channels follow those before `channel` of the run, `first` of the tile. What
   // the buffer has is added if they are `more` of the same, of which the `last` finish them.
@@ -70,9 +71,12 @@ struct GroupedOutput {
           });
         }
       }
-      if (last && epilogues != 0) {
-        const FilterEpilogue<float> of_a = staged_epilogue(epilogues, of_tile + filter);
-        const FilterEpilogue<float> of_b = two ? staged_epilogue(epilogues, of_tile + filter + 1) : of_a;
+      if (last && (biases != 0 || bounds.cut())) {
+        FilterEpilogue<float> of_a{0, bounds}, of_b{0, bounds};
+        if (biases != 0) {
+          of_a = staged_epilogue(biases, of_tile + filter, bounds);
+          of_b = two ? staged_epilogue(biases, of_tile + filter + 1, bounds) : of_a;
+        }
         sums.for_pixels(pair, [&](int, float& a, float& b) { a = of_a(a), b = of_b(b); });
       }
       sums.for_pixels(pair, [&](int pixel, float a, float b) {

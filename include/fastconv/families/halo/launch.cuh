@@ -18,7 +18,7 @@ void launch_halo(const Plan& plan, const ConvProblem& problem, const ConvBuffers
   HaloParams& params = halo.params;
   params.in = dgrad ? buffers.y : buffers.x;
   params.out = dgrad ? buffers.x : buffers.y;
-  params.bias = dgrad ? nullptr : buffers.bias;
+  params.epilogue = epilogue_params(problem, buffers);
   params.packed_filter = buffers.workspace;
   params.gate = buffers.gate;
   if constexpr (is_scaled(kOperands)) {

@@ -8,6 +8,7 @@
 #include "fastconv/core/operand_range.h"
 #include "fastconv/families/halo/config.h"
 #include "fastconv/families/halo/packed_filter.h"
+#include "fastconv/tile/epilogue.h"
 #include "fastconv/tile/raw_planes.h"
 #include "fastconv/tile/reorder.h"
 #include "fastconv/tile/split.h"
@@ -88,8 +89,8 @@ struct HaloParams {
   const void* in;
   void* packed_filter;
   void* out;
-  const void* bias;  // null if there is none
-  RangeGate gate;    // float32
+  EpilogueParams epilogue;
+  RangeGate gate;  // float32
 
   int64_t in_n, in_c, in_h, in_w;      // strides, elements
   int64_t out_n, out_k, out_h, out_w;  // out_h and out_w include the phase step

@@ -87,7 +87,7 @@ struct TileStore {
   }
 
   __device__ __forceinline__ void finish(float (&acc)[kMBlocks][kAccumulators]) const {
-    const Epilogue<Out> epilogue{static_cast<const Out*>(params.bias)};
+    const Epilogue<Out> epilogue(params.epilogue);
     if (epilogue.does_nothing()) return;
 #pragma unroll
     for (int j = 0; j < kBlockK / 8; ++j) {

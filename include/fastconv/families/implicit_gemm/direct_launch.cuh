@@ -83,7 +83,7 @@ GemmBuffers<T> gemm_buffers(const ConvProblem& problem, const ConvBuffers& buffe
   gemm.a = static_cast<const T*>(pass == Pass::kDgrad ? buffers.y : buffers.x);
   gemm.b = static_cast<const T*>(pass == Pass::kWgrad ? buffers.y : buffers.w);
   gemm.out = static_cast<T*>(pass == Pass::kFprop ? buffers.y : pass == Pass::kDgrad ? buffers.x : buffers.w);
-  gemm.epilogue.bias = pass == Pass::kFprop ? static_cast<const T*>(buffers.bias) : nullptr;
+  gemm.epilogue = Epilogue<T>(epilogue_params(problem, buffers));
   return gemm;
 }
 

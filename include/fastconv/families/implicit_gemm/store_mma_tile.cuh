@@ -97,7 +97,7 @@ struct MmaSums {
       }
       Vector<Out, 4> out;
 #pragma unroll
-      for (int i = 0; i < 4; ++i) out.data[i] = narrow<Out>(table.filter[column + (kAlongN ? i : 0)](four.data[i]));
+      for (int i = 0; i < 4; ++i) out.data[i] = narrow<Out>(table.filter(column + (kAlongN ? i : 0))(four.data[i]));
       const int m = tile_row(row, half);
       if (run) {
         const int64_t offset_m = table.m[m], offset_n = table.n[column];

@@ -14,7 +14,7 @@ enum class OutputRun : int8_t { kNone, kAlongM, kAlongN };
 template <typename Acc, typename Config>
 struct OutputTable {
   int64_t m[Config::kM], n[Config::kN];
-  FilterEpilogue<Acc> filter[Config::kN];
+  EpilogueTable<Acc, Config::kN> filter;
 };
 
 // With `accumulate` what is there is added to the sums.
@@ -35,7 +35,7 @@ __device__ __forceinline__ void store_tile(const Acc (&acc)[Config::kThreadM][Co
 #pragma unroll
     for (int r = 0; r < kCount; ++r) {
       const Acc sum = acc[i + r * di][j + r * dj] + (accumulate ? widen(value.data[r]) : Acc{0});
-      value.data[r] = narrow<T>(table.filter[thread.n(j + r * dj)](sum));
+      value.data[r] = narrow<T>(table.filter(thread.n(j + r * dj))(sum));
     }
     *place = value;
   };

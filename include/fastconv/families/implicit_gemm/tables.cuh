@@ -48,8 +48,9 @@ __device__ __forceinline__ void fill_tables(const typename Gemm::Params& params,
     const int64_t n = tables.tile.first_n + j;
     const bool exists = n < gemm.extent_n();
     tables.output.n[j] = !partial ? gemm.out_n(j) : exists ? n * gemm.extent_m() : -1;
-    tables.output.filter[j] = buffers.epilogue.of(gemm.filter(j), !partial && exists);
+    tables.output.filter.set(j, buffers.epilogue.of(gemm.filter(j), !partial && exists));
   }
+  if (threadIdx.x == 0) tables.output.filter.bounds = partial ? Bounds<Accumulator<T>>{} : buffers.epilogue.bounds;
   __syncthreads();
 }
 

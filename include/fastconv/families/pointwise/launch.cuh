@@ -22,7 +22,7 @@ PointwiseBuffers<T> pointwise_buffers(const ConvProblem& problem, const ConvBuff
   found.a = static_cast<const T*>(pixels_first || wgrad ? pixels : other);
   found.b = static_cast<const T*>(pixels_first || wgrad ? other : pixels);
   found.out = static_cast<T*>(wgrad ? buffers.w : dgrad ? buffers.x : buffers.y);
-  found.epilogue.bias = problem.pass == Pass::kFprop ? static_cast<const T*>(buffers.bias) : nullptr;
+  found.epilogue = Epilogue<T>(epilogue_params(problem, buffers));
   if (split) found.partial = static_cast<float*>(buffers.workspace);
   return found;
 }

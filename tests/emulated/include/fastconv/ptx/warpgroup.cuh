@@ -24,7 +24,6 @@ void barrier_arrive(int barrier) {
 inline int lane() { return static_cast<int>(threadIdx.x % 32); }
 inline float shuffle(float value, int lane) { return __shfl_sync(~0u, value, lane); }
 
-inline float max_or_nan(float a, float b) { return a != a || a > b ? a : b; }
 template <typename F>
 uint32_t reduce(uint32_t value, F&& f) {
   for (int lanes = 1; lanes < 32; lanes *= 2) value = f(value, __shfl_xor_sync(~0u, value, lanes));
