@@ -2,8 +2,9 @@
 
     compute-sanitizer --tool memcheck --kernel-name kns=fastconv --error-exitcode 1 python3 device/sanitize.py
 
-Arguments are shell patterns of the kernels' names, and `batch_norm`. Results are compared with the reference, so that
-a kernel that does nothing is no success. Exits with 1 if a kernel ran on none of the problems.
+Arguments are shell patterns of the kernels' names, `batch_norm`, and `fused`: what follows a convolution. Results are
+compared with the reference, so that a kernel that does nothing is no success. Exits with 1 if a kernel ran on none of
+the problems.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import fastconv
 import reference
+import test_activation as activations
 import test_batch_norm as norms
+import test_conv_bn_act as blocks
 from check import KERNELS, MODES, Kernel, expect_pass, run_forced
 from shapes import DTYPES, Problem, operands
 
@@ -111,13 +114,28 @@ def run_norms() -> None:
     print("batch norms ran", flush=True)
 
 
+def run_fused() -> None:
+    """Activations behind convolutions, filters that are cast, batch norms within them."""
+    for dtype, layout in itertools.product(norms.DTYPES, norms.LAYOUTS):
+        activations.test_values_and_gradients("cuda", dtype, layout)
+        for autocast in (False, True):
+            blocks.test_inference("cuda", dtype, layout, autocast)
+    for residual in (False, True):
+        blocks.test_autocast_casts_the_filters_within("cuda", residual)
+    print("fused calls ran", flush=True)
+
+
+OTHERS = {"batch_norm": run_norms, "fused": run_fused}
+
+
 def main() -> int:
     idle = []
     patterns = sys.argv[1:] or ["*"]
-    if any(fnmatch("batch_norm", pattern) for pattern in patterns):
-        run_norms()
+    for name, run in OTHERS.items():
+        if any(fnmatch(name, pattern) for pattern in patterns):
+            run()
     chosen = [k for k in KERNELS if k.device == "cuda" and any(fnmatch(k.name, pattern) for pattern in patterns)]
-    if not chosen and patterns != ["batch_norm"]:
+    if not chosen and not set(patterns) <= set(OTHERS):
         sys.exit("no kernel has such a name")
     for kernel in chosen:
         runs = sum(

@@ -174,7 +174,7 @@ def _differentiable(
     norm_weight: Tensor | None,
     norm_bias: Tensor | None,
     statistics: Tensor,
-    mask: Tensor,
+    mask: Tensor | None,
 ) -> tuple[Tensor | None, ...]:
     """By ops of which there are derivatives."""
     of_input, of_weight, of_bias, of_residual, of_norm_weight, of_norm_bias = ctx.needs_input_grad[:6]
@@ -187,7 +187,8 @@ def _differentiable(
         convolved = ops.conv2d(input, filters, bias, *arguments[:4], precision=arguments[4])
     of_convolution = of_input or of_weight or of_bias
     needs = of_convolution, of_residual, of_norm_weight, of_norm_bias
-    tensors = grad, convolved, residual, norm_weight, norm_bias, statistics, mask
+    bits = input.new_empty(0, dtype=torch.uint8) if mask is None else mask
+    tensors = grad, convolved, residual, norm_weight, norm_bias, statistics, bits
     grad_convolved, grad_norm_weight, grad_norm_bias, grad_residual = differentiable_gradients(
         ctx.options, needs, *tensors
     )
@@ -241,14 +242,15 @@ def _conv_bn_act_backward_cpu(
     norm_weight: Tensor | None,
     norm_bias: Tensor | None,
     statistics: Tensor,
-    mask: Tensor,
+    mask: Tensor | None,
     arguments: int,
     training: bool,
     activation: int,
     needs: int,
 ) -> tuple[Tensor | None, ...]:
     of_norm = bool(needs & 7) | needs >> 3 & 6 | needs & 8
-    tensors = grad_output, convolved, residual, norm_weight, norm_bias, statistics, mask
+    bits = input.new_empty(0, dtype=torch.uint8) if mask is None else mask
+    tensors = grad_output, convolved, residual, norm_weight, norm_bias, statistics, bits
     found = _batch_norm_act_backward(*tensors, training, activation, of_norm)
     grad_convolved, *of_others = (grad if of_norm >> i & 1 else None for i, grad in enumerate(found))
     grad_input = grad_weight = grad_bias = None

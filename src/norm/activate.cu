@@ -60,14 +60,15 @@ __device__ __forceinline__ void read_sum(const void* z, const void* residual, in
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads) activate(const __grid_constant__ ActivateForward call, int64_t count) {
+__global__ void __launch_bounds__(kThreads)
+    activate(const __grid_constant__ ActivateForward call, bool cuts, int64_t count) {
   ptx::follow_previous_kernel();
   using Acc = Accumulator<T>;
   const Bounds<Acc> bounds(call.activation);
   each_vector_of<T>(count, [&]<int kCount>(int64_t first) {
     Acc values[kCount];
     read_sum<T>(call.z, call.residual, first, values);
-    if (cuts_off(call.activation)) {
+    if (cuts) {
 #pragma unroll
       for (Acc& value : values) value = bounds(value);
     } else {
@@ -99,7 +100,8 @@ void activate_cuda(DType dtype, int64_t count, const ActivateForward& call, void
   if (count == 0) return;
   Stream ours{static_cast<cudaStream_t>(stream), true};
   with_dtype(dtype, [&]<typename T>() {
-    launch("activate", activate<T>, {ceil_div(count, kBlockValues<T>), kThreads}, ours, call, count);
+    launch("activate", activate<T>, {ceil_div(count, kBlockValues<T>), kThreads}, ours, call, cuts_off(call.activation),
+           count);
   });
 }
 

@@ -53,12 +53,14 @@ NormParameter parameter(const Images& images, const char* name, const OptionalTe
 
 void* data_of(const OptionalTensor& tensor) { return tensor ? tensor->data_ptr() : nullptr; }
 
-template <bool kBehindOurs>
-std::tuple<Tensor, Tensor, Tensor> batch_norm_act(Tensor input, OptionalTensor residual, OptionalTensor weight,
-                                                  OptionalTensor bias, OptionalTensor running_mean,
-                                                  OptionalTensor running_var, OptionalTensor num_batches_tracked,
-                                                  bool training, std::optional<double> momentum, double eps,
-                                                  int64_t activation, bool trains) {
+struct Normalized {
+  Tensor output, statistics;
+  OptionalTensor mask;  // for gradients that could not be told without
+};
+Normalized normalize(const Tensor& input, OptionalTensor residual, const OptionalTensor& weight,
+                     const OptionalTensor& bias, const OptionalTensor& running_mean, const OptionalTensor& running_var,
+                     const OptionalTensor& num_batches_tracked, bool training, std::optional<double> momentum,
+                     double eps, int64_t activation, bool trains, bool behind_ours) {
   const Images x = images_of(input);
   const NormProblem& problem = x.problem;
   BatchNormForward call{};
@@ -84,15 +86,25 @@ std::tuple<Tensor, Tensor, Tensor> batch_norm_act(Tensor input, OptionalTensor r
   Tensor output = empty(sizes_of(input), problem.channels_last, true, input);
   Tensor statistics = empty_matrix(2, problem.c, problem.dtype, input);
   const bool masks = trains && residual && cuts_off(call.activation) && call.activation != Activation::kNone;
-  Tensor mask = empty_bytes(masks ? problem.elements() / norm_vector(problem) : 0, input);
-  OptionalTensor workspace;
+  OptionalTensor mask, workspace;
+  if (masks) mask = empty_bytes(problem.elements() / norm_vector(problem), input);
   if (training) workspace = empty_bytes(batch_norm_workspace_bytes(problem, gpu.device()), input);
   call.x = x.tensor.data_ptr(), call.residual = data_of(residual), call.y = output.data_ptr();
   call.batches = static_cast<int64_t*>(data_of(num_batches_tracked));
-  call.mask = masks ? static_cast<uint8_t*>(mask.data_ptr()) : nullptr;
+  call.mask = static_cast<uint8_t*>(data_of(mask));
   call.statistics = statistics.data_ptr(), call.workspace = data_of(workspace);
-  batch_norm_forward_cuda(problem, gpu.device(), call, gpu.stream(), kBehindOurs);
+  batch_norm_forward_cuda(problem, gpu.device(), call, gpu.stream(), behind_ours);
   return {output, statistics, mask};
+}
+
+std::tuple<Tensor, Tensor, Tensor> batch_norm_act(Tensor input, OptionalTensor residual, OptionalTensor weight,
+                                                  OptionalTensor bias, OptionalTensor running_mean,
+                                                  OptionalTensor running_var, OptionalTensor num_batches_tracked,
+                                                  bool training, std::optional<double> momentum, double eps,
+                                                  int64_t activation, bool trains) {
+  const Normalized found = normalize(input, residual, weight, bias, running_mean, running_var, num_batches_tracked,
+                                     training, momentum, eps, activation, trains, /*behind_ours=*/false);
+  return {found.output, found.statistics, found.mask ? *found.mask : empty_bytes(0, input)};
 }
 
 struct BatchNormGradients {
@@ -100,8 +112,8 @@ struct BatchNormGradients {
 };
 BatchNormGradients batch_norm_gradients(const Tensor& grad_output, const Tensor& input, OptionalTensor residual,
                                         const OptionalTensor& weight, const OptionalTensor& bias,
-                                        const Tensor& statistics, const Tensor& mask, bool training, int64_t activation,
-                                        int64_t needs, bool behind_ours) {
+                                        const Tensor& statistics, OptionalTensor mask, bool training,
+                                        int64_t activation, int64_t needs, bool behind_ours) {
   const Images x = images_of(input);
   const NormProblem& problem = x.problem;
   BatchNormBackward call{};
@@ -109,13 +121,14 @@ BatchNormGradients batch_norm_gradients(const Tensor& grad_output, const Tensor&
   const Tensor grad_y = same_as(x, "grad_output", grad_output);
   if (residual) residual = same_as(x, "residual", *residual);
   call.weight = parameter(x, "weight", weight), call.bias = parameter(x, "bias", bias);
-  if (mask.numel() != 0 && mask.numel() != problem.elements() / norm_vector(problem)) fail("mask has another size");
+  if (mask && mask->numel() == 0) mask = std::nullopt;
+  if (mask && mask->numel() != problem.elements() / norm_vector(problem)) fail("mask has another size");
   const auto wide =
       problem.dtype == DType::kFloat64 ? torch::headeronly::ScalarType::Double : torch::headeronly::ScalarType::Float;
   if (statistics.numel() != 2 * problem.c || statistics.scalar_type() != wide || !statistics.is_contiguous()) {
     fail("statistics must be those of the forward pass");
   }
-  for (const Tensor* tensor : {&mask, &statistics}) {
+  for (const Tensor* tensor : {mask ? &*mask : &statistics, &statistics}) {
     if (!tensor->is_cuda() || tensor->get_device_index() != input.get_device_index()) {
       fail("mask and statistics must be on the input's device");
     }
@@ -130,7 +143,7 @@ BatchNormGradients batch_norm_gradients(const Tensor& grad_output, const Tensor&
   if (needs & 8) found.residual = empty(sizes_of(input), problem.channels_last, true, input);
   const Tensor workspace = empty_bytes(batch_norm_workspace_bytes(problem, gpu.device()), input);
   call.x = x.tensor.data_ptr(), call.grad_y = grad_y.data_ptr(), call.residual = data_of(residual);
-  call.mask = mask.numel() != 0 ? static_cast<const uint8_t*>(mask.data_ptr()) : nullptr;
+  call.mask = static_cast<const uint8_t*>(data_of(mask));
   call.statistics = statistics.data_ptr(), call.workspace = workspace.data_ptr();
   call.grad_x = data_of(found.input), call.grad_residual = data_of(found.residual);
   call.grad_weight = parameter(x, "weight", found.weight), call.grad_bias = parameter(x, "bias", found.bias);
@@ -203,16 +216,16 @@ std::tuple<Tensor, OptionalTensor, OptionalTensor, OptionalTensor, OptionalTenso
   OptionalTensor filters = cast_filters(weight, input);
   const Tensor convolved = forward<Backend>(input, filters.value_or(weight), bias, unpack(arguments), Activation::kNone,
                                             /*may_be_wide=*/true);
-  auto [output, statistics, mask] =
-      batch_norm_act<true>(convolved, residual, norm_weight, norm_bias, running_mean, running_var, num_batches_tracked,
-                           training, momentum, eps, activation, trains);
-  return {output, filters, convolved, statistics, mask};
+  const Normalized found =
+      normalize(convolved, residual, norm_weight, norm_bias, running_mean, running_var, num_batches_tracked, training,
+                momentum, eps, activation, trains, /*behind_ours=*/true);
+  return {found.output, filters, convolved, found.statistics, found.mask};
 }
 
 std::tuple<OptionalTensor, OptionalTensor, OptionalTensor, OptionalTensor, OptionalTensor, OptionalTensor>
 conv_bn_act_backward(Tensor grad_output, Tensor input, Tensor weight, OptionalTensor filters, Tensor convolved,
                      OptionalTensor residual, OptionalTensor norm_weight, OptionalTensor norm_bias, Tensor statistics,
-                     Tensor mask, int64_t arguments, bool training, int64_t activation, int64_t needs) {
+                     OptionalTensor mask, int64_t arguments, bool training, int64_t activation, int64_t needs) {
   const int64_t of_convolution = needs & 7;
   const BatchNormGradients found =
       batch_norm_gradients(grad_output, convolved, residual, norm_weight, norm_bias, statistics, mask, training,
@@ -229,7 +242,7 @@ conv_bn_act_backward(Tensor grad_output, Tensor input, Tensor weight, OptionalTe
 }  // namespace
 
 STABLE_TORCH_LIBRARY_IMPL(fastconv, CUDA, library) {
-  library.impl("_batch_norm_act", TORCH_BOX(&batch_norm_act<false>));
+  library.impl("_batch_norm_act", TORCH_BOX(&batch_norm_act));
   library.impl("_batch_norm_act_backward", TORCH_BOX(&batch_norm_act_backward));
   library.impl("_conv_bn_act", TORCH_BOX(&conv_bn_act));
   library.impl("_conv_bn_act_backward", TORCH_BOX(&conv_bn_act_backward));

@@ -147,7 +147,7 @@ STABLE_TORCH_LIBRARY(fastconv, library) {
   library.def(
       "_conv_bn_act_backward(Tensor grad_output, Tensor input, Tensor weight, Tensor? filters, Tensor convolved, "
       "Tensor? residual, "
-      "Tensor? norm_weight, Tensor? norm_bias, Tensor statistics, Tensor mask, int arguments, bool training, "
+      "Tensor? norm_weight, Tensor? norm_bias, Tensor statistics, Tensor? mask, int arguments, bool training, "
       "int activation, int needs) -> (Tensor?, Tensor?, Tensor?, Tensor?, Tensor?, Tensor?)");
   library.def(
       "batch_norm_act(Tensor input, Tensor(a!)? running_mean, Tensor(b!)? running_var, Tensor? weight=None, "
