@@ -291,3 +291,42 @@ def test_revert_refuses_nothing_but_keeps_the_activation() -> None:
     model = nn.Sequential(fastconv.Conv2d(3, 4, 3, activation="relu"), fastconv.Conv2d(4, 4, 3))
     fastconv.revert(model)
     assert type(model[0]) is fastconv.Conv2d and type(model[1]) is nn.Conv2d
+
+
+@pytest.mark.parametrize("activation", ["relu", "silu"])
+def test_batched_gradients(device: str, activation: str) -> None:
+    leaves, grad = operands(device, torch.float64)
+    leaves = [leaf.requires_grad_() for leaf in leaves]
+    y = ours(leaves, activation)
+    single = torch.autograd.grad(y, leaves, grad, retain_graph=True)
+    grads = torch.stack([grad, -2 * grad])
+    for batched, one in zip(torch.autograd.grad(y, leaves, grads, is_grads_batched=True), single, strict=True):
+        torch.testing.assert_close(batched, torch.stack([one, -2 * one]))
+
+
+def test_the_graph_of_gradients_has_the_gradients_of_the_forward_pass(device: str) -> None:
+    """Whatever became of what was cast, and of a residual that is not read again."""
+    for activation in ("relu", "silu"):
+        found = []
+        for graph in (False, True):
+            leaves, grad = operands(device, torch.float32)
+            leaves = [leaf.requires_grad_() for leaf in leaves]
+            more = leaves[3].detach().bfloat16().requires_grad_()
+            with torch.autocast(device, torch.bfloat16):
+                shortcut = more * 1
+                y = ours([*leaves[:3], shortcut], activation)
+            with torch.no_grad():
+                leaves[1].mul_(-3)
+                if activation == "relu":
+                    shortcut.add_(7)
+            wanted = [*leaves[:3], more]
+            found.append(torch.autograd.grad(y, wanted, grad.bfloat16(), create_graph=graph))
+        for a, b in zip(*found, strict=True):
+            assert (a - b).norm() <= 0.03 * a.norm()
+
+
+def test_what_is_no_tensor_is_a_type_error(device: str) -> None:
+    leaves, _ = operands(device, torch.float32)
+    for some in ([*leaves[:3], 1.0], [leaves[0], None, None, None], [None, leaves[1], None, None]):
+        with pytest.raises(TypeError):
+            ours(some, "relu")

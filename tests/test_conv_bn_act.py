@@ -244,3 +244,55 @@ def test_inference(device: str, dtype: torch.dtype, layout: str, autocast: bool)
             expected = torchs(o.doubled().leaves, o.doubled().running, False, activation, torch.float64)
             assert found.dtype == dtype and found.is_contiguous(memory_format=LAYOUTS[layout])
             assert (found.double() - expected).norm() <= 4 * torch.finfo(dtype).eps * expected.norm()
+
+
+def test_what_a_hook_saved_in_another_layout_is_read_right(device: str) -> None:
+    """As save_on_cpu(pin_memory=True) does: a mask is in the order of the forward pass."""
+
+    def pack(tensor: Tensor) -> Tensor:
+        return torch.empty(tensor.size(), dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+
+    norm: Any = fastconv.batch_norm_act
+    o = Operands(device, torch.float64, "nhwc")
+    for graph in (False, True):
+        found = []
+        for hooked in (False, True):
+            leaves = [leaf.detach().clone().requires_grad_() for leaf in o.leaves]
+            with torch.autograd.graph.saved_tensors_hooks(pack if hooked else lambda t: t, lambda t: t):
+                y = ours(leaves, [t.clone() for t in o.running], True, "relu")
+                y = norm(y, None, None, training=True, activation="relu", residual=leaves[3])
+            found.append(torch.autograd.grad(y, leaves, o.grad, create_graph=graph))
+        for a, b in zip(*found, strict=True):
+            torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_parameters_that_change_before_a_graph_of_gradients_is_made(device: str, autocast: bool) -> None:
+    """What was cast stays as it was, as under torch's autocast; else it is an error, as it is in torch."""
+    o = Operands(device, torch.float32, "nhwc")
+    found = []
+    for graph in (False, True):
+        leaves = [leaf.detach().clone().requires_grad_() for leaf in o.leaves]
+        if autocast:
+            leaves[3] = leaves[3].detach().bfloat16().requires_grad_()
+        with torch.autocast(device, torch.bfloat16, enabled=autocast):
+            y = ours(leaves, [t.clone() for t in o.running], True, "silu")
+        with torch.no_grad():
+            leaves[1].mul_(-3)
+        if not autocast:
+            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                torch.autograd.grad(y, leaves, o.grad, create_graph=graph)
+            continue
+        found.append(torch.autograd.grad(y, leaves, o.grad.bfloat16(), create_graph=graph))
+    for a, b in zip(*found, strict=True) if found else ():
+        assert (a - b).norm() <= 0.05 * (a.norm() + o.grad.norm())
+
+
+def test_batched_gradients(device: str) -> None:
+    o = Operands(device, torch.float64)
+    leaves = [leaf.detach().clone().requires_grad_() for leaf in o.leaves]
+    y = ours(leaves, [t.clone() for t in o.running], True, "relu6")
+    grads = torch.stack([o.grad, -2 * o.grad])
+    single = torch.autograd.grad(y, leaves, o.grad, retain_graph=True)
+    for batched, one in zip(torch.autograd.grad(y, leaves, grads, is_grads_batched=True), single, strict=True):
+        torch.testing.assert_close(batched, torch.stack([one, -2 * one]), rtol=1e-6, atol=1e-9)

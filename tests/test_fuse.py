@@ -351,6 +351,12 @@ def no_grad(m: Any, x: Tensor) -> Tensor:
     return m.other(x)
 
 
+def reads_statistics(m: Any, x: Tensor) -> Tensor:
+    y = m.bn(m.conv(x))
+    mean: Tensor = m.bn.running_mean.clone()
+    return m.relu(y) + mean[:, None, None]
+
+
 def in_bfloat16(m: Any, x: Tensor) -> Tensor:
     with torch.autocast("cpu", torch.bfloat16):
         return m.conv(m.relu(m.bn(x)))
@@ -435,6 +441,7 @@ class Weighted(nn.Module):
         calls_add,
         powers,
         of_several,
+        reads_statistics,
     ],
     ids=lambda function: function.__name__,
 )
@@ -472,6 +479,30 @@ def test_whatever_a_forward_does_it_does_fused(function: Callable[..., Tensor], 
             torch.testing.assert_close(*results)
     torch.testing.assert_close(plain.state_dict(), fused.state_dict())
     assert plain.seen == fused.seen
+
+
+@pytest.mark.parametrize(
+    "mode",
+    [
+        lambda: fastconv.precision("ieee"),
+        lambda: torch.autograd.graph.save_on_cpu(),
+        lambda: torch.backends.cudnn.flags(enabled=True, allow_tf32=False),
+    ],
+    ids=["precision", "saved tensors", "torch's flags"],
+)
+def test_a_forward_that_sets_a_mode_is_left(mode: Any) -> None:
+    class Module(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bn = nn.BatchNorm2d(3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            with mode():
+                return F.relu(self.bn(x))
+
+    model = Module()
+    fastconv.fuse(model)
+    assert type(model) is Module
 
 
 class Uses(nn.Module):

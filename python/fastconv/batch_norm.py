@@ -159,7 +159,7 @@ class _BatchNormAct(ops._Function):
         masks = not ops._is_traced()
         output, statistics, mask = _batch_norm_act(input, residual, weight, bias, *arguments, masks)
         ctx.options = training, eps, activation
-        ctx.has_residual = residual is not None
+        ctx.has_residual, ctx.channels_last = residual is not None, ops.is_channels_last(input)
         kept = residual if keeps_residual(activation, masks) else None
         ctx.save_for_backward(input, kept, weight, bias, statistics, mask)
         return output
@@ -170,6 +170,8 @@ class _BatchNormAct(ops._Function):
         training, eps, activation = ctx.options
         needs = ctx.needs_input_grad
         as_it_is = ctx.has_residual and activation == 0
+        if mask.numel() and ops.is_channels_last(input) != ctx.channels_last:  # by a hook that saved it
+            input = ops.in_layout(input, ctx.channels_last)
         gradients: Any
         if torch.is_grad_enabled() or forward_ad._current_level >= 0:
             gradients = differentiable_gradients(

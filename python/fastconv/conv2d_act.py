@@ -22,6 +22,8 @@ _any_autocast = torch._C._is_any_autocast_enabled
 
 def is_eager(input: Tensor, weight: Tensor, *others: Tensor | None) -> bool:
     """Whether one op will do, and no torch.func, mode or tracer wants to see more: of plain tensors with elements."""
+    if input is None or weight is None:
+        return False  # and an error
     if ops._is_compiling() or not PLAIN.issuperset(map(type, (input, weight, *others))) or ops.is_transformed():
         return False
     size = input.shape
@@ -82,26 +84,25 @@ class _Conv2dAct(ops._Function):
         output: Tensor
         output, filters, kept = _conv2d_act(input, weight, bias, residual, call[1], activation)
         ctx.call, ctx.activation, ctx.has_residual = call, activation, residual is not None
-        # Parameters that were cast may change before the backward pass, as they may under torch's autocast.
-        ctx.is_cast, ctx.parameters = filters is not None, (weight, bias)
+        # Filters that were cast may change before the backward pass, as they may under torch's autocast.
+        ctx.is_cast, ctx.weight = filters is not None, weight
         # Of an activation that cuts off the output tells as much, and others keep it anyway.
-        kept = output if activation in CUT_OFF else kept
-        ctx.save_for_backward(input, weight if filters is None else filters, kept, residual if activation else None)
+        cuts = activation in CUT_OFF
+        read = residual if activation and not cuts else None
+        ctx.save_for_backward(input, weight if filters is None else filters, bias, output if cuts else kept, read)
         return output
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        input, filters, kept, residual = ctx.saved_tensors
-        weight, bias = ctx.parameters
+        input, filters, bias, kept, residual = ctx.saved_tensors
         needs = ctx.needs_input_grad[:4]
         as_it_is = ctx.has_residual and ctx.activation == 0
-        if torch.is_grad_enabled() or forward_ad._current_level >= 0:
-            grads = _differentiable(ctx, grad, input, filters, residual)
+        if torch.is_grad_enabled() or forward_ad._current_level >= 0 or ops.is_batched(grad):
+            grads = _differentiable(ctx, grad, input, filters, bias, kept, residual)
         else:
             wanted = sum(need << i for i, need in enumerate(needs)) & ~(as_it_is << 3)
-            both = (weight, filters) if ctx.is_cast else (filters, None)
-            read = None if ctx.activation in CUT_OFF else residual
-            grads = _conv2d_act_backward(grad, input, *both, kept, read, ctx.call[1], ctx.activation, wanted)
+            both = (ctx.weight, filters) if ctx.is_cast else (filters, None)
+            grads = _conv2d_act_backward(grad, input, *both, kept, residual, ctx.call[1], ctx.activation, wanted)
         grad_input, grad_weight, grad_bias, grad_residual = grads
         if grad_bias is not None:
             grad_bias = grad_bias.to(bias.dtype)
@@ -109,24 +110,31 @@ class _Conv2dAct(ops._Function):
 
 
 def _differentiable(
-    ctx: Any, grad: Tensor, input: Tensor, filters: Tensor, residual: Tensor | None
+    ctx: Any,
+    grad: Tensor,
+    input: Tensor,
+    filters: Tensor,
+    bias: Tensor | None,
+    kept: Tensor | None,
+    residual: Tensor | None,
 ) -> tuple[Tensor | None, ...]:
     """By ops of which there are derivatives."""
-    weight, bias = ctx.parameters
-    dtype, needs = filters.dtype, ctx.needs_input_grad[:4]
+    of_input, of_weight, of_bias, of_residual = ctx.needs_input_grad[:4]
     with torch.enable_grad():
-        # Apart from each other, as one may be computed of another.
-        leaves = [t if t is None else t.view_as(t) for t in (input, weight if ctx.is_cast else filters, bias, residual)]
-        image, taps, shift, more = leaves
-        assert image is not None and taps is not None
-        shift = None if shift is None else shift.to(dtype)
-        *geometry, precision = ctx.call[0]
-        z = ops.conv2d(image, taps.to(dtype), shift, *geometry, precision=precision)
-        y = activated(ctx.activation, z, more)
-        needed = [leaf is not None and need for leaf, need in zip(leaves, needs, strict=True)]
-        wanted = [leaf for leaf, need in zip(leaves, needed, strict=True) if need and leaf is not None]
-        found = iter(torch.autograd.grad(y, wanted, grad, create_graph=True) if wanted else ())
-    return tuple(next(found) if need else None for need in needed)
+        if ctx.is_cast:
+            filters = ops.as_cast_of(ctx.weight, filters)
+        if kept is None or ctx.activation in CUT_OFF:
+            grad_z = grad if kept is None else gradient(ctx.activation, grad, kept.detach())
+        else:
+            *geometry, precision = ctx.call[0]
+            shift = None if bias is None else bias.to(filters.dtype)
+            z = ops.conv2d(input, filters, shift, *geometry, precision=precision)
+            grad_z = gradient(ctx.activation, grad, z if residual is None else z + residual)
+        layout = input.shape, ops.is_channels_last(input)
+        wanted = of_input, of_weight, of_bias
+        grad_input, grad_weight, grad_bias = ops.gradients(ctx.call[0], wanted, layout, input, filters, grad_z)
+        grad_weight = None if grad_weight is None else grad_weight.to(ctx.weight.dtype)
+    return grad_input, grad_weight, grad_bias, grad_z if of_residual else None
 
 
 _apply = _Conv2dAct.apply  # type: ignore[attr-defined]
@@ -152,7 +160,9 @@ def _conv2d_act_cpu(
 
 
 def check_residual(output: Tensor, residual: Tensor) -> None:
-    """RuntimeError unless it has the output's dtype, device and size."""
+    """RuntimeError unless it has the output's dtype, device and size; TypeError if it is no tensor."""
+    if not isinstance(residual, Tensor):
+        raise TypeError(f"conv2d(): residual must be a Tensor, but got {type(residual).__name__}")
     for what in ("dtype", "device"):
         one, other = getattr(output, what), getattr(residual, what)
         if one != other:

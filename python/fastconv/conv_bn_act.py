@@ -106,7 +106,7 @@ def _one_call(
         return output
     # What the batch norm does to the filters is done before they are rounded.
     folds = not options[0] and residual is None and (options[3] in CUT_OFF or options[3] == 0)
-    if dtype is not None and not folds:
+    if dtype is not None and not (folds and dtype is not torch.float16):
         weight = ops.cast_once(weight, input.device.type, dtype)
     tensors = input, weight, bias, residual, norm_weight, norm_bias
     output = _conv_bn_act(*tensors, *running, call[1], *options, False)[0]
@@ -134,24 +134,35 @@ class _ConvBnAct(ops._Function):
         )
         training, _, eps, activation = options
         ctx.call, ctx.options = call, (training, eps, activation)
+        ctx.channels_last = ops.is_channels_last(convolved)
         ctx.has_residual = residual is not None
-        # Parameters that were cast may change before the backward pass, as they may under torch's autocast.
-        ctx.is_cast, ctx.parameters = filters is not None, (weight, bias)
+        # Filters that were cast may change before the backward pass, as they may under torch's autocast.
+        ctx.is_cast, ctx.weight = filters is not None, weight
         kept = residual if keeps_residual(activation, masks=True) else None
         ctx.save_for_backward(
-            input, weight if filters is None else filters, convolved, kept, norm_weight, norm_bias, statistics, mask
+            input,
+            weight if filters is None else filters,
+            bias,
+            convolved,
+            kept,
+            norm_weight,
+            norm_bias,
+            statistics,
+            mask,
         )
         return output
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        input, filters, convolved, residual, norm_weight, norm_bias, statistics, mask = ctx.saved_tensors
-        weight, bias = ctx.parameters
+        input, filters, bias, convolved, residual, norm_weight, norm_bias, statistics, mask = ctx.saved_tensors
+        weight = ctx.weight
         needs = ctx.needs_input_grad[:6]
         training, _, activation = ctx.options
         as_it_is = ctx.has_residual and activation == 0
-        if torch.is_grad_enabled() or forward_ad._current_level >= 0:
-            found = _differentiable(ctx, grad, input, filters, residual, norm_weight, norm_bias, statistics, mask)
+        if mask is not None and ops.is_channels_last(convolved) != ctx.channels_last:  # by a hook that saved it
+            convolved = ops.in_layout(convolved, ctx.channels_last)
+        if torch.is_grad_enabled() or forward_ad._current_level >= 0 or ops.is_batched(grad):
+            found = _differentiable(ctx, grad, input, filters, bias, residual, norm_weight, norm_bias, statistics, mask)
         else:
             wanted = sum(need << i for i, need in enumerate(needs)) & ~(as_it_is << 3)
             both = (weight, filters) if ctx.is_cast else (filters, None)
@@ -170,6 +181,7 @@ def _differentiable(
     grad: Tensor,
     input: Tensor,
     filters: Tensor,
+    bias: Tensor | None,
     residual: Tensor | None,
     norm_weight: Tensor | None,
     norm_bias: Tensor | None,
@@ -178,13 +190,13 @@ def _differentiable(
 ) -> tuple[Tensor | None, ...]:
     """By ops of which there are derivatives."""
     of_input, of_weight, of_bias, of_residual, of_norm_weight, of_norm_bias = ctx.needs_input_grad[:6]
-    weight, bias = ctx.parameters
-    if ctx.is_cast:
-        filters = weight.to(filters.dtype)
-    bias = None if bias is None else bias.to(filters.dtype)
+    weight = ctx.weight
     arguments = ctx.call[0]
     with torch.enable_grad():
+        filters = ops.as_cast_of(weight, filters) if ctx.is_cast else filters
+        bias = None if bias is None else bias.to(filters.dtype)
         convolved = ops.conv2d(input, filters, bias, *arguments[:4], precision=arguments[4])
+        convolved = ops.in_layout(convolved, ctx.channels_last)  # as the mask is
     of_convolution = of_input or of_weight or of_bias
     needs = of_convolution, of_residual, of_norm_weight, of_norm_bias
     bits = input.new_empty(0, dtype=torch.uint8) if mask is None else mask

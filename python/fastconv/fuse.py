@@ -25,6 +25,7 @@ from ._classes import check_module, counted, derive, give
 from .activation import FUNCTIONS, Activation
 from .functional import conv2d
 from .nn import Conv2d, convolves_alone, norm_module, untouched
+from .precision import effective
 
 _Module = TypeVar("_Module", bound=nn.Module)
 _log = logging.getLogger("fastconv")
@@ -432,7 +433,16 @@ def _random_states() -> list[Any]:
 def _modes() -> tuple[Any, ...]:
     """Which a forward may set for what it calls."""
     autocast = [(torch._C.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")]
-    return torch._C.is_grad_enabled(), torch._C.is_inference_mode_enabled(), *autocast
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    stream = torch.cuda.current_stream().cuda_stream if torch.cuda.is_initialized() else None
+    return (
+        torch._C.is_grad_enabled(),
+        torch._C.is_inference_mode_enabled(),
+        *autocast,
+        effective(),  # of float32, also by torch's flags
+        None if hooks is None else id(hooks[0]),
+        stream,
+    )
 
 
 class _Proxy(fx.Proxy):
@@ -605,7 +615,16 @@ def _is_its_own(node: fx.Node, between: list[fx.Node], module: nn.Module) -> boo
     """What a module's call reads, so that it may be called after those."""
     source = node.args[0]
     of_its_own = isinstance(source, fx.Node) and len(source.users) == 1 and _is_new(source, module)
-    return of_its_own and all(other.target != node.target for other in between)
+    return of_its_own and not any(_reaches(other, str(node.target), module) for other in between)
+
+
+def _reaches(node: fx.Node, target: str, module: nn.Module) -> bool:
+    """Whether a node calls a module, or reads what it has."""
+    if node.op == "call_module":
+        called, own = module.get_submodule(str(node.target)), module.get_submodule(target)
+        return any(m is own for m in called.modules())
+    read = [node, *node.all_input_nodes] if node.op == "get_attr" else node.all_input_nodes
+    return any(it.op == "get_attr" and f"{it.target}.".startswith(f"{target}.") for it in read)
 
 
 def _between(first: fx.Node, last: fx.Node) -> list[fx.Node]:

@@ -76,6 +76,20 @@ def is_channels_last(tensor: Tensor) -> bool:
     return _is_channels_last(tensor.shape, tensor.stride())
 
 
+def is_batched(grad: Tensor) -> bool:
+    """By torch.autograd's is_grads_batched, which has a vmap of its own, or by torch.func."""
+    return bool(torch._C._functorch.is_legacy_batchedtensor(grad) or _functorch_active())
+
+
+def in_layout(tensor: Tensor, channels_last: bool) -> Tensor:
+    return tensor.contiguous(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
+
+
+def as_cast_of(parameter: Tensor, cast: Tensor) -> Tensor:
+    """A cast that was made before, with its values, as a function of the parameter."""
+    return cast.detach() + (parameter - parameter.detach()).to(cast.dtype)
+
+
 def _is_channels_last(size: Sequence[int], strides: Sequence[int]) -> bool:
     """Torch's rule (c10/core/MemoryFormat.h, is_channels_last_strides_2d), ambiguous sizes included."""
     c_stride, h_stride, w_stride = strides[-3:]

@@ -171,7 +171,8 @@ using Backend = CudaBackendOf<true>;
 struct Folded {
   Tensor filters, bias;
 };
-// Nothing for filters with gaps, or larger than the image: those take longer than a pass over the output.
+// Nothing for filters with gaps, or larger than the image: those take longer than a pass over the output. Nor of
+// float16, whose range scaled filters may leave.
 std::optional<Folded> fold(const Tensor& input, const Tensor& weight, const OptionalTensor& bias,
                            const OptionalTensor& norm_weight, const OptionalTensor& norm_bias,
                            const OptionalTensor& mean, const OptionalTensor& variance, double eps) {
@@ -180,6 +181,8 @@ std::optional<Folded> fold(const Tensor& input, const Tensor& weight, const Opti
   const bool channels_last = is_channels_last(view);
   if (!is_dense(view, channels_last)) return std::nullopt;
   const DType dtype = check_operands({"input", input}, {"input", input});
+  if (dtype == DType::kFloat16) return std::nullopt;
+  check_device("weight", weight, input);
   const int64_t count = view.sizes[0];
   if (!mean || !variance) fail("running_mean and running_var are needed outside training");
   const Folded folded{empty(view.sizes, channels_last, true, input), empty_sums(count, dtype, input)};
