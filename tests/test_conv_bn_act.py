@@ -15,6 +15,7 @@ import fastconv
 import reference
 from fastconv.activation import ACTIVATIONS
 
+DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 LAYOUTS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
 EPS, MOMENTUM = 1e-3, 0.2
 NAMES = ["input", "weight", "bias", "residual", "norm_weight", "norm_bias"]
@@ -89,7 +90,7 @@ def train(function: Any, o: Operands, training: bool, activation: Any, **options
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("activation", ACTIVATIONS, ids=str)
 def test_values_and_gradients(device: str, activation: Any, dtype: torch.dtype, layout: str) -> None:
     for training, bias, residual in itertools.product((False, True), repeat=3):
@@ -225,13 +226,12 @@ def test_hooks_of_the_modules_layers_are_called(device: str) -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "autocast"), [*((dtype, False) for dtype in DTYPES), (torch.bfloat16, True)], ids=str
+)
 def test_inference(device: str, dtype: torch.dtype, layout: str, autocast: bool) -> None:
     """By filters that have the batch norm in them, on a GPU, unless a residual or a curve follows. Parameters are read
     anew by each call."""
-    if autocast and dtype in (torch.float32, torch.float64):
-        return
     for activation, bias, residual in itertools.product((None, "relu", "relu6", "silu"), (False, True), (False, True)):
         o = Operands(device, torch.float32 if autocast else dtype, layout, bias, residual)
         if autocast and residual:
@@ -296,3 +296,22 @@ def test_batched_gradients(device: str) -> None:
     single = torch.autograd.grad(y, leaves, o.grad, retain_graph=True)
     for batched, one in zip(torch.autograd.grad(y, leaves, grads, is_grads_batched=True), single, strict=True):
         torch.testing.assert_close(batched, torch.stack([one, -2 * one]), rtol=1e-6, atol=1e-9)
+
+
+def test_torch_fx_keeps_the_modules_whole(device: str) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.block = fastconv.ConvBnAct2d(3, 8, 3, padding=1, activation="relu")
+            self.norm = fastconv.BatchNormAct2d(8, activation="silu")
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.block(x)
+            return self.norm(y, residual=y)
+
+    net = Net().to(device).eval()
+    x = torch.randn(2, 3, 6, 7, device=device)
+    traced = torch.fx.symbolic_trace(net)
+    torch.testing.assert_close(traced(x), net(x))
+    assert [node.target for node in traced.graph.nodes if node.op == "call_module"] == ["block", "norm"]
+    torch.testing.assert_close(torch.fx.symbolic_trace(net.block)(x), net.block(x))

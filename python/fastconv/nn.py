@@ -81,13 +81,8 @@ class Conv2d(torch.nn.Conv2d):
             self.activation = activation
 
     def forward(self, input: Tensor, residual: Tensor | None = None) -> Tensor:
-        if isinstance(input, Proxy) and isinstance(tracer := input.tracer, Tracer):
-            # torch.fx makes leaves of torch.nn's modules alone. Hooks have run by now and would run again in a leaf;
-            # and a graph cannot call its own root.
-            if not (self._forward_pre_hooks or self._forward_hooks or tracer.root is self):
-                args = (input,) if residual is None else (input, residual)
-                whole: Any = tracer.create_proxy("call_module", tracer.path_of_module(self), args, {})
-                return whole
+        if (whole := _traced_whole(self, input, residual)) is not None:
+            return whole
         if residual is None and self.activation is None:
             return self._conv_forward(input, self.weight, self.bias)
         if type(self)._conv_forward is not Conv2d._conv_forward:  # a subclass's own
@@ -167,6 +162,8 @@ class BatchNormAct2d(torch.nn.BatchNorm2d):
         self.activation = activation
 
     def forward(self, input: Tensor, residual: Tensor | None = None) -> Tensor:
+        if (whole := _traced_whole(self, input, residual)) is not None:
+            return whole
         return norm_module(self, input, self.activation, residual)
 
     def _get_name(self) -> str:
@@ -231,6 +228,17 @@ def norm_module(
         residual=residual,
         num_batches_tracked=count,
     )
+
+
+def _traced_whole(module: torch.nn.Module, input: Tensor, residual: Tensor | None) -> Any:
+    """torch.fx makes leaves of torch.nn's modules alone: a call of this one, if it is traced. Hooks have run by now and
+    would run again in a leaf; and a graph cannot call its own root."""
+    if not (isinstance(input, Proxy) and isinstance(tracer := input.tracer, Tracer)):
+        return None
+    if module._forward_pre_hooks or module._forward_hooks or tracer.root is module:
+        return None
+    args = (input,) if residual is None else (input, residual)
+    return tracer.create_proxy("call_module", tracer.path_of_module(module), args, {})
 
 
 def convolves_alone(conv: torch.nn.Module) -> bool:
@@ -313,8 +321,11 @@ class ConvBnAct2d(torch.nn.Module):
         )
 
     def forward(self, input: Tensor, residual: Tensor | None = None) -> Tensor:
+        if (whole := _traced_whole(self, input, residual)) is not None:
+            return whole
         conv, bn = self.conv, self.bn
-        if convolves_alone(conv) and type(bn) is BatchNormAct2d and untouched(conv, bn):
+        traced = isinstance(input, Proxy)
+        if not traced and convolves_alone(conv) and type(bn) is BatchNormAct2d and untouched(conv, bn):
             return norm_module(bn, input, bn.activation, residual, conv)
         result: Tensor = bn(conv(input), residual)
         return result
