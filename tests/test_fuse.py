@@ -545,7 +545,7 @@ def test_sync_batch_norm_is_left_and_logged(caplog: pytest.LogCaptureFixture) ->
 
 
 def test_checkpointing(calls: list[str]) -> None:
-    model = Net()
+    model = fastconv.convert(Net())
     expected = train(copy.deepcopy(model))
 
     class Checkpointed(nn.Module):
@@ -597,7 +597,7 @@ def test_distributed(calls: list[str], tmp_path: Path) -> None:
     import torch.distributed as dist
     from torch.distributed.fsdp import fully_shard
 
-    model = Net().double()
+    model = fastconv.convert(Net().double())
     expected = train(copy.deepcopy(model), 2)
     dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
     try:
