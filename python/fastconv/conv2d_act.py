@@ -15,7 +15,7 @@ from .activation import CUT_OFF, activated, gradient
 _conv2d_act = torch.ops.fastconv._conv2d_act.default._op
 _conv2d_act_backward = torch.ops.fastconv._conv2d_act_backward.default._op
 
-PLAIN = frozenset((Tensor, torch.nn.Parameter, torch.nn.Buffer, type(None)))
+_PLAIN = ops.PLAIN | {type(None)}
 _REAL = frozenset(dtype for dtype in ops.DTYPES if not dtype.is_complex)
 _any_autocast = torch._C._is_any_autocast_enabled
 
@@ -24,7 +24,7 @@ def is_eager(input: Tensor, weight: Tensor, *others: Tensor | None) -> bool:
     """Whether one op will do, and no torch.func, mode or tracer wants to see more: of plain tensors with elements."""
     if input is None or weight is None:
         return False  # and an error
-    if ops._is_compiling() or not PLAIN.issuperset(map(type, (input, weight, *others))) or ops.is_transformed():
+    if ops._is_compiling() or not _PLAIN.issuperset(map(type, (input, weight, *others))) or ops.is_transformed():
         return False
     size = input.shape
     return (
@@ -37,9 +37,8 @@ def is_eager(input: Tensor, weight: Tensor, *others: Tensor | None) -> bool:
     )
 
 
-def autocast(input: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, torch.dtype | None]:
-    """The input as autocast wants it, and its dtype; None where autocast is off. The ops cast parameters: RuntimeError
-    for those that nobody asked to be cast."""
+def autocast(input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """The input as autocast wants it. The ops cast parameters: RuntimeError for those that nobody asked to be cast."""
     dtype = ops.autocast_dtype(input) if _any_autocast() else None
     if dtype is not None and input.dtype is not dtype:
         input = ops.cast(input, input.device.type, dtype)
@@ -48,23 +47,41 @@ def autocast(input: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor
             continue
         if input.dtype is not dtype or tensor.dtype is torch.float64:
             ops.check_tensors("input", input, name, tensor)
-    return input, dtype
+    return input
 
 
 def wants_gradient(tensors: tuple[Tensor | None, ...]) -> bool:
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors if tensor is not None)
 
 
+def composed(output: Tensor, residual: Tensor | None, activation: int) -> Tensor:
+    """Of a convolution's output, by torch's ops."""
+    if residual is not None:
+        _check_residual(output, residual)
+    return activated(activation, output, residual)
+
+
+def _check_residual(output: Tensor, residual: Tensor) -> None:
+    """RuntimeError unless it has the output's dtype, device and size; TypeError if it is no tensor."""
+    if not isinstance(residual, Tensor):
+        raise TypeError(f"conv2d(): residual must be a Tensor, but got {type(residual).__name__}")
+    for what in ("dtype", "device"):
+        one, other = getattr(output, what), getattr(residual, what)
+        if one != other:
+            raise RuntimeError(f"fastconv: output and residual must have the same {what}, but got {one} and {other}")
+    if output.shape != residual.shape:
+        sizes = f"{list(output.shape)}, but got {list(residual.shape)}"
+        raise RuntimeError(f"fastconv: residual must have the size of the output, {sizes}")
+
+
 def one_call(
     input: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None, call: ops.Call, activation: int
 ) -> Tensor:
-    input, dtype = autocast(input, weight, bias)
+    input = autocast(input, weight, bias)
     output: Tensor
     if wants_gradient((input, weight, bias, residual)):
         output = _apply(input, weight, bias, residual, call, activation)
         return output
-    if dtype is not None:
-        weight = ops.cast_once(weight, input.device.type, dtype)
     output = _conv2d_act(input, weight, bias, residual, call[1], activation)[0]
     return output
 
@@ -151,25 +168,12 @@ def _conv2d_act_cpu(
     bias = None if bias is None else bias.to(input.dtype)
     z = ops.packed_conv2d(input, weight if filters is None else filters, bias, arguments)
     if residual is not None:
-        check_residual(z, residual)
+        _check_residual(z, residual)
     kept = z if activation and activation not in CUT_OFF else None
     # Rounded once, as on a GPU.
     wide = torch.promote_types(z.dtype, torch.float32)
     y = activated(activation, z.to(wide), None if residual is None else residual.to(wide)).to(z.dtype)
     return y.contiguous(memory_format=torch.channels_last) if ops.is_channels_last(z) else y, filters, kept
-
-
-def check_residual(output: Tensor, residual: Tensor) -> None:
-    """RuntimeError unless it has the output's dtype, device and size; TypeError if it is no tensor."""
-    if not isinstance(residual, Tensor):
-        raise TypeError(f"conv2d(): residual must be a Tensor, but got {type(residual).__name__}")
-    for what in ("dtype", "device"):
-        one, other = getattr(output, what), getattr(residual, what)
-        if one != other:
-            raise RuntimeError(f"fastconv: output and residual must have the same {what}, but got {one} and {other}")
-    if output.shape != residual.shape:
-        sizes = f"{list(output.shape)}, but got {list(residual.shape)}"
-        raise RuntimeError(f"fastconv: residual must have the size of the output, {sizes}")
 
 
 @ops.below_autograd

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from . import ops
-from .activation import CUT_OFF, Activation, check_activation
+from .activation import Activation, check_activation
 from .batch_norm import batch_norm_act, differentiable_gradients, keeps_residual
 from .conv2d_act import autocast, is_eager, wants_gradient
 from .functional import call_or_none, conv2d
@@ -98,17 +98,12 @@ def _one_call(
     options: tuple[bool, float | None, float, int],
 ) -> Tensor:
     """running: mean, variance, number of batches. options: training, momentum, eps, the activation's number."""
-    input, dtype = autocast(input, weight, bias)
+    input = autocast(input, weight, bias)
     tensors = input, weight, bias, residual, norm_weight, norm_bias
     output: Tensor
     if wants_gradient(tensors):
         output = _apply(*tensors, running, call, options)
         return output
-    # What the batch norm does to the filters is done before they are rounded.
-    folds = not options[0] and residual is None and (options[3] in CUT_OFF or options[3] == 0)
-    if dtype is not None and not (folds and dtype is not torch.float16):
-        weight = ops.cast_once(weight, input.device.type, dtype)
-    tensors = input, weight, bias, residual, norm_weight, norm_bias
     output = _conv_bn_act(*tensors, *running, call[1], *options, False)[0]
     return output
 

@@ -12,7 +12,7 @@ from torch.autograd import forward_ad
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from . import conv2d_act, ops
-from .activation import Activation, activated, check_activation
+from .activation import Activation, check_activation
 from .ops import Ints
 from .precision import Precision, check, effective, resolve
 
@@ -24,7 +24,7 @@ _is_grad_enabled = torch.is_grad_enabled
 _any_autocast = torch._C._is_any_autocast_enabled
 _apply_conv2d, _packed_conv2d, _aten_conv2d = ops.apply_conv2d, ops.packed_conv2d, ops.aten_conv2d
 _calls: dict[ops.Arguments, ops.Call] = {}
-_PLAIN = frozenset((Tensor, torch.nn.Parameter))
+_PLAIN = ops.PLAIN
 
 
 def conv2d(
@@ -53,7 +53,7 @@ def conv2d(
         groups: C and K are divided into this many independent convolutions.
         precision: how float32 products are formed; see :class:`fastconv.precision`. None: as set there.
         activation: of the output: ``"relu"``, ``"relu6"``, ``"silu"``, ``"gelu"``, ``"gelu_tanh"``, ``"hardswish"`` or
-            None. The first two cost nothing on a GPU. Not of complex numbers.
+            None. The first two are part of the kernel on a GPU. Not of complex numbers.
         residual: of the output's size, dtype and device; is added before the activation.
 
     Returns:
@@ -149,9 +149,7 @@ def _activated(
         if (call := call_or_none(stride, padding, dilation, groups, mode)) is not None:
             return conv2d_act.one_call(input, weight, bias, residual, call, index)
     output = conv2d(input, weight, bias, stride, padding, dilation, groups, precision=precision)
-    if residual is not None:
-        conv2d_act.check_residual(output, residual)
-    return activated(index, output, residual)
+    return conv2d_act.composed(output, residual, index)
 
 
 def _conv2d(
@@ -292,9 +290,7 @@ def _conv2d_act(
         if (call := call_or_none(*geometry, groups, mode)) is not None:
             return conv2d_act.one_call(input, weight, bias, residual, call, index)
     output = ops.conv2d(input, weight, bias, *geometry, groups, precision=precision)
-    if residual is not None:
-        conv2d_act.check_residual(output, residual)
-    return activated(index, output, residual)
+    return conv2d_act.composed(output, residual, index)
 
 
 ops._rules.impl("conv2d_act", _conv2d_act, "CompositeImplicitAutograd")

@@ -48,7 +48,6 @@ _FUNCTIONS: dict[Any, Activation] = {
     "relu": "relu",
     "relu_": "relu",
 }
-_PLAIN = frozenset((Tensor, nn.Parameter, nn.Buffer))
 _ADDITIONS = (operator.add, operator.iadd, torch.add, "add", "add_")
 _IN_PLACE = (operator.iadd, "add_")
 
@@ -259,7 +258,7 @@ def _convolves(conv: Any, x: Tensor, residual: Tensor | None) -> bool:
     weight = conv.weight
     dtype = ops.autocast_dtype(x) or x.dtype
     size = _output_size(x.shape, weight.shape, conv.stride, conv.padding, conv.dilation, conv.groups)
-    return type(residual) in _PLAIN and residual.dtype == dtype and residual.shape == size
+    return _is_like(residual, size, dtype)
 
 
 @functools.lru_cache(4096)
@@ -280,12 +279,16 @@ def _name_of(activation: nn.Module | Activation | None) -> Activation | None:
 def _takes(x: Tensor, residual: Tensor | None, everywhere: bool = False) -> bool:
     """Whether there are kernels for it; everywhere: on the CPU too, which tests ask for."""
     return (
-        type(x) in _PLAIN
+        type(x) in ops.PLAIN
         and ((x.is_cuda and _library.cuda_error is None) or everywhere)
         and x.dim() == 4
         and x.is_floating_point()
-        and (residual is None or (type(residual) in _PLAIN and residual.shape == x.shape and residual.dtype == x.dtype))
+        and (residual is None or _is_like(residual, x.shape, x.dtype))
     )
+
+
+def _is_like(residual: Tensor, size: torch.Size, dtype: torch.dtype) -> bool:
+    return type(residual) in ops.PLAIN and residual.shape == size and residual.dtype == dtype
 
 
 # ---- a module's forward, traced ----

@@ -61,6 +61,8 @@ _tracing = torch._C._get_tracing_state
 
 _rules = torch.library.Library("fastconv", "IMPL")
 
+PLAIN = frozenset((Tensor, torch.nn.Parameter, torch.nn.Buffer))  # no subclass, which may want to see each op
+
 
 def _is_traced() -> bool:
     """By torch.compile. Before torch 2.13 is_compiling() is of Dynamo alone, and not of AOTAutograd that follows."""

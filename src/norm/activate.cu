@@ -15,9 +15,6 @@ constexpr int kThreads = 256, kBytes = 16, kVectors = 4;  // that a thread reads
 template <typename T>
 constexpr int64_t kBlockValues = int64_t{kThreads} * kVectors * kBytes / sizeof(T);
 
-template <typename T>
-using Values = Vector<T, kBytes / sizeof(T)>;
-
 // use(first) of a thread's vectors, and of the rest one by one: use.operator()<kCount>(first).
 template <typename T, typename Use>
 __device__ __forceinline__ void each_vector_of(int64_t count, Use&& use) {

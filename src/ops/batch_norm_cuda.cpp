@@ -171,7 +171,7 @@ using Backend = CudaBackendOf<true>;
 struct Folded {
   Tensor filters, bias;
 };
-// Nothing for filters with gaps, or larger than the image: those take longer than a pass over the output. Nor of
+// Nothing for filters with gaps, or larger than the image, which are more to write than its pass. Nor of
 // float16, whose range scaled filters may leave.
 std::optional<Folded> fold(const Tensor& input, const Tensor& weight, const OptionalTensor& bias,
                            const OptionalTensor& norm_weight, const OptionalTensor& norm_bias,
@@ -182,7 +182,7 @@ std::optional<Folded> fold(const Tensor& input, const Tensor& weight, const Opti
   if (!is_dense(view, channels_last)) return std::nullopt;
   const DType dtype = check_operands({"input", input}, {"input", input});
   if (dtype == DType::kFloat16) return std::nullopt;
-  check_device("weight", weight, input);
+  check_same_device({"input", input}, {"weight", weight});
   const int64_t count = view.sizes[0];
   if (!mean || !variance) fail("running_mean and running_var are needed outside training");
   const Folded folded{empty(view.sizes, channels_last, true, input), empty_sums(count, dtype, input)};
@@ -191,8 +191,8 @@ std::optional<Folded> fold(const Tensor& input, const Tensor& weight, const Opti
                       weight.numel() / count,
                       check_operands({"weight", weight}, {"weight", weight}),
                       parameter(input, count, "bias", bias),
-                      parameter(input, count, "weight", norm_weight),
-                      parameter(input, count, "bias", norm_bias),
+                      parameter(input, count, "norm_weight", norm_weight),
+                      parameter(input, count, "norm_bias", norm_bias),
                       parameter(input, count, "running_mean", mean),
                       parameter(input, count, "running_var", variance),
                       eps,

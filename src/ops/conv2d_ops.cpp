@@ -131,6 +131,14 @@ Strides dense_strides(const Sizes& sizes, bool channels_last) {
   return channels_last ? Strides{h * w * c, 1, w * c, c} : Strides{c * h * w, h * w, w, 1};
 }
 
+void check_same_device(const Operand& first, const Operand& second) {
+  if (first.tensor.is_cpu() != second.tensor.is_cpu() ||
+      first.tensor.get_device_index() != second.tensor.get_device_index()) {
+    fail(std::string(first.name) + " and " + second.name + " must be on the same device, but got " +
+         device_name(first.tensor) + " and " + device_name(second.tensor));
+  }
+}
+
 DType check_operands(const Operand& first, const Operand& second) {
   const DType dtype = check_dtype(first);
   check_dtype(second);
@@ -138,11 +146,7 @@ DType check_operands(const Operand& first, const Operand& second) {
     fail(std::string(first.name) + " and " + second.name + " must have the same dtype, but got " +
          dtype_name(first.tensor) + " and " + dtype_name(second.tensor));
   }
-  if (first.tensor.is_cpu() != second.tensor.is_cpu() ||
-      first.tensor.get_device_index() != second.tensor.get_device_index()) {
-    fail(std::string(first.name) + " and " + second.name + " must be on the same device, but got " +
-         device_name(first.tensor) + " and " + device_name(second.tensor));
-  }
+  check_same_device(first, second);
   return dtype;
 }
 

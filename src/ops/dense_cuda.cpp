@@ -33,14 +33,8 @@ Tensor dense_like(const Tensor& images, bool channels_last, const char* name, co
   return dense(tensor, channels_last);
 }
 
-void check_device(const char* name, const Tensor& tensor, const Tensor& input) {
-  if (!tensor.is_cuda() || tensor.get_device_index() != input.get_device_index()) {
-    fail(std::string("input and ") + name + " must be on the same device");
-  }
-}
-
 OptionalTensor cast_filters(const Tensor& filters, const Tensor& like) {
-  check_device("weight", filters, like);
+  check_same_device({"input", like}, {"weight", filters});
   if (filters.scalar_type() == like.scalar_type()) return std::nullopt;
   const View view(filters, Role::kFilter);
   const bool channels_last = is_channels_last(view);

@@ -59,6 +59,7 @@ struct Operand {
   const char* name;
   const Tensor& tensor;
 };
+void check_same_device(const Operand& first, const Operand& second);
 DType check_operands(const Operand& first, const Operand& second);
 
 // Of float32, where the input is.

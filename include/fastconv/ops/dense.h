@@ -18,9 +18,6 @@ Tensor dense(const Tensor& tensor, bool channels_last);
 Tensor dense_like(const Tensor& images, bool channels_last, const char* name, const Tensor& tensor,
                   const char* name_of_images = "input");
 
-// Before a kernel reads a tensor whose type need not be the input's.
-void check_device(const char* name, const Tensor& tensor, const Tensor& input);
-
 // Filters in the type of `like`; nothing if they are of that.
 OptionalTensor cast_filters(const Tensor& filters, const Tensor& like);
 
