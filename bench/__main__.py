@@ -6,7 +6,6 @@ import argparse
 import itertools
 import random
 import shlex
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -52,8 +51,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     suites = [load_suite(name) for name in args.suite]
     if args.host and not suites:
         suites = [Suite("host", load_suite("host").about, ())]
-    # A time limit's signal ends the run as an exception would, so that what was measured is still reported.
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     worst = 0
     for suite in suites:
         result = report.Report(
@@ -80,7 +77,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if args.host:
             result.host = measure_host(device)
         try:
-            run(result, [quick(problem) for problem in problems] if args.quick else problems, plan, stem)
+            with report.sigterm_exits():
+                run(result, [quick(problem) for problem in problems] if args.quick else problems, plan, stem)
         finally:
             worst = max(worst, show(result, stem))
     return worst

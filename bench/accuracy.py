@@ -14,7 +14,6 @@ import argparse
 import itertools
 import math
 import shlex
-import signal
 import statistics
 import sys
 import time
@@ -269,10 +268,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         build=environment.build(),
         names={name: opponents.display_name(name, device) for name in ("fastconv", "torch")},
     )
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # a time limit's; see below
     try:
-        for case in tqdm(cases(options.quick), unit="case"):
-            found.points += measure(case, device, options.draws)
+        with report.sigterm_exits():
+            for case in tqdm(cases(options.quick), unit="case"):
+                found.points += measure(case, device, options.draws)
     finally:  # a run that is cut short leaves what it had
         stem = options.out / f"accuracy-{environment.slug(device)}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
         paths = found.write(stem)

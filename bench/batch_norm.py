@@ -9,21 +9,21 @@ addition and an activation in place.
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bench import environment, report, timing
+from bench import environment, report, table_run, timing
 from bench.modes import Mode
 from bench.runner import MEMORY_FORMATS
 from bench.suites import LAYOUTS
+from bench.table_run import Row
 
 # Of ResNet-50 at batch 128, MobileNetV2, DenseNet-121, a U-Net.
 SIZES = [
@@ -60,10 +60,9 @@ def by_fastconv(x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor | None
 
 def measure(
     device: torch.device, sizes: Sequence[tuple[int, ...]], seconds: float, acts: Sequence[tuple[str | None, bool]]
-) -> list[dict[str, Any]]:
+) -> Iterator[Row]:
     contenders: dict[str, Function] = {"fastconv": by_fastconv, "torch": by_torch}
     ceilings = environment.ceilings_for(device, environment.measure_ceilings(device, []))
-    rows: list[dict[str, Any]] = []
     for size, mode, layout, (activation, adds) in product(sizes, MODES, LAYOUTS, acts):
         nbytes = torch.Size(size).numel() * mode.itemsize
         sets = [
@@ -82,19 +81,16 @@ def measure(
                 for name, function in contenders.items()
             }
             times = timing.time_in_turns(calls, device, seconds)
-            rows.append(
-                {
-                    "size": "x".join(map(str, size)),
-                    "mode": mode.label,
-                    "layout": layout,
-                    "then": f"{'+ ' if adds else ''}{activation}",
-                    "pass": what,
-                    "ms": {name: time.ms for name, time in times.items()},
-                    "mib": nbytes / 2**20,
-                    "floor_ms": moved * nbytes / ceilings.copy_gbs / 1e6,
-                }
-            )
-    return rows
+            yield {
+                "size": "x".join(map(str, size)),
+                "mode": mode.label,
+                "layout": layout,
+                "then": f"{'+ ' if adds else ''}{activation}",
+                "pass": what,
+                "ms": {name: time.ms for name, time in times.items()},
+                "mib": nbytes / 2**20,
+                "floor_ms": moved * nbytes / ceilings.copy_gbs / 1e6,
+            }
 
 
 def _call(
@@ -114,7 +110,7 @@ def _call(
     return forward if what == "forward" else both
 
 
-def markdown(rows: list[dict[str, Any]]) -> str:
+def markdown(rows: Sequence[Row]) -> str:
     header = ["size", "mode", "layout", "then", "pass", "MiB", "fastconv ms", "torch ms", "speedup", "of copy"]
     lines = []
     for row in rows:
@@ -126,19 +122,10 @@ def markdown(rows: list[dict[str, Any]]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.batch_norm", description=__doc__.partition("\n")[0])
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--seconds", type=float, default=0.02, help="per measurement after warm-up")
-    parser.add_argument("--out", type=Path, default=Path("bench/results"))
-    parser.add_argument("--quick", action="store_true", help="small tensors, to see that everything runs")
-    options = parser.parse_args(arguments)
-    device = torch.device(options.device)
-    timing.use_device(device)
-    rows = measure(device, QUICK_SIZES if options.quick else SIZES, options.seconds, ACTS)
-    title = f"Batch norm, residual and activation, {environment.device_name(device)}"
-    path = environment.write_table(options.out, "batch_norm", device, title, markdown(rows), rows=rows)
-    print(f"{markdown(rows)}\nwrote {path}.json, {path}.md")
-    return 0
+    options = table_run.parser("batch_norm", __doc__).parse_args(arguments)
+    sizes = QUICK_SIZES if options.quick else SIZES
+    timed = partial(measure, sizes=sizes, seconds=options.seconds, acts=ACTS)
+    return table_run.run("batch_norm", "Batch norm, residual and activation", timed, markdown, options)
 
 
 if __name__ == "__main__":

@@ -7,20 +7,19 @@ Both read grad_output once, with a cold L2. The floor: its bytes at the bandwidt
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import product
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from bench import environment, report, timing
+from bench import environment, report, table_run, timing
 from bench.modes import Mode
 from bench.runner import MEMORY_FORMATS
 from bench.suites import LAYOUTS
+from bench.table_run import Row
 
 SIZES = [
     (64, 64, 112, 112),
@@ -38,12 +37,11 @@ def torch_sum(grad_output: Tensor) -> Tensor:
     return grad_output.sum((0, 2, 3))
 
 
-def measure(device: torch.device, sizes: Sequence[tuple[int, ...]], seconds: float) -> list[dict[str, object]]:
+def measure(device: torch.device, sizes: Sequence[tuple[int, ...]], seconds: float) -> Iterator[Row]:
     import fastconv  # noqa: F401  (registers the ops)
 
     contenders: dict[str, Callable[[Tensor], Tensor]] = {"fastconv": torch.ops.fastconv.conv2d_bias, "torch": torch_sum}
     ceilings = environment.ceilings_for(device, environment.measure_ceilings(device, []))
-    rows: list[dict[str, object]] = []
     for size, mode, layout in product(sizes, MODES, LAYOUTS):
         nbytes = torch.Size(size).numel() * mode.itemsize
         sets = [
@@ -52,43 +50,30 @@ def measure(device: torch.device, sizes: Sequence[tuple[int, ...]], seconds: flo
         ]
         calls = {name: timing.prepare([partial(call, dy) for dy in sets], device) for name, call in contenders.items()}
         times = {name: time.ms for name, time in timing.time_in_turns(calls, device, seconds).items()}
-        rows.append(
-            {
-                "grad_output": "x".join(map(str, size)),
-                "mode": mode.label,
-                "layout": layout,
-                "ms": times,
-                "floor_ms": nbytes / ceilings.copy_gbs / 1e6,
-            }
-        )
-    return rows
+        yield {
+            "grad_output": "x".join(map(str, size)),
+            "mode": mode.label,
+            "layout": layout,
+            "ms": times,
+            "floor_ms": nbytes / ceilings.copy_gbs / 1e6,
+        }
 
 
-def markdown(rows: list[dict[str, object]]) -> str:
+def markdown(rows: Sequence[Row]) -> str:
     header = ["grad_output", "mode", "layout", "fastconv ms", "torch ms", "speedup", "floor ms"]
     lines = []
     for row in rows:
         ms, floor = row["ms"], row["floor_ms"]
-        assert isinstance(ms, dict) and isinstance(floor, float)
         numbers = [f"{ms['fastconv']:.4f}", f"{ms['torch']:.4f}", f"{ms['torch'] / ms['fastconv']:.2f}", f"{floor:.4f}"]
         lines.append([str(row[key]) for key in header[:3]] + numbers)
     return report.table(header, lines, left=3)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.bias_grad", description=__doc__.partition("\n")[0])
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--seconds", type=float, default=0.02, help="per measurement after warm-up")
-    parser.add_argument("--out", type=Path, default=Path("bench/results"))
-    parser.add_argument("--quick", action="store_true", help="small tensors, to see that everything runs")
-    options = parser.parse_args(arguments)
-    device = torch.device(options.device)
-    timing.use_device(device)
-    rows = measure(device, QUICK_SIZES if options.quick else SIZES, options.seconds)
-    title = f"Gradient of the bias, {environment.device_name(device)}"
-    path = environment.write_table(options.out, "bias_grad", device, title, markdown(rows), rows=rows)
-    print(f"wrote {path}.json, {path}.md")
-    return 0
+    options = table_run.parser("bias_grad", __doc__).parse_args(arguments)
+    sizes = QUICK_SIZES if options.quick else SIZES
+    timed = partial(measure, sizes=sizes, seconds=options.seconds)
+    return table_run.run("bias_grad", "Gradient of the bias", timed, markdown, options)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ import hashlib
 import json
 import math
 import os
-import signal
 import statistics
 import subprocess
 import sys
@@ -184,19 +183,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         builds = [Build(site, options.device) for site in sites]
         for build in builds:
             stack.callback(build.end)
-        # A time limit's signal ends the run as an exception would, so that what was measured is still reported.
-        before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
         asked, rows = list(cases(options)), list[dict[str, Any]]()
         try:
-            for problem, layout, mode, pass_ in tqdm(asked, disable=None):
-                case = {"suite": options.suite, "problem": problem.name, "layout": layout, "pass": pass_}
-                case |= {"mode": [mode.dtype, mode.precision]}
-                if options.results:
-                    rows.append(compare(builds, seed=len(rows), **case))
-                else:
-                    rows.append(measure(builds, options.repeats, **case))
+            with report.sigterm_exits():
+                for problem, layout, mode, pass_ in tqdm(asked, disable=None):
+                    case = {"suite": options.suite, "problem": problem.name, "layout": layout, "pass": pass_}
+                    case |= {"mode": [mode.dtype, mode.precision]}
+                    if options.results:
+                        rows.append(compare(builds, seed=len(rows), **case))
+                    else:
+                        rows.append(measure(builds, options.repeats, **case))
         finally:
-            signal.signal(signal.SIGTERM, before)
             if rows:
                 write(rows, len(asked), options, names, sites, device)
     return 0

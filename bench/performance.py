@@ -15,24 +15,36 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from bench import batch_norm, report, steps, targets
+from bench import batch_norm, fused_layers, models, report, targets
 from bench.accuracy import Accuracy
 from bench.accuracy import nearest as nearest_errors
 from bench.suites import load_suite, suite_names
 
 ROOT = Path(__file__).parents[1]
-PAGE, README, CHART = ROOT / "docs" / "performance.md", ROOT / "README.md", ROOT / "docs" / "steps.svg"
+PAGE, README, CHART = ROOT / "docs" / "performance.md", ROOT / "README.md", ROOT / "docs" / "models.svg"
 TABLE = "<!-- python -m bench.performance writes this table -->"
 CPU = "<!-- python -m bench.performance writes the CPU's table -->"
 TIMES = "<!-- python -m bench.performance writes how long -->"
 END = "<!-- its end -->"
 SETTINGS = {"tf32": "TF32, NCHW", "bf16": "bf16, channels_last"}
 CUDNN = "cuDNN"
+MODELS = ("models", "fused", "steps")  # the kinds of files that whole models are in; the last two are of older runs
+CUDA = torch.device("cuda")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A row, as a file has it."""
+
+    path: Path
+    data: dict[str, Any]  # all of the file
+    row: dict[str, Any]
 
 
 def newest(results: Path, pattern: str) -> Path | None:
@@ -41,7 +53,7 @@ def newest(results: Path, pattern: str) -> Path | None:
 
 def gpus(results: Path) -> list[str]:
     """As names of files have them, those with the most files first."""
-    names = "|".join((*suite_names(), "steps"))
+    names = "|".join((*suite_names(), *MODELS, "fused_layers"))
     found = [re.fullmatch(rf"(?:{names})-(.+)-\w+", path.stem) for path in results.glob("*.json")]
     of = [match[1] for match in found if match and match[1] != "cpu"]
     return sorted(set(of), key=lambda gpu: (-of.count(gpu), gpu))
@@ -51,48 +63,83 @@ def slower(ours: float, theirs: float) -> bool:
     return theirs / ours < 1 - report.TIE
 
 
-def link(path: Path) -> str:
-    return f"[{path.stem}](../bench/results/{path.name})"
+def link(path: Path, root: str = "../") -> str:
+    return f"[{path.stem}]({root}bench/results/{path.name})"
+
+
+def links(paths: set[Path], root: str = "../") -> str:
+    return ", ".join(link(path, root) for path in sorted(paths, key=stamp_of))
 
 
 def device_of(data: dict[str, Any]) -> str:
     return str(data["machine"]["device"]).removeprefix("NVIDIA ")
 
 
-def whole_models(results: Path) -> list[Path]:
-    """The newest file of each GPU, in the order of `gpus`."""
-    found = [newest(results, f"steps-{gpu}-*.json") for gpu in gpus(results)]
-    return [path for path in found if path]
+def last_measured(
+    results: Path, gpu: str, kinds: Sequence[str], keys: Sequence[str]
+) -> dict[tuple[str, ...], Measured]:
+    """Each case, which these fields name, from the last file of these kinds that has it."""
+    found: dict[tuple[str, ...], Measured] = {}
+    paths = [path for kind in kinds for path in results.glob(f"{kind}-{gpu}-*.json")]
+    for path in sorted(paths, key=stamp_of):
+        data = json.loads(path.read_text())
+        found |= {tuple(row[key] for key in keys): Measured(path, data, row) for row in data["rows"]}
+    return found
+
+
+def last_rows(results: Path, gpu: str, *kinds: str) -> list[Measured]:
+    """Each model in each setting from the last file of these kinds that has it."""
+    found = last_measured(results, gpu, kinds, ("model", "setting"))
+    place = {name: at for at, name in enumerate((*models.WORKLOADS, *models.SETTINGS))}
+    order = sorted(found, key=lambda key: [(place.get(name, len(place)), name) for name in key])
+    return [found[key] for key in order]
+
+
+def last_gpu(results: Path) -> list[Measured]:
+    """The whole models of the GPU that was measured last."""
+    each = [rows for gpu in gpus(results) if (rows := last_rows(results, gpu, *MODELS))]
+    return max(each, key=lambda rows: max(stamp_of(measured.path) for measured in rows), default=[])
+
+
+def succeeded(measured: Sequence[Measured]) -> list[dict[str, Any]]:
+    return [found.row for found in measured if "failure" not in found.row]
 
 
 def readme_table(results: Path) -> str:
-    """Of the last run."""
-    path = max(whole_models(results), key=stamp_of, default=None)
-    if not path:
-        return "`python -m bench.steps` has not been run yet."
-    data = json.loads(path.read_text())
+    found = last_gpu(results)
+    if not found:
+        return "`python -m bench.models` has not been run yet."
     header = ["model", "batch", "setting"]
-    for what in ("step ms", "images/s", "inference ms"):
-        header += [f"{what}: {CUDNN}", "fastconv"]
+    for what in models.WHAT:
+        header += [f"{what} ms: {CUDNN}", "fastconv", "fused"]
+    header += [f"images/s: {CUDNN}", "fused"]
     lines = []
-    for row in data["rows"]:
+    for row in (measured.row for measured in found):
         line = [row["model"], str(row["batch"]), SETTINGS[row["setting"]]]
         if "failure" in row:
-            lines.append([*line, row["failure"], *["-"] * 5])
+            lines.append([*line, row["failure"], *["-"] * (len(header) - len(line) - 1)])
             continue
-        step, inference = ({name: row[what][name]["ms"] for name in steps.BACKENDS} for what in steps.WHAT)
-        rates = {name: 1e3 * row["batch"] / ms for name, ms in step.items()}
-        behind, late = (slower(ms["fastconv"], ms["torch"]) for ms in (step, inference))
-        line += [report.number(step["torch"]), marked(report.number(step["fastconv"]), behind)]
-        line += [f"{rates['torch']:.0f}", marked(f"{rates['fastconv']:.0f}", behind)]
-        line += [report.number(inference["torch"]), marked(report.number(inference["fastconv"]), late)]
+        for what in models.WHAT:
+            line += [figure(row[what], name) for name in models.CONTENDERS]
+        line += [figure(row["step"], name, row["batch"]) for name in ("torch", models.FUSED)]
         lines.append(line)
+    versions = [measured.data["versions"] for measured in found]
+    libraries = dict.fromkeys(f"torch {version['torch']}, {CUDNN} {version.get('cuDNN', '')}" for version in versions)
     return (
         f"{report.table(header, lines, left=3)}\n\n"
-        f"{device_of(data)}, torch {data['versions']['torch']}, {CUDNN} {data['versions'].get('cuDNN', '')}, "
-        f"`cudnn.benchmark` on ([file](bench/results/{path.name})). Bold: slower by more than {report.TIE:.0%}.\n\n"
-        f"![Images a second in training with both](docs/{CHART.name})"
+        f"{device_of(found[0].data)}, {' or '.join(libraries)}, `cudnn.benchmark` on "
+        f"({links({measured.path for measured in found}, root='')}). Images/s: in training. "
+        f"Bold: slower than {CUDNN} by more than {report.TIE:.0%}.\n\n"
+        f"![Images a second in training](docs/{CHART.name})"
     )
+
+
+def figure(times: dict[str, Any], contender: str, images: int = 0) -> str:
+    """Milliseconds, or so many images a second."""
+    if contender not in times:
+        return "-"
+    ms = times[contender]["ms"]
+    return marked(f"{1e3 * images / ms:.0f}" if images else report.number(ms), slower(ms, times["torch"]["ms"]))
 
 
 def marked(text: str, loses: bool) -> str:
@@ -151,10 +198,10 @@ def page(results: Path) -> str:
         "says how they were measured, [perf-log.md](perf-log.md) what was gained. A speed-up is the other library's "
         f"time over fastconv's; slower, and bold, is what takes more than {report.TIE:.0%} longer.",
         *models_section(results),
-        *fused_section(results),
         *compiled_section(results),
         *itertools.chain.from_iterable(layers_section(results, gpu) for gpu in gpus(results)),
         *cpu_section(results),
+        *fused_layers_section(results),
         *batch_norm_section(results),
         *bias_section(results),
         *host_section(results),
@@ -164,88 +211,62 @@ def page(results: Path) -> str:
 
 
 def models_section(results: Path) -> Iterator[str]:
-    for path in whole_models(results):
-        data = json.loads(path.read_text())
-        yield f"## Whole models, {device_of(data)}"
-        yield (
-            "A step is forward, loss, backward and SGD; inference is the forward pass without grad. `tf32`: float32 "
-            "tensors in NCHW with torch's defaults; `bf16`: autocast and channels_last. The `kb_*` are one convolution "
-            f"each, with the gradient of its input. {link(path)}."
-        )
-        yield steps.table(data["rows"], torch.device("cuda"))
-        lines = []
-        for row in data["rows"]:
-            for what in steps.WHAT if "failure" not in row else ():
-                ours, theirs = row[what]["fastconv"]["ms"], row[what]["torch"]["ms"]
-                if slower(ours, theirs):
-                    name = f"{row['model']}, {SETTINGS[row['setting']]}, {what}"
-                    lines.append(f"- {name}: {report.number(ours)} ms, {CUDNN} {report.number(theirs)}")
-        yield "Slower:\n\n" + "\n".join(lines) if lines else "Slower: none."
-
-
-def last_of_each(
-    results: Path, kind: str, gpu: str
-) -> tuple[dict[tuple[str, str], tuple[Path, dict[str, Any]]], dict[str, Any]]:
-    """The last measurement of a model in a setting, with its file; and what the last file says of the machine."""
-    rows: dict[tuple[str, str], tuple[Path, dict[str, Any]]] = {}
-    data: dict[str, Any] = {}
-    for path in sorted(results.glob(f"{kind}-{gpu}-*.json"), key=stamp_of):
-        data = json.loads(path.read_text())
-        rows |= {(row["model"], row["setting"]): (path, row) for row in data["rows"] if "failure" not in row}
-    return rows, data
-
-
-def fused_section(results: Path) -> Iterator[str]:
-    """Each model as it was last measured on a GPU."""
     for gpu in gpus(results):
-        rows, data = last_of_each(results, "fused", gpu)
-        if not rows:
+        found = last_rows(results, gpu, *MODELS)
+        if not found:
             continue
-        yield f"## Batch norms fused, {device_of(data)}"
+        yield f"## Whole models, {device_of(found[0].data)}"
         yield (
-            "Of the same models, with `fastconv.fuse` too: `python -m bench.steps --fuse`. Busy is how long the GPU "
-            "has kernels in a step; where the step takes longer, the host limits it. Memory is what a step takes "
-            "beside model and optimizer. "
-            f"{', '.join(dict.fromkeys(link(path) for path, _ in rows.values()))}."
+            "Each as it was last measured: `python -m bench.models`. A step is forward, loss, backward and SGD; "
+            "inference is the forward pass without grad. `tf32`: float32 tensors in NCHW with torch's defaults; "
+            "`bf16`: autocast and channels_last. Fused: after `fastconv.fuse`. The `kb_*` are one convolution each, "
+            "with the gradient of its input; nothing can be fused there. Busy is how long the GPU has kernels in a "
+            "step; where the step takes longer, the host limits it. Memory is what a step takes beside model and "
+            f"optimizer. {links({measured.path for measured in found})}."
         )
-        yield steps.fused_table([row for _, row in rows.values()], torch.device("cuda"))
-        lines = [
-            f"- {model}, {SETTINGS[setting]}, {what}: {report.number(ours)} ms, {CUDNN} {report.number(theirs)}"
-            for (model, setting), (_, row) in rows.items()
-            for what in steps.WHAT
-            for ours, theirs in [(row[what][steps.FUSED]["ms"], row[what]["torch"]["ms"])]
-            if slower(ours, theirs)
-        ]
-        yield "Fused and slower:\n\n" + "\n".join(lines) if lines else "Fused and slower: none."
+        yield models.table([measured.row for measured in found], CUDA)
+        yield slower_list("Slower", found, [(name, "torch") for name in models.CONTENDERS[1:]])
+
+
+def slower_list(title: str, found: Sequence[Measured], pairs: Sequence[tuple[str, str]]) -> str:
+    """Where the first of a pair of contenders is slower than the second."""
+    lines = []
+    for row in succeeded(found):
+        for what in models.WHAT:
+            ms = {name: time["ms"] for name, time in row[what].items()}
+            for pair in pairs:
+                if ms.keys() >= {*pair} and slower(ms[pair[0]], ms[pair[1]]):
+                    times = (f"{report.number(ms[name])} ms ({models.display_name(name, CUDA)})" for name in pair)
+                    lines.append(f"- {row['model']}, {SETTINGS[row['setting']]}, {what}: {', '.join(times)}")
+    return f"{title}:\n\n" + "\n".join(lines) if lines else f"{title}: none."
 
 
 def compiled_section(results: Path) -> Iterator[str]:
-    """Each model as it was last measured on a GPU, and the geometric means."""
     for gpu in gpus(results):
-        rows, data = last_of_each(results, "compiled", gpu)
-        if not rows:
+        found = last_rows(results, gpu, "compiled")
+        if not found:
             continue
-        yield f"## Under torch.compile, {device_of(data)}"
+        yield f"## Under torch.compile, {device_of(found[0].data)}"
         yield (
             "Of the same models those that were measured so far, compiled with `fullgraph=True` and defaults, beside "
-            "the eager ones: `python -m bench.steps --compile`. "
-            f"{', '.join(dict.fromkeys(link(path) for path, _ in rows.values()))}."
+            "the eager ones: `python -m bench.models --compile`. Compiled ones are compared with compiled ones. "
+            f"{links({measured.path for measured in found})}."
         )
-        yield steps.compiled_table([row for _, row in rows.values()], torch.device("cuda"))
-        theirs, ours = (steps.COMPILED.format(name) for name in steps.BACKENDS)
-        means = {
-            what: report.geomean([row[what][theirs]["ms"] / row[what][ours]["ms"] for _, row in rows.values()])
-            for what in steps.WHAT
-        }
-        yield "Compiled, in geometric mean: " + ", ".join(f"{what} {mean:.2f}x" for what, mean in means.items()) + "."
-        lines = [
-            f"- {model}, {SETTINGS[setting]}, {what}: {report.number(ms)} ms, {name} {report.number(other)}"
-            for (model, setting), (_, row) in rows.items()
-            for what in steps.WHAT
-            for other, name in ((row[what][theirs]["ms"], f"{CUDNN} compiled"), (row[what]["fastconv"]["ms"], "eager"))
-            if slower(ms := row[what][ours]["ms"], other)
-        ]
-        yield "Compiled and slower:\n\n" + "\n".join(lines) if lines else "Compiled and slower: none."
+        yield models.table([measured.row for measured in found], CUDA)
+        means, pairs = [], []
+        for eager in models.CONTENDERS[1:]:
+            name = models.COMPILED.format(eager)
+            pairs += [(name, models.opponent(name)), (name, eager)]
+            if rows := [row for row in succeeded(found) if name in row["step"]]:
+                line = f"- {models.display_name(name, CUDA)}, {len(rows)} cases: "
+                means.append(line + ", ".join(f"{what} {mean_speed_up(rows, what, name):.2f}x" for what in models.WHAT))
+        if means:
+            yield "Speed-ups in geometric mean:\n\n" + "\n".join(means)
+        yield slower_list("Compiled and slower", found, pairs)
+
+
+def mean_speed_up(rows: Sequence[dict[str, Any]], what: str, contender: str) -> float:
+    return report.geomean(row[what][models.opponent(contender)]["ms"] / row[what][contender]["ms"] for row in rows)
 
 
 def layers_section(results: Path, gpu: str) -> Iterator[str]:
@@ -278,7 +299,7 @@ def layers_section(results: Path, gpu: str) -> Iterator[str]:
     header = ["suite", "problem", "shape", "mode", "layout", "pass", "fastconv ms", f"{CUDNN} ms", "speed-up"]
     yield f"Slower, or less exact than promised (`loose`): {len(lost)} of {sum(map(len, groups.values()))}."
     yield report.table([*header, "status", "measured", "kernel"], [line for _, line in sorted(lost)], left=6)
-    yield "From " + ", ".join(link(path) for path in sorted(files, key=stamp_of)) + "."
+    yield f"From {links(files)}."
 
 
 def stamp_of(path: Path) -> tuple[str, Path]:
@@ -320,6 +341,23 @@ def cpu_section(results: Path) -> Iterator[str]:
     yield f"Slower: {len(lost)} of {len(data['rows'])}."
     header = ["model", "layer", "dtype", "layout", "pass", "fastconv us", "torch us", "speed-up"]
     yield report.table(header, [line for _, line in sorted(lost)], left=5)
+
+
+def fused_layers_section(results: Path) -> Iterator[str]:
+    for gpu in gpus(results):
+        found = list(last_measured(results, gpu, ["fused_layers"], ("layer", "setting", "what")).values())
+        if not found:
+            continue
+        rows = [measured.row for measured in found]
+        yield f"## Fused layers, {device_of(found[0].data)}"
+        yield (
+            "Random layers of the suite `torchvision`, each as it was last measured: `python -m bench.fused_layers`. A "
+            "speed-up is the time of `fastconv.conv2d` and torch's functions behind it over that of one fused call. "
+            "`train` is forward and backward, the others are the forward pass without grad. Geometric means. "
+            f"{links({measured.path for measured in found})}."
+        )
+        yield fused_layers.means(rows)
+        yield fused_layers.summary(rows)
 
 
 def batch_norm_section(results: Path) -> Iterator[str]:
@@ -389,24 +427,27 @@ def accuracy_section(results: Path) -> Iterator[str]:
 
 
 def draw(results: Path, path: Path) -> None:
-    """Images a second of both backends in training, a pair of bars a model, over the faster."""
+    """Images a second in training, a bar for each contender of a model, over the fastest."""
     from matplotlib.figure import Figure
 
-    data = json.loads(max(whole_models(results), key=stamp_of).read_text())
-    rows = [row for row in data["rows"] if "failure" not in row]
-    rates = {name: [1e3 * row["batch"] / row["step"][name]["ms"] for row in rows] for name in steps.BACKENDS}
-    best = [max(pair) for pair in zip(*rates.values(), strict=True)]
-    figure = Figure(figsize=(7.2, 0.36 * len(rows) + 0.8), layout="constrained")
+    found = last_gpu(results)
+    rows = succeeded(found)
+    fastest = [min(time["ms"] for time in row["step"].values()) for row in rows]
+    figure = Figure(figsize=(7.2, 0.5 * len(rows) + 0.8), layout="constrained")
     axes = figure.subplots()
-    for name, label, colour, shift in (("torch", CUDNN, "#b0b0b0", -0.2), ("fastconv", "fastconv", "#0072b2", 0.2)):
-        lengths = [rate / most for rate, most in zip(rates[name], best, strict=True)]
-        bars = axes.barh([place + shift for place in range(len(rows))], lengths, 0.4, color=colour, label=label)
-        axes.bar_label(bars, [f"{rate:.0f}" for rate in rates[name]], padding=2, fontsize="x-small")
+    bars = zip(models.CONTENDERS, (CUDNN, "fastconv", "fused"), ("#b0b0b0", "#56b4e9", "#0072b2"), strict=True)
+    for shift, (name, label, colour) in enumerate(bars, -1):
+        places = [place for place, row in enumerate(rows) if name in row["step"]]
+        ms = {place: rows[place]["step"][name]["ms"] for place in places}
+        lengths, heights = [fastest[place] / ms[place] for place in places], [place + 0.28 * shift for place in places]
+        drawn = axes.barh(heights, lengths, 0.28, color=colour, label=label)
+        rates = [f"{1e3 * rows[place]['batch'] / ms[place]:.0f}" for place in places]
+        axes.bar_label(drawn, rates, padding=2, fontsize="x-small")
     axes.set_yticks(range(len(rows)), [f"{row['model']}, {SETTINGS[row['setting']]}" for row in rows], fontsize="small")
     axes.set(ylim=(len(rows) - 0.5, -0.5), xlim=(0, 1.1), xticks=[])
     axes.spines[["top", "right", "bottom"]].set_visible(False)
-    figure.suptitle(f"Training, images a second, {device_of(data)}", fontsize="medium")
-    figure.legend(loc="outside lower right", ncols=2, frameon=False, fontsize="small")
+    figure.suptitle(f"Training, images a second, {device_of(found[0].data)}", fontsize="medium")
+    figure.legend(loc="outside lower right", ncols=3, frameon=False, fontsize="small")
     report.save(figure, path, dpi=100)
 
 
@@ -415,7 +456,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.parse_args(arguments)
     PAGE.write_text(page(report.RESULTS))
     README.write_text(readme(README.read_text(), report.RESULTS))
-    if whole_models(report.RESULTS):
+    if last_gpu(report.RESULTS):
         draw(report.RESULTS, CHART)
     return 0
 

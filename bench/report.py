@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import json
 import math
+import signal
+import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -111,6 +114,16 @@ class Report:
     def write(self, stem: Path) -> list[Path]:
         compared = any(row.speedup(opponent) for row in self.rows for opponent in self.opponents)
         return write(stem, self.to_json(), markdown(self), partial(draw, self) if compared else None)
+
+
+@contextlib.contextmanager
+def sigterm_exits() -> Iterator[None]:
+    """A time limit's signal ends the run as an exception would, so that what was measured is still reported."""
+    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def dump(measured: DataclassInstance) -> str:

@@ -9,6 +9,10 @@ import itertools
 import json
 import math
 import os
+import signal
+import sys
+import types
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,21 +28,23 @@ from bench import (
     bias_grad,
     builds,
     environment,
+    fused_layers,
     hindsight,
     limits,
+    models,
     opponents,
     regret,
     report,
-    steps,
+    table_run,
     targets,
     timing,
 )
 from bench.__main__ import QUICK_FLOPS, parse, quick
 from bench.errors import Reference, random_tensors, reference, verdict
 from bench.floors import H200, Ceilings, floor_of
+from bench.models import CONTENDERS, FUSED, SETTINGS, WHAT
 from bench.modes import DTYPES, PRECISIONS, Mode, modes_of
 from bench.report import Report, Result, Row, losses, markdown, table_of_rows, totals
-from bench.steps import SETTINGS
 from bench.suites import LAYOUTS, PASSES, Problem, load_suite, sample, select, suite_names
 
 FP32 = Mode("float32", "ieee")
@@ -568,6 +574,63 @@ def test_gradient_of_the_bias_is_timed_in_both_layouts(tmp_path: Path) -> None:
     assert len(written.with_suffix(".md").read_text().splitlines()) == 2 + 2 + 2 + len(rows)
 
 
+def test_fused_layers_are_timed_beside_separate_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "cache_bytes", lambda device: 1)  # one set of tensors: to draw hundreds takes seconds
+    options = ["--device", "cpu", "--quick", "--sample", "1", "--seed", "5", "--seconds", "0.001"]
+    assert fused_layers.main([*options, "--out", str(tmp_path)]) == 0
+    (written,) = tmp_path.glob("fused_layers-cpu-*.json")
+    data = json.loads(written.read_text())
+    assert (data["settings"]["sample"], data["settings"]["seed"]) == (1, 5)
+    (problem,) = sample(load_suite("torchvision").problems, 1, 5)
+    cases = list(itertools.product(fused_layers.SETTINGS, fused_layers.WHAT))
+    assert [(row["setting"], row["what"]) for row in data["rows"]] == cases
+    for row in data["rows"]:
+        assert row["layer"] == problem.name and row["shape"].startswith("N2 ")
+        assert list(row["ms"]) == list(row["spread"]) == ["separate", "fused"]
+        assert row["speed_up"] == row["ms"]["separate"] / row["ms"]["fused"] > 0
+    assert "Geometric mean of 10 rows: " in written.with_suffix(".md").read_text()
+
+
+@pytest.mark.parametrize("what", fused_layers.WHAT)
+def test_fused_layers_compute_what_separate_calls_do(what: str) -> None:
+    problem = Problem("p", (3, 4, 6, 5), (8, 2, 3, 3), (2, 1), (1, 1), groups=2)
+    layer = fused_layers.layers_of(problem, *fused_layers.SETTINGS["tf32"], torch.device("cpu"))[0]
+    separate, fused = (fused_layers.call_of(function, layer, what)() for function in fused_layers.CONTENDERS.values())
+    assert len(separate) == {"train": 5, "train residual": 6}.get(what, 1), "the output, and gradients in training"
+    for one, other in zip(separate, fused, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+def test_fused_layers_that_are_slower_are_listed() -> None:
+    def row(layer: int, speed_up: float) -> dict[str, Any]:
+        case = {"layer": f"l{layer}", "shape": f"N{layer}", "setting": "bf16", "what": "silu"}
+        return {**case, "ms": {"separate": speed_up, "fused": 1.0}, "speed_up": speed_up}
+
+    rows = [row(1, 0.96), row(2, 4.0), row(3, 0.5), row(4, 0.98)]
+    first, _, *listed = fused_layers.summary(rows).splitlines()
+    assert first == "Geometric mean of 4 rows: 1.17x. Below 0.97x: 2."
+    assert [line.partition(" (")[0] for line in listed] == ["- N3, bf16, silu: 0.500x", "- N1, bf16, silu: 0.960x"]
+    assert fused_layers.summary(rows[1:2]).splitlines() == ["Geometric mean of 1 rows: 4.00x. Below 0.97x: none."]
+    assert "| silu | bf16    |      4 |    1.17x | 0.50x | 4.00x |           2 |" in fused_layers.means(rows)
+
+
+def test_a_table_of_a_run_that_is_ended_has_the_rows_so_far(tmp_path: Path) -> None:
+    def measure(device: torch.device) -> Iterator[dict[str, Any]]:
+        yield {"device": str(device)}
+        os.kill(os.getpid(), signal.SIGTERM)
+        yield {"device": "never"}
+
+    before = signal.getsignal(signal.SIGTERM)
+    options = table_run.parser("name", "About.").parse_args(["--device", "cpu", "--out", str(tmp_path)])
+    with pytest.raises(SystemExit) as ended:
+        table_run.run("name", "Title", measure, lambda rows: f"{len(rows)} rows", options, seed=3)
+    assert ended.value.code == 128 + signal.SIGTERM and signal.getsignal(signal.SIGTERM) is before
+    (written,) = tmp_path.glob("name-cpu-*.json")
+    data = json.loads(written.read_text())
+    assert data["seed"] == 3 and data["rows"] == [{"device": "cpu"}]
+    assert written.with_suffix(".md").read_text().endswith("\n1 rows\n")
+
+
 def test_limits_are_of_kernels_for_tensor_cores() -> None:
     cases = limits.cases("public", ["seed_5x7", "dw_*", "resnext_g32", "rn50_stem"])
     assert {name for name, *_ in cases} == {"seed_5x7", "rn50_stem"}
@@ -642,56 +705,77 @@ def test_accuracy_shows_what_is_wrong(factor: float, error: object, monkeypatch:
     assert "Beyond it: 3 of 3" in accuracy.markdown(found)
 
 
-def test_whole_models_are_timed_with_both_backends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    layer = dataclasses.replace(steps.WORKLOADS["kb_3x3"], size=(16, 8, 8))
-    unet = steps.Workload("unet", 8, (3, 16, 16), functools.partial(steps.UNet, 4))
-    monkeypatch.setattr(steps, "WORKLOADS", {workload.name: workload for workload in (layer, unet)})
-    assert steps.main(["--device", "cpu", "--quick", "--seconds", "0.001", "--out", str(tmp_path)]) == 0
-    (written,) = tmp_path.glob("steps-cpu-*.json")
-    rows = json.loads(written.read_text())["rows"]
-    assert [(row["model"], row["setting"]) for row in rows] == list(itertools.product((layer.name, "unet"), SETTINGS))
+def time_models(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str, workloads: list[models.Workload], *options: str
+) -> tuple[list[dict[str, Any]], str]:
+    """The rows and the text of `python -m bench.models` on the CPU."""
+    monkeypatch.setattr(models, "WORKLOADS", {workload.name: workload for workload in workloads})
+    common = ["--device", "cpu", "--seconds", "0.001", "--out", str(tmp_path)]
+    assert models.main([*common, *options]) == 0
+    (written,) = tmp_path.glob("*.json")
+    assert written.name.startswith(f"{kind}-cpu-")
+    return json.loads(written.read_text())["rows"], written.with_suffix(".md").read_text()
+
+
+LAYER = dataclasses.replace(models.WORKLOADS["kb_3x3"], size=(16, 8, 8))
+UNET = models.Workload("unet", 8, (3, 8, 8), functools.partial(models.UNet, 4, 2))
+
+
+def block() -> torch.nn.Module:
+    return torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.ReLU())
+
+
+BLOCK = models.Workload("block", 8, (3, 8, 8), block)
+
+
+def test_whole_models_are_timed_with_every_contender(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, text = time_models(monkeypatch, tmp_path, "models", [LAYER, UNET], "--quick")
+    assert [(row["model"], row["setting"]) for row in rows] == list(itertools.product((LAYER.name, "unet"), SETTINGS))
     for row in rows:
+        names = CONTENDERS[:2] if row["model"] == LAYER.name else CONTENDERS  # nothing follows the one layer
         assert row["input"][0] == row["batch"] == 2
-        assert 0 <= row["difference"] < (1e-4 if row["setting"] == "tf32" else steps.MAX_DIFFERENCE)
-        for what in ("step", "inference"):
-            assert row[what]["torch"]["ms"] > 0 and row[what]["fastconv"]["ms"] > 0
-    images = f"{2e3 / rows[-1]['step']['fastconv']['ms']:.0f} |"
-    assert written.with_suffix(".md").read_text().rstrip().endswith(images)
+        assert 0 <= row["difference"] < (1e-4 if row["setting"] == "tf32" else models.MAX_DIFFERENCE)
+        for what in WHAT:
+            assert tuple(row[what]) == names and all(time["ms"] > 0 for time in row[what].values())
+        assert row["busy_ms"] == row["peak_mib"] == dict.fromkeys(names), "what a GPU alone has"
+        assert tuple(row["losses"]) == names and all(len(losses) == models.STEPS for losses in row["losses"].values())
+        if row["setting"] == "tf32":
+            for name in names:
+                assert row["losses"][name] == pytest.approx(row["losses"]["torch"], rel=1e-3)
+    assert f"{rows[-1]['losses'][FUSED][-1]:.4f} |" in text and FUSED in text
+
+
+def test_contenders_can_be_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = ["--quick", "--setting", "tf32", "--contender", "fused,torc?"]
+    (row,), _ = time_models(monkeypatch, tmp_path, "models", [BLOCK], *options)
+    assert list(row["step"]) == list(row["inference"]) == list(row["losses"]) == ["torch", FUSED]
 
 
 def test_compiled_models_are_timed_beside_eager_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    layer = dataclasses.replace(steps.WORKLOADS["kb_3x3"], size=(16, 8, 8))
-    monkeypatch.setattr(steps, "WORKLOADS", {layer.name: layer})
-    options = ["--compile", "--batch", "3", "--device", "cpu", "--seconds", "0.001", "--setting", "tf32"]
-    assert steps.main([*options, "--out", str(tmp_path)]) == 0
-    (written,) = tmp_path.glob("compiled3-cpu-*.json")
-    (row,) = json.loads(written.read_text())["rows"]
-    assert row["input"] == [3, 16, 8, 8]
+    options = ["--compile", "--batch", "3", "--setting", "tf32"]
+    (row,), _ = time_models(monkeypatch, tmp_path, "compiled3", [BLOCK], *options)
+    assert row["input"] == [3, 3, 8, 8]
     assert 0 <= row["difference"] < 1e-4
-    for what in ("step", "inference"):
-        assert list(row[what]) == ["torch", "fastconv", "torch, compiled", "fastconv, compiled"]
+    for what in WHAT:
+        assert list(row[what]) == [*CONTENDERS, *(f"{name}, compiled" for name in CONTENDERS)]
         assert all(time["ms"] > 0 for time in row[what].values())
-    eager, compiled = (row["inference"][name]["ms"] for name in ("fastconv", "fastconv, compiled"))
-    assert written.with_suffix(".md").read_text().rstrip().endswith(f"{eager / compiled:.2f}x |")
 
 
-def test_fused_models_are_timed_beside_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    unet = steps.Workload("unet", 8, (3, 16, 16), functools.partial(steps.UNet, 4))
-    monkeypatch.setattr(steps, "WORKLOADS", {unet.name: unet})
-    options = ["--fuse", "--quick", "--device", "cpu", "--seconds", "0.001", "--setting", "tf32"]
-    assert steps.main([*options, "--out", str(tmp_path)]) == 0
-    (written,) = tmp_path.glob("fused-cpu-*.json")
-    (row,) = json.loads(written.read_text())["rows"]
-    names = ["torch", "fastconv", "fastconv, fused"]
-    assert list(row["step"]) == list(row["inference"]) == list(row["losses"]) == names
-    assert all(len(losses) == steps.STEPS for losses in row["losses"].values())
-    for name in names[1:]:
-        assert row["losses"][name] == pytest.approx(row["losses"]["torch"], rel=1e-3)
-    text = written.with_suffix(".md").read_text()
-    assert f"{row['losses']['fastconv, fused'][-1]:.4f} |" in text and "fastconv, fused" in text
+def test_compiled_models_are_compared_with_compiled_ones() -> None:
+    ms = {"torch": 8.0, "fastconv": 4.0, "torch, compiled": 6.0, f"{FUSED}, compiled": 2.0}
+    times = {name: {"ms": of, "spread": 0.01} for name, of in ms.items()}
+    row = {"model": "unet", "batch": 4, "setting": "bf16", "step": times, "inference": times}  # as older files have it
+    text = models.table([row], torch.device("cuda"))
+    lines = [[cell.strip() for cell in line[1:-1].split("|")][3:] for line in text.splitlines()[2:]]
+    assert lines[:3] == [
+        ["step", "cuDNN", "8.000", "1%", "1.00x", "500", "-", "-", "-"],
+        ["step", "fastconv", "4.000", "1%", "2.00x", "1000", "-", "-", "-"],
+        ["step", "cuDNN, compiled", "6.000", "1%", "1.00x", "667", "-", "-", "-"],
+    ]
+    assert lines[7] == ["inference", "fastconv, fused, compiled", "2.000", "1%", "3.00x", "2000", "-", "-", "-"]
 
 
-def test_a_model_whose_backends_disagree_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_whose_contenders_disagree_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     right = fastconv.convert
 
     def wrong(model: torch.nn.Module) -> torch.nn.Module:
@@ -701,17 +785,35 @@ def test_a_model_whose_backends_disagree_is_a_failure(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(fastconv, "convert", wrong)
     options = ["--device", "cpu", "--quick", "--seconds", "0.001", "--model", "kb_3x3", "--setting", "tf32"]
-    assert steps.main([*options, "--out", str(tmp_path)]) == 1
+    assert models.main([*options, "--out", str(tmp_path)]) == 1
     (row,) = json.loads(next(tmp_path.glob("*.json")).read_text())["rows"]
-    assert row["failure"] == "the outputs of the backends are 2.0e+00 apart"
+    assert row["failure"] == "the outputs of the contenders are 2.0e+00 apart"
 
 
-def test_whole_models_are_named_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--model", "kb_*,resnet5"], "no model matches 'resnet5'; there are: kb_5x7; kb_3x3; kb_5x9d; resnet50"),
+        (["--contender", "torch,fast"], "no contender matches 'fast'; there are: torch; fastconv; fastconv, fused"),
+        (["--contender", "fastconv,fused"], "torch must be among the contenders"),
+    ],
+)
+def test_models_and_contenders_are_named_as_they_are(
+    capsys: pytest.CaptureFixture[str], options: list[str], message: str
+) -> None:
     with pytest.raises(SystemExit):
-        steps.main(["--model", "kb_*,resnet5"])
-    assert "no model matches 'resnet5'; there are: kb_5x7, kb_3x3, kb_5x9d, resnet50" in capsys.readouterr().err
-    unet = steps.UNet()
-    assert sum(isinstance(layer, torch.nn.Conv2d) for layer in unet.modules()) == 19
+        models.main(options)
+    assert message in capsys.readouterr().err
+
+
+def test_the_unet_has_its_convolutions() -> None:
+    assert sum(isinstance(layer, torch.nn.Conv2d) for layer in models.UNet().modules()) == 19
+
+
+def test_models_of_timm_are_built_by_its_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "timm", types.SimpleNamespace(create_model=lambda name: name))
+    found: list[Any] = [workload.build() for name, workload in models.WORKLOADS.items() if name.startswith("timm_")]
+    assert found == ["resnetv2_50", "regnety_040", "mobilenetv4_conv_medium"]
 
 
 def test_the_planner_chooses_what_was_measured_to_be_fast() -> None:

@@ -1,15 +1,16 @@
 """Whole models: training steps and inference with torch's convolutions and with fastconv's, in turns in one process.
 
-    python -m bench.steps --model 'resnet50,unet' --setting bf16
-    python -m bench.steps --batch 32                small ones, whose time is mostly the host's
-    python -m bench.steps --compile                 the same models under torch.compile beside the eager ones
-    python -m bench.steps --compile reduce-overhead the same with CUDA graphs: what the GPU takes, whatever the host
-    python -m bench.steps --fuse                    fastconv also with fused batch norms; memory, losses, GPU busy
+    python -m bench.models --model 'resnet50,timm_*' --setting bf16
+    python -m bench.models --contender torch,fused    one of them left out
+    python -m bench.models --batch 32                 small ones, whose time is mostly the host's
+    python -m bench.models --compile                  the same models under torch.compile beside the eager ones
+    python -m bench.models --compile reduce-overhead  the same with CUDA graphs: what the GPU takes, whatever the host
 
-Each backend has a copy of the model; only the class of its convolutions differs. Settings: `tf32`, float32 tensors in
-NCHW with torch's defaults, in which cuDNN rounds products to TF32; `bf16`, torch.autocast and channels_last. A step is
-forward, loss, backward and SGD with momentum; inference is the forward pass in eval mode without grad. The `kb_*` are
-one convolution each, as it lies within a network: its input needs a gradient, and its output's is given.
+Contenders: `torch`; `fastconv`, whose convolutions are converted; `fastconv, fused`, after `fastconv.fuse` too. Each
+has a copy of the model. Settings: `tf32`, float32 tensors in NCHW with torch's defaults, in which cuDNN rounds products
+to TF32; `bf16`, torch.autocast and channels_last. A step is forward, loss, backward and SGD with momentum; inference is
+the forward pass in eval mode without grad. The `kb_*` are one convolution each, as it lies within a network: its input
+needs a gradient, and its output's is given. Nothing can be fused there.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ import functools
 import gc
 import importlib
 import math
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -37,8 +37,8 @@ from bench.__main__ import choices
 from bench.suites import load_suite
 
 BURST = 4  # calls that are timed as one
-BACKENDS = ("torch", "fastconv")
 FUSED = "fastconv, fused"
+CONTENDERS = ("torch", "fastconv", FUSED)
 STEPS = 3  # whose losses are kept
 COMPILED = "{}, compiled"
 COMPILE_MODES = {"default": "compiled", "reduce-overhead": "cuda-graphs"}  # and what their files are called
@@ -73,7 +73,8 @@ class Workload:
 
     def shrunk(self) -> Workload:
         channels, height, width = self.size
-        return replace(self, batch=2, size=(channels, min(height, 32), min(width, 32)))
+        # Of smaller ones the last batch norms see two values a channel, and rounding decides which is the larger.
+        return replace(self, batch=2, size=(channels, min(height, 64), min(width, 64)))
 
 
 class UNet(nn.Module):
@@ -110,6 +111,11 @@ def _torchvision(name: str) -> nn.Module:
     return model
 
 
+def _timm(name: str) -> nn.Module:
+    model: nn.Module = importlib.import_module("timm").create_model(name)
+    return model
+
+
 def _kernelbench() -> list[Workload]:
     found = []
     for problem in load_suite("public").problems:
@@ -137,12 +143,16 @@ WORKLOADS = {
             )
         ),
         Workload("unet", 8, (3, 512, 512), UNet),
+        *(
+            Workload(f"timm_{name}", batch, (3, 224, 224), functools.partial(_timm, name))
+            for name, batch in (("resnetv2_50", 128), ("regnety_040", 64), ("mobilenetv4_conv_medium", 128))
+        ),
     )
 }
 
 
 class Trainer:
-    """A model of one backend, and what a step of it needs."""
+    """A contender's model, and what a step of it needs."""
 
     def __init__(
         self, model: nn.Module, x: Tensor, setting: Setting, one_layer: bool, compiled: str | None = None
@@ -156,7 +166,7 @@ class Trainer:
         self.optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
         y = self.infer()
         self.output_grad = self.labels = None
-        torch.manual_seed(0)  # the same of all backends
+        torch.manual_seed(0)  # the same of all contenders
         if one_layer:
             self.output_grad = torch.randn_like(y)
         else:
@@ -184,53 +194,55 @@ class Trainer:
         return loss.detach()
 
 
+def built(contender: str, model: nn.Module) -> nn.Module:
+    """A copy of the model, as the contender has it."""
+    import fastconv
+
+    model = copy.deepcopy(model)
+    if contender != "torch":
+        model = fastconv.convert(model)
+    return fastconv.fuse(model) if contender == FUSED else model
+
+
 def measure(
     workload: Workload,
     setting: Setting,
     device: torch.device,
     seconds: float,
     burst: int = BURST,
+    contenders: Sequence[str] = CONTENDERS,
     compiled: str | None = None,
-    fuse: bool = False,
 ) -> dict[str, Any]:
-    """Times of the backends in milliseconds, and how far apart their outputs are before the first step.
+    """Of each contender the first losses, the MiB that a step takes beside model and optimizer, how long it keeps the
+    GPU busy, and times, in milliseconds; and how far apart their outputs are before the first step.
 
-    compiled: of as many more, the same under torch.compile in this mode. fuse: of fastconv with fused batch norms, too,
-    and of each its first losses, the memory that a step takes beside model and optimizer, and how long it keeps the GPU
-    busy.
+    contenders: torch first. compiled: of as many more, the same under torch.compile in this mode.
     """
-    import fastconv
-
     torch.manual_seed(0)
     model = workload.build().to(device)
     model.to(memory_format=setting.memory_format)  # type: ignore[call-overload]  # which torch documents
     x = torch.randn(workload.batch, *workload.size, device=device).to(memory_format=setting.memory_format)
-    models = {"torch": model, "fastconv": fastconv.convert(copy.deepcopy(model))}
-    if fuse:
-        models[FUSED] = fastconv.fuse(copy.deepcopy(models["fastconv"]))
-    torch._dynamo.reset()
-    torch._dynamo.config.recompile_limit = 64  # of one class: both backends, each for training and for inference
+    names = [name for name in contenders if not (workload.one_layer and name == FUSED)]
+    if compiled:
+        torch._dynamo.reset()
+        torch._dynamo.config.recompile_limit = 64  # of one class: all contenders, each for training and for inference
     trainers, difference = {}, 0.0
     for kind, mode in (("{}", None), (COMPILED, compiled))[: 2 if compiled else 1]:
-        pair = {
-            kind.format(name): Trainer(copy.deepcopy(of_backend), x, setting, workload.one_layer, mode)
-            for name, of_backend in models.items()
-        }
-        difference = max(difference, apart(*pair.values()))  # of one kind: they draw the same random numbers
-        trainers.update(pair)
+        alike = {kind.format(name): Trainer(built(name, model), x, setting, workload.one_layer, mode) for name in names}
+        difference = max(difference, apart(*alike.values()))  # of one kind: they draw the same random numbers
+        trainers.update(alike)
     if not difference < MAX_DIFFERENCE:
-        raise RuntimeError(f"the outputs of the backends are {difference:.1e} apart")
+        raise RuntimeError(f"the outputs of the contenders are {difference:.1e} apart")
     row: dict[str, Any] = {
         "model": workload.name,
         "batch": workload.batch,
         "input": [workload.batch, *workload.size],
         "setting": setting.name,
         "difference": difference,
+        "losses": {name: _losses(trainer) for name, trainer in trainers.items()},
+        "peak_mib": {name: _peak_mib(trainer, device) for name, trainer in trainers.items()},
+        "busy_ms": {name: _busy_ms(trainer, device) for name, trainer in trainers.items()},
     }
-    if fuse:
-        row["losses"] = {name: _losses(trainer) for name, trainer in trainers.items()}
-        row["peak_mib"] = {name: _peak_mib(trainer, device) for name, trainer in trainers.items()}
-        row["busy_ms"] = {name: _busy_ms(trainer, device) for name, trainer in trainers.items()}
     for what in WHAT:
         calls = {
             name: timing.prepare_bursts(_discard(trainer.step if what == "step" else trainer.infer), device, burst)
@@ -246,6 +258,7 @@ def measure(
 
 
 def _losses(trainer: Trainer) -> list[float]:
+    """Of one layer, which has no loss, the means of its output."""
     torch.manual_seed(2)  # of dropout and stochastic depth
     return [float(trainer.step().float().mean()) for _ in range(STEPS)]
 
@@ -284,11 +297,11 @@ def apart(*trainers: Trainer) -> float:
         trainer.model.train()
         outputs.append(trainer.forward()[:4].detach().double())
     first, *others = outputs
-    return max(float((first - other).norm() / first.norm()) for other in others)
+    return max((float((first - other).norm() / first.norm()) for other in others), default=0.0)
 
 
 def _discard(call: Callable[[], Tensor]) -> Callable[[], None]:
-    """Holds no output while the other backend runs."""
+    """Holds no output while another contender runs."""
 
     def run() -> None:
         call()
@@ -296,8 +309,19 @@ def _discard(call: Callable[[], Tensor]) -> Callable[[], None]:
     return run
 
 
-def fused_table(rows: Sequence[dict[str, Any]], device: torch.device) -> str:
-    """A line each for steps and inference."""
+def display_name(contender: str, device: torch.device) -> str:
+    library, comma, how = contender.partition(", ")
+    return opponents.display_name(library, device) + comma + how
+
+
+def opponent(contender: str) -> str:
+    """torch, compiled if the contender is."""
+    return COMPILED.format("torch") if contender.endswith(COMPILED.format("")) else "torch"
+
+
+def table(rows: Sequence[dict[str, Any]], device: torch.device) -> str:
+    """A line for each contender's step and inference; of older files, which may lack losses, busy times and memory,
+    too."""
     header = ["model", "batch", "setting", "", "contender", "ms", "spread", "speed-up", "images/s"]
     header += ["busy ms", "peak MiB", f"loss after {STEPS} steps"]
     lines = []
@@ -308,101 +332,69 @@ def fused_table(rows: Sequence[dict[str, Any]], device: torch.device) -> str:
             continue
         for what in WHAT:
             for name, time in row[what].items():
-                backend, _, kind = name.partition(", ")
-                line = [*first, what, ", ".join(filter(None, (opponents.display_name(backend, device), kind)))]
-                line += [f"{time['ms']:.2f}", f"{time['spread']:.0%}", f"{row[what]['torch']['ms'] / time['ms']:.2f}x"]
+                line = [*first, what, display_name(name, device), report.number(time["ms"]), f"{time['spread']:.0%}"]
+                line.append(f"{row[what][opponent(name)]['ms'] / time['ms']:.2f}x")
                 line.append(f"{1e3 * row['batch'] / time['ms']:.0f}")
-                for value in (row["busy_ms"][name], row["peak_mib"][name]):
-                    line.append("-" if value is None or what != "step" else f"{value:.1f}")
-                lines.append([*line, f"{row['losses'][name][-1]:.4f}" if what == "step" else "-"])
+                busy, peak, losses = (
+                    row.get(key, {}).get(name) if what == "step" else None for key in ("busy_ms", "peak_mib", "losses")
+                )
+                line += ["-" if value is None else f"{value:.1f}" for value in (busy, peak)]
+                lines.append([*line, f"{losses[-1]:.4f}" if losses else "-"])
     return report.table(header, lines, left=5)
 
 
-def compiled_table(rows: Sequence[dict[str, Any]], device: torch.device) -> str:
-    """A line each for steps and inference."""
-    names = [display.format(opponents.display_name(name, device)) for display in ("{}", COMPILED) for name in BACKENDS]
-    header = ["model", "batch", "setting", "", *(f"{name} ms" for name in names), "spread"]
-    header += ["compiled: speed-up", "fastconv: compiled to eager"]
-    lines = []
-    for row in rows:
-        first = [row["model"], str(row["batch"]), row["setting"]]
-        if "failure" in row:
-            lines.append([*first, row["failure"], *["-"] * 7])
-            continue
-        for what in WHAT:
-            ms = {name: time["ms"] for name, time in row[what].items()}
-            line = [*first, what, *(f"{time:.2f}" for time in ms.values())]
-            line.append(f"{max(time['spread'] for time in row[what].values()):.0%}")
-            compiled = {name: ms[COMPILED.format(name)] for name in BACKENDS}
-            line.append(f"{compiled['torch'] / compiled['fastconv']:.2f}x")
-            lines.append([*line, f"{ms['fastconv'] / compiled['fastconv']:.2f}x"])
-    return report.table(header, lines, left=4)
-
-
-def table(rows: Sequence[dict[str, Any]], device: torch.device) -> str:
-    names = {name: opponents.display_name(name, device) for name in BACKENDS}
-    header = ["model", "batch", "setting"]
-    for what in WHAT:
-        header += [f"{what}: {name} ms" for name in names.values()] + ["spread", "speed-up"]
-    header += [f"images/s {name}" for name in names.values()]
-    lines = []
-    for row in rows:
-        line = [row["model"], str(row["batch"]), row["setting"]]
-        if "failure" in row:
-            lines.append([*line, row["failure"], *["-"] * 9])
-            continue
-        for what in WHAT:
-            times = row[what]
-            line += [f"{times[name]['ms']:.2f}" for name in BACKENDS]
-            line.append(f"{max(times[name]['spread'] for name in BACKENDS):.0%}")
-            line.append(f"{times['torch']['ms'] / times['fastconv']['ms']:.2f}x")
-        lines.append(line + [f"{1e3 * row['batch'] / row['step'][name]['ms']:.0f}" for name in BACKENDS])
-    return report.table(header, lines, left=3)
+def matching(parser: argparse.ArgumentParser, what: str, names: Sequence[str], patterns: Sequence[str]) -> list[str]:
+    """The names that some pattern matches; one that matches none is an error."""
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            parser.error(f"no {what} matches {pattern!r}; there are: {'; '.join(names)}")
+    return [name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.steps", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m bench.models", description=__doc__.partition("\n")[0])
     add = parser.add_argument
     add("--model", type=choices(), default=["*"], help=f"names or shell patterns, of {', '.join(WORKLOADS)}")
+    add("--contender", type=choices(aliases={"fused": FUSED}), default=list(CONTENDERS), help="torch,fastconv,fused")
     add("--setting", type=choices(list(SETTINGS)), default=list(SETTINGS), help="tf32,bf16")
     add("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
     add("--batch", type=int, help="images; default: as many as keep a large GPU busy")
     add("--compile", nargs="?", const="default", choices=COMPILE_MODES, help="beside the eager models compiled ones")
-    add("--fuse", action="store_true", help="fastconv also with fused batch norms")
     add("--seconds", type=float, default=1.0, help="per measurement after warm-up")
     add("--quick", action="store_true", help="two small images: to see that everything runs")
     add("--out", type=Path, default=Path(__file__).parent / "results", help="default: bench/results")
     options = parser.parse_args(arguments)
     device = torch.device(options.device)
-    for pattern in options.model:
-        if not any(fnmatchcase(name, pattern) for name in WORKLOADS):
-            parser.error(f"no model matches {pattern!r}; there are: {', '.join(WORKLOADS)}")
-    workloads = [w for w in WORKLOADS.values() if any(fnmatchcase(w.name, pattern) for pattern in options.model)]
+    workloads = [WORKLOADS[name] for name in matching(parser, "model", list(WORKLOADS), options.model)]
+    contenders = matching(parser, "contender", CONTENDERS, options.contender)
+    if "torch" not in contenders:
+        parser.error("torch must be among the contenders: speed-ups are over its times")
     timing.use_device(device)
-    kind, show = (COMPILE_MODES[options.compile], compiled_table) if options.compile else ("steps", table)
-    if options.fuse:
-        kind, show = f"fused-{kind}" if options.compile else "fused", fused_table
+    kind = COMPILE_MODES[options.compile] if options.compile else "models"
+    run = functools.partial(
+        measure,
+        device=device,
+        seconds=options.seconds,
+        burst=1 if options.quick else BURST,
+        contenders=contenders,
+        compiled=options.compile,
+    )
     rows: list[dict[str, Any]] = []
-    # A time limit's signal ends the run as an exception would, so that what was measured is still reported.
-    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
-        for workload in workloads:
-            for name in options.setting:
-                workload = replace(workload, batch=options.batch) if options.batch else workload
-                workload = workload.shrunk() if options.quick else workload
-                burst = 1 if options.quick else BURST
-                rows.append(
-                    _row(workload, SETTINGS[name], device, options.seconds, burst, options.compile, options.fuse)
-                )
-                print(show(rows[-1:], device), flush=True)
-                gc.collect()
-                if device.type == "cuda":
-                    torch.cuda.empty_cache()
+        with report.sigterm_exits():
+            for workload in workloads:
+                for name in options.setting:
+                    workload = replace(workload, batch=options.batch) if options.batch else workload
+                    workload = workload.shrunk() if options.quick else workload
+                    rows.append(_row(run, workload, SETTINGS[name]))
+                    print(table(rows[-1:], device), flush=True)
+                    gc.collect()
+                    if device.type == "cuda":
+                        torch.cuda.empty_cache()
     finally:
-        signal.signal(signal.SIGTERM, before)
         if rows:
             title = f"Whole models, {environment.device_name(device)}"
-            text = show(rows, device)
+            text = table(rows, device)
             settings = {"cudnn.benchmark": torch.backends.cudnn.benchmark, "quick": options.quick}
             name = f"{kind}{options.batch or ''}"
             path = environment.write_table(options.out, name, device, title, text, settings=settings, rows=rows)
@@ -410,17 +402,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(any("failure" in row for row in rows))
 
 
-def _row(
-    workload: Workload,
-    setting: Setting,
-    device: torch.device,
-    seconds: float,
-    burst: int,
-    compiled: str | None,
-    fuse: bool,
-) -> dict[str, Any]:
+def _row(run: Callable[[Workload, Setting], dict[str, Any]], workload: Workload, setting: Setting) -> dict[str, Any]:
     try:
-        return measure(workload, setting, device, seconds, burst, compiled, fuse)
+        return run(workload, setting)
     except torch.AcceleratorError:
         raise  # the CUDA context is lost: whatever follows would fail too
     except RuntimeError as failure:
