@@ -20,6 +20,7 @@ from fastconv.batch_norm import mask_vector
 from sweeps import examples
 
 DEVICE = native.DeviceSpec.cuda(arch=90, sm_count=2, smem_optin_bytes=232448)
+ONE_BLOCK = native.DeviceSpec.cuda(arch=75, sm_count=1, smem_optin_bytes=64 << 10)  # runs at once
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 # N, C, H, W: vectors of one channel and of several, single elements; channels by the tile, tiles by the channel, more
 # channels than a block has threads; one channel, one pixel.
@@ -35,6 +36,7 @@ SIZES = {
     "pixels": (40, 24, 1, 1),
     "one channel": (3, 1, 9, 8),
     "long": (130, 8, 6, 8),
+    "more channels than blocks": (2, 20, 36, 36),
 }
 
 
@@ -51,6 +53,7 @@ class Case:
     wide: bool  # parameters in float32
     eps: float = 1e-3
     momentum: float = 0.3
+    device: native.DeviceSpec = DEVICE
 
     def __post_init__(self) -> None:
         generator = torch.Generator().manual_seed(sum(self.size) + 7 * self.activation)
@@ -116,7 +119,7 @@ def run(case: Case, masked: bool = True) -> dict[str, Tensor]:
     options: dict[str, Any] = {"activation": case.activation, "training": case.training, "wide": case.wide}
     emulated.batch_norm_forward(
         case.problem,
-        DEVICE,
+        case.device,
         momentum=case.momentum,
         eps=case.eps,
         addresses=addresses({**inputs, "residual": case.residual_, **result}),
@@ -129,7 +132,7 @@ def run(case: Case, masked: bool = True) -> dict[str, Tensor]:
     gradients = {name: tensor for name, tensor in result.items() if name.startswith("grad")}
     inputs |= {"grad_y": case.grad_y, "statistics": result["statistics"]}
     inputs["residual"] = None if cuts else case.residual_
-    emulated.batch_norm_backward(case.problem, DEVICE, addresses=addresses({**inputs, **gradients}), **options)
+    emulated.batch_norm_backward(case.problem, case.device, addresses=addresses({**inputs, **gradients}), **options)
     return result
 
 
@@ -185,6 +188,7 @@ def test_any_size(data: st.DataObject) -> None:
         wide=data.draw(st.booleans()),
         eps=data.draw(st.sampled_from([1e-5, 1e-3, 0.5])),
         momentum=data.draw(st.sampled_from([0.0, 0.1, 1.0])),
+        device=data.draw(st.sampled_from([DEVICE, ONE_BLOCK])),
     )
     check(case)
 

@@ -57,6 +57,12 @@ void walk_images(NormWalk& walk, const NormProblem& problem, int64_t vector) {
   walk.items = static_cast<int32_t>(problem.n * tiles);
 }
 
+int64_t blocks_per_sm(const DeviceSpec& device) {
+  constexpr int64_t kReserved = 1024;  // of each block, by the driver, and so of the largest one
+  constexpr int64_t kBytes = kNormRingVectors * kNormThreads * kNormVectorBytes + kReserved;
+  return std::clamp<int64_t>((device.smem_optin_bytes + kReserved) / kBytes, 1, kNormBlocks);
+}
+
 // How many blocks share a group: as few as keep the GPU busy, where `room` blocks run at once, one wave after another.
 int64_t slices_of(const NormWalk& walk, int64_t room) {
   const int64_t most = ceil_div(walk.items, kLeastItems);
@@ -92,7 +98,8 @@ NormPlan plan_norm(const NormProblem& problem, const DeviceSpec& device) {
     walk_images(walk, problem, plan.vector);
   }
   plan.per_element = problem.channels_last || problem.pixels % plan.vector != 0;
-  walk.slices = static_cast<int32_t>(slices_of(walk, int64_t{kNormBlocks} * device.sm_count));
+  plan.room = device.sm_count * blocks_per_sm(device);
+  walk.slices = static_cast<int32_t>(slices_of(walk, plan.room));
   return plan;
 }
 

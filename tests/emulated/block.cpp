@@ -496,8 +496,10 @@ void fence_shared() {
   current().unfenced.clear();
 }
 
+char* shared_memory() { return my_block().memory; }
 uint32_t shared_address(const void* pointer) {
-  const int64_t at = static_cast<const char*>(pointer) - emulated_shared_memory;
+  int64_t at = static_cast<const char*>(pointer) - emulated_shared_memory;
+  if (at != 0) at = static_cast<const char*>(pointer) - my_block().memory;  // only the name is every block's
   if (at < 0 || at > team.smem_bytes) fail("not a pointer to dynamic shared memory");
   return static_cast<uint32_t>(at) + kFirstAddress;
 }

@@ -8,6 +8,7 @@
 #include "fastconv/norm/walk.cuh"
 #include "fastconv/ptx/dependent_launch.cuh"
 #include "fastconv/tile/activation.cuh"
+#include "fastconv/tile/grid_barrier.cuh"
 
 namespace fastconv {
 
@@ -60,27 +61,24 @@ __device__ __forceinline__ uint32_t passing(const CutOff<Acc>& cut_off, const Ac
 
 // x; x and a residual; x, the gradient of y and maybe a residual.
 template <typename T, int kVector>
-using MomentsRing = NormRing<T, kVector, 1, 8>;
+using MomentsRing = NormRing<T, kVector, 1, kNormRingVectors>;
 template <typename T, int kVector>
-using ApplyRing = NormRing<T, kVector, 2, 4>;
+using ApplyRing = NormRing<T, kVector, 2, kNormRingVectors / 2>;
 template <typename T, int kVector, bool kCurved>
-using GradientRing = NormRing<T, kVector, kCurved ? 3 : 2, kCurved ? 2 : 4>;
+using GradientRing = NormRing<T, kVector, kCurved ? 3 : 2, kNormRingVectors / (kCurved ? 4 : 2)>;
 
 // ---- forward ----
 
 template <typename T, int kVector>
-__global__ void __launch_bounds__(kNormThreads, kNormBlocks)
-    norm_moments(const __grid_constant__ NormWalk walk, const void* x, Accumulator<T>* partial) {
-  ptx::follow_previous_kernel();
+__device__ __forceinline__ void add_moments(const NormPlace& place, const BatchNormForward& call) {
   using Acc = Accumulator<T>;
   using Vector = NormVector<T, kVector>;
   using Ring = MomentsRing<T, kVector>;
   Ring& ring = Ring::shared();
-  const NormPlace place(walk, kVector);
   NormMoments<Acc> moments[kVector] = {};
   Acc count{0};
   each_vector<Ring::kDepth, false>(
-      place, [&](int stage, int64_t offset) { ring.fetch(stage, 0, x, offset); },
+      place, [&](int stage, int64_t offset) { ring.fetch(stage, 0, call.x, offset); },
       [&](int stage, int64_t) {
         const Vector values = ring(stage, 0);
         count += Acc{1};
@@ -90,139 +88,129 @@ __global__ void __launch_bounds__(kNormThreads, kNormBlocks)
       });
 #pragma unroll
   for (int j = 0; j < kVector; ++j) moments[j].count = count;
-  store_sums(place, moments, ring, partial);
+  store_sums(place, moments, ring, static_cast<Acc*>(call.workspace));
 }
 
-struct FinishMoments {
-  int64_t channels, parts, of_channel;
-  NormParameter running_mean, running_var;
-  double momentum, eps;
-  const int64_t* batches;
-};
-template <typename T>
-__global__ void __launch_bounds__(kFinishLanes* kFinishStrands)
-    norm_finish_moments(const __grid_constant__ FinishMoments params, const Accumulator<T>* partial,
-                        Accumulator<T>* statistics) {
-  ptx::follow_previous_kernel();
+template <typename T, typename Ring>
+__device__ __forceinline__ void finish_moments(const NormWalk& walk, const BatchNormForward& call) {
   using Acc = Accumulator<T>;
-  const int64_t channel = int64_t{blockIdx.x} * kFinishLanes + threadIdx.x % kFinishLanes;
-  const auto total = total_of<NormMoments<Acc>>(partial, channel, params.channels, params.parts);
-  if (channel >= params.channels || threadIdx.x >= kFinishLanes) return;
-  const Acc variance = total.squares / static_cast<Acc>(params.of_channel);
-  statistics[channel] = total.mean;
-  statistics[params.channels + channel] = inverse_deviation(variance, static_cast<Acc>(params.eps));
+  auto* statistics = static_cast<Acc*>(call.statistics);
   const Acc momentum =
-      params.momentum >= 0 ? static_cast<Acc>(params.momentum) : Acc{1} / static_cast<Acc>(*params.batches + 1);
-  const Acc unbiased = total.squares / static_cast<Acc>(params.of_channel - 1);
-  const Acc old_mean = read<T>(params.running_mean, channel, Acc{0}), kept = Acc{1} - momentum;
-  write<T>(params.running_mean, channel, kept * old_mean + momentum * total.mean);
-  const Acc old_var = read<T>(params.running_var, channel, Acc{0});
-  write<T>(params.running_var, channel, kept * old_var + momentum * unbiased);
+      call.momentum >= 0 ? static_cast<Acc>(call.momentum) : Acc{1} / static_cast<Acc>(*call.batches + 1);
+  each_total<NormMoments<Acc>>(
+      walk, Ring::shared(), call.workspace, [&](int64_t channel, const NormMoments<Acc>& total) {
+        statistics[channel] = total.mean;
+        statistics[walk.channels + channel] =
+            inverse_deviation(total.squares / total.count, static_cast<Acc>(call.eps));
+        const Acc unbiased = total.squares / (total.count - Acc{1});
+        const Acc old_mean = read<T>(call.running_mean, channel, Acc{0}), kept = Acc{1} - momentum;
+        write<T>(call.running_mean, channel, kept * old_mean + momentum * total.mean);
+        const Acc old_var = read<T>(call.running_var, channel, Acc{0});
+        write<T>(call.running_var, channel, kept * old_var + momentum * unbiased);
+      });
 }
 
-struct NormApply {
-  NormWalk walk;
-  const void *x, *residual;
-  NormParameter weight, bias, mean, variance;  // the last two: null where the statistics are known
-  Activation activation;
-  double eps;
-  int64_t* batches;
-  void* y;
-  uint8_t* mask;
-};
 template <typename T, int kVector, bool kPerElement, bool kCurved>
-__global__ void __launch_bounds__(kNormThreads, kNormBlocks)
-    norm_apply(const __grid_constant__ NormApply params, Accumulator<T>* statistics) {
-  ptx::follow_previous_kernel();
+__device__ __forceinline__ void apply_norm(const NormPlace& place, const BatchNormForward& call) {
   using Acc = Accumulator<T>;
   using Vector = NormVector<T, kVector>;
   constexpr int kChannels = kPerElement ? kVector : 1;
-  const NormWalk& walk = params.walk;
-  const NormPlace place(walk, kVector);
-  if (params.batches != nullptr && blockIdx.x == 0 && threadIdx.x == 0) ++*params.batches;
+  auto* statistics = static_cast<Acc*>(call.statistics);
+  const int64_t of_deviations = place.walk.channels;
   NormChannel<Acc> channels[kChannels];
   if (place.works()) {
 #pragma unroll
     for (int j = 0; j < kChannels; ++j) {
       const int64_t channel = place.channel(place.in_tile + j);
-      const bool known = params.variance.data == nullptr;
-      const Acc mean = known ? statistics[channel] : read<T>(params.mean, channel, Acc{0});
-      const Acc invstd =
-          known ? statistics[walk.channels + channel]
-                : inverse_deviation(read<T>(params.variance, channel, Acc{1}), static_cast<Acc>(params.eps));
-      if (!known && place.slice == 0) statistics[channel] = mean, statistics[walk.channels + channel] = invstd;
-      channels[j] = norm_channel<T>(mean, invstd, params.weight, params.bias, channel);
+      Acc mean, invstd;
+      if (call.training) {
+        mean = statistics[channel], invstd = statistics[of_deviations + channel];
+      } else {
+        mean = read<T>(call.running_mean, channel, Acc{0});
+        invstd = inverse_deviation(read<T>(call.running_var, channel, Acc{1}), static_cast<Acc>(call.eps));
+        if (place.slice == 0) statistics[channel] = mean, statistics[of_deviations + channel] = invstd;
+      }
+      channels[j] = norm_channel<T>(mean, invstd, call.weight, call.bias, channel);
     }
   }
-  const CutOff<Acc> cut_off(params.activation);
+  const CutOff<Acc> cut_off(call.activation);
   using Ring = ApplyRing<T, kVector>;
   Ring& ring = Ring::shared();
   each_vector<Ring::kDepth, true>(
       place,
       [&](int stage, int64_t offset) {
-        ring.fetch(stage, 0, params.x, offset);
-        if (params.residual != nullptr) ring.fetch(stage, 1, params.residual, offset);
+        ring.fetch(stage, 0, call.x, offset);
+        if (call.residual != nullptr) ring.fetch(stage, 1, call.residual, offset);
       },
       [&](int stage, int64_t offset) {
         const Vector x = ring(stage, 0);
         Acc z[kVector];
 #pragma unroll
         for (int j = 0; j < kVector; ++j) z[j] = channels[kPerElement ? j : 0](x[j]);
-        if (params.residual != nullptr) {
+        if (call.residual != nullptr) {
           const Vector residual = ring(stage, 1);
 #pragma unroll
           for (int j = 0; j < kVector; ++j) z[j] += residual[j];
         }
-        if (!kCurved && params.mask != nullptr) {
-          params.mask[offset / kVector] = static_cast<uint8_t>(passing(cut_off, z));
+        if (!kCurved && call.mask != nullptr) {
+          call.mask[offset / kVector] = static_cast<uint8_t>(passing(cut_off, z));
         }
-        if constexpr (kCurved) Curves<sizeof(T) == 2>::activate(params.activation, z);
+        if constexpr (kCurved) Curves<sizeof(T) == 2>::activate(call.activation, z);
         Vector y;
 #pragma unroll
         for (int j = 0; j < kVector; ++j) y.set(j, kCurved ? z[j] : cut_off(z[j]));
-        y.store(params.y, offset);
+        y.store(call.y, offset);
       });
+}
+
+// Of a launch whose blocks run at once in training, as they wait for each other's sums.
+template <typename T, int kVector, bool kPerElement, bool kCurved>
+__global__ void __launch_bounds__(kNormThreads, kNormBlocks)
+    norm_forward(const __grid_constant__ NormWalk walk, const __grid_constant__ BatchNormForward call) {
+  ptx::follow_previous_kernel();
+  if (call.training) {
+    each_place(walk, kVector, [&](const NormPlace& place) { add_moments<T, kVector>(place, call); });
+    sync_grid</*kTma=*/false>();
+    finish_moments<T, MomentsRing<T, kVector>>(walk, call);
+    sync_grid</*kTma=*/false>();
+    if (call.batches != nullptr && blockIdx.x == 0 && threadIdx.x == 0) ++*call.batches;
+  }
+  each_place(walk, kVector, [&](const NormPlace& place) { apply_norm<T, kVector, kPerElement, kCurved>(place, call); });
 }
 
 // ---- backward ----
 
-// The gradient before the activation, of what the backward kernels read.
-struct NormGradient {
-  NormWalk walk;
-  const void *x, *residual, *grad_y;
-  const uint8_t* mask;
-  NormParameter weight, bias;
-  Activation activation;
-};
+// The gradient before the activation.
 template <typename T, int kVector, bool kPerElement, bool kCurved>
 struct NormGradientReader {
   using Acc = Accumulator<T>;
   using Vector = NormVector<T, kVector>;
   static constexpr int kChannels = kPerElement ? kVector : 1;
   using Ring = GradientRing<T, kVector, kCurved>;
-  const NormGradient& params;
+  const BatchNormBackward& call;
   Ring& ring;
   const CutOff<Acc> cut_off;
   uint32_t bits[Ring::kDepth];
   NormChannel<Acc> channels[kChannels];
 
-  __device__ NormGradientReader(const NormGradient& params, const NormPlace& place, const Acc* statistics)
-      : params(params), ring(Ring::shared()), cut_off(params.activation) {
+  __device__ NormGradientReader(const BatchNormBackward& call, const NormPlace& place)
+      : call(call), ring(Ring::shared()), cut_off(call.activation) {
     if (!place.works()) return;
+    const auto* statistics = static_cast<const Acc*>(call.statistics);
 #pragma unroll
     for (int j = 0; j < kChannels; ++j) {
       const int64_t channel = place.channel(place.in_tile + j);
-      channels[j] = norm_channel<T>(statistics[channel], statistics[params.walk.channels + channel], params.weight,
-                                    params.bias, channel);
+      channels[j] = norm_channel<T>(statistics[channel], statistics[place.walk.channels + channel], call.weight,
+                                    call.bias, channel);
     }
   }
   __device__ __forceinline__ void fetch(int stage, int64_t offset) {
-    ring.fetch(stage, 0, params.x, offset);
-    ring.fetch(stage, 1, params.grad_y, offset);
+    ring.fetch(stage, 0, call.x, offset);
+    ring.fetch(stage, 1, call.grad_y, offset);
     if constexpr (kCurved) {
-      if (params.residual != nullptr) ring.fetch(stage, 2, params.residual, offset);
+      if (call.residual != nullptr) ring.fetch(stage, 2, call.residual, offset);
     } else {
-      if (params.mask != nullptr) bits[stage] = params.mask[offset / kVector];
+      if (call.mask != nullptr) bits[stage] = call.mask[offset / kVector];
     }
   }
   __device__ __forceinline__ const NormChannel<Acc>& channel(int j) const { return channels[kPerElement ? j : 0]; }
@@ -230,8 +218,8 @@ struct NormGradientReader {
     const Vector grad_y = ring(stage, 1);
 #pragma unroll
     for (int j = 0; j < kVector; ++j) grad[j] = grad_y[j];
-    if (params.activation == Activation::kNone) return;
-    if (!kCurved && params.mask != nullptr) {
+    if (call.activation == Activation::kNone) return;
+    if (!kCurved && call.mask != nullptr) {
 #pragma unroll
       for (int j = 0; j < kVector; ++j) grad[j] = bits[stage] >> j & 1 ? grad[j] : Acc{0};
       return;
@@ -240,12 +228,12 @@ struct NormGradientReader {
 #pragma unroll
     for (int j = 0; j < kVector; ++j) z[j] = channel(j)(x[j]);
     if constexpr (kCurved) {
-      if (params.residual != nullptr) {
+      if (call.residual != nullptr) {
         const Vector residual = ring(stage, 2);
 #pragma unroll
         for (int j = 0; j < kVector; ++j) z[j] += residual[j];
       }
-      Curves<sizeof(T) == 2>::slopes(params.activation, z);
+      Curves<sizeof(T) == 2>::slopes(call.activation, z);
 #pragma unroll
       for (int j = 0; j < kVector; ++j) grad[j] *= z[j];
     } else {
@@ -256,61 +244,56 @@ struct NormGradientReader {
 };
 
 template <typename T, int kVector, bool kPerElement, bool kCurved>
-__global__ void __launch_bounds__(kNormThreads, kNormBlocks)
-    norm_gradient_sums(const __grid_constant__ NormGradient params, const Accumulator<T>* statistics,
-                       Accumulator<T>* partial) {
-  ptx::follow_previous_kernel();
+__device__ __forceinline__ void add_gradients(const NormPlace& place, const BatchNormBackward& call) {
+  using Acc = Accumulator<T>;
   using Reader = NormGradientReader<T, kVector, kPerElement, kCurved>;
-  const NormPlace place(params.walk, kVector);
-  Reader reader(params, place, statistics);
-  NormGradients<Accumulator<T>> sums[kVector] = {};
+  Reader reader(call, place);
+  NormGradients<Acc> sums[kVector] = {};
   each_vector<Reader::Ring::kDepth, false>(
       place, [&](int stage, int64_t offset) { reader.fetch(stage, offset); },
       [&](int stage, int64_t) {
         const auto x = reader.ring(stage, 0);
-        Accumulator<T> grad[kVector];
+        Acc grad[kVector];
         reader.gradients(stage, x, grad);
 #pragma unroll
         for (int j = 0; j < kVector; ++j) sums[j].add({grad[j], grad[j] * (x[j] - reader.channel(j).mean)});
       });
-  store_sums(place, sums, reader.ring, partial);
+  store_sums(place, sums, reader.ring, static_cast<Acc*>(call.workspace));
 }
 
-// The sums over a channel, for norm_gradient_apply in the place of the partial ones, and the parameters' gradients.
-template <typename T>
-__global__ void __launch_bounds__(kFinishLanes* kFinishStrands)
-    norm_finish_gradients(int64_t channels, int64_t parts, const Accumulator<T>* partial,
-                          const Accumulator<T>* statistics, Accumulator<T>* sums, NormParameter grad_weight,
-                          NormParameter grad_bias) {
-  ptx::follow_previous_kernel();
-  const int64_t channel = int64_t{blockIdx.x} * kFinishLanes + threadIdx.x % kFinishLanes;
-  const auto total = total_of<NormGradients<Accumulator<T>>>(partial, channel, channels, parts);
-  if (channel >= channels || threadIdx.x >= kFinishLanes) return;
-  total.store(sums + channel, channels);
-  write<T>(grad_weight, channel, total.times_distance * statistics[channels + channel]);
-  write<T>(grad_bias, channel, total.plain);
+// The sums over a channel, behind the partial ones, and the parameters' gradients.
+template <typename T, typename Ring>
+__device__ __forceinline__ void finish_gradients(const NormWalk& walk, const BatchNormBackward& call) {
+  using Acc = Accumulator<T>;
+  using Sums = NormGradients<Acc>;
+  const auto* statistics = static_cast<const Acc*>(call.statistics);
+  Acc* sums = sums_behind<Sums>(walk, call.workspace);
+  each_total<Sums>(walk, Ring::shared(), call.workspace, [&](int64_t channel, const Sums& total) {
+    total.store(sums + channel, walk.channels);
+    write<T>(call.grad_weight, channel, total.times_distance * statistics[walk.channels + channel]);
+    write<T>(call.grad_bias, channel, total.plain);
+  });
 }
 
-// sums: null where the statistics are not the batch's.
+// by_batch: the statistics are the batch's, of so many values a channel.
 template <typename T, int kVector, bool kPerElement, bool kCurved>
-__global__ void __launch_bounds__(kNormThreads, kNormBlocks)
-    norm_gradient_apply(const __grid_constant__ NormGradient params, const Accumulator<T>* statistics,
-                        const Accumulator<T>* sums, Accumulator<T> per_element, void* grad_x, void* grad_residual) {
-  ptx::follow_previous_kernel();
+__device__ __forceinline__ void apply_gradients(const NormPlace& place, const BatchNormBackward& call, bool by_batch,
+                                                int64_t of_channel) {
   using Acc = Accumulator<T>;
   using Reader = NormGradientReader<T, kVector, kPerElement, kCurved>;
   using Vector = typename Reader::Vector;
-  const NormPlace place(params.walk, kVector);
-  Reader reader(params, place, statistics);
+  Reader reader(call, place);
   // grad_x = scale * gradient + slope * (x - mean) + shift
   Acc slopes[Reader::kChannels] = {}, shifts[Reader::kChannels] = {};
-  if (sums != nullptr && place.works()) {
+  if (by_batch && place.works()) {
+    const Acc* sums = sums_behind<NormGradients<Acc>>(place.walk, call.workspace);
+    const Acc per_element = Acc{1} / static_cast<Acc>(of_channel);
 #pragma unroll
     for (int j = 0; j < Reader::kChannels; ++j) {
       const int64_t channel = place.channel(place.in_tile + j);
       const NormChannel<Acc>& norm = reader.channel(j);
       shifts[j] = -norm.scale * per_element * sums[channel];
-      slopes[j] = -norm.scale * per_element * norm.invstd * norm.invstd * sums[params.walk.channels + channel];
+      slopes[j] = -norm.scale * per_element * norm.invstd * norm.invstd * sums[place.walk.channels + channel];
     }
   }
   each_vector<Reader::Ring::kDepth, true>(
@@ -320,20 +303,39 @@ __global__ void __launch_bounds__(kNormThreads, kNormBlocks)
         Acc grad[kVector];
         reader.gradients(stage, x, grad);
         Vector result;
-        if (grad_residual != nullptr) {
+        if (call.grad_residual != nullptr) {
 #pragma unroll
           for (int j = 0; j < kVector; ++j) result.set(j, grad[j]);
-          result.store(grad_residual, offset);
+          result.store(call.grad_residual, offset);
         }
-        if (grad_x == nullptr) return;
+        if (call.grad_x == nullptr) return;
 #pragma unroll
         for (int j = 0; j < kVector; ++j) {
           const int of = kPerElement ? j : 0;
           const NormChannel<Acc>& norm = reader.channel(j);
           result.set(j, norm.scale * grad[j] + (slopes[of] * (x[j] - norm.mean) + shifts[of]));
         }
-        result.store(grad_x, offset);
+        result.store(call.grad_x, offset);
       });
+}
+
+// Of a launch whose blocks run at once if there are sums.
+template <typename T, int kVector, bool kPerElement, bool kCurved>
+__global__ void __launch_bounds__(kNormThreads, kNormBlocks)
+    norm_backward(const __grid_constant__ NormWalk walk, const __grid_constant__ BatchNormBackward call,
+                  int64_t of_channel) {
+  ptx::follow_previous_kernel();
+  if (call.has_sums()) {
+    each_place(walk, kVector,
+               [&](const NormPlace& place) { add_gradients<T, kVector, kPerElement, kCurved>(place, call); });
+    sync_grid</*kTma=*/false>();
+    finish_gradients<T, GradientRing<T, kVector, kCurved>>(walk, call);
+    if (!call.has_images()) return;
+    sync_grid</*kTma=*/false>();
+  }
+  each_place(walk, kVector, [&](const NormPlace& place) {
+    apply_gradients<T, kVector, kPerElement, kCurved>(place, call, call.sums_for_input(), of_channel);
+  });
 }
 
 }  // namespace fastconv

@@ -40,6 +40,12 @@ struct BatchNormBackward {
   void *grad_x, *grad_residual;
   NormParameter grad_weight, grad_bias;
   void* workspace;
+
+  FASTCONV_HOST_DEVICE bool has_images() const { return grad_x != nullptr || grad_residual != nullptr; }
+  FASTCONV_HOST_DEVICE bool sums_for_input() const { return training && grad_x != nullptr; }
+  FASTCONV_HOST_DEVICE bool has_sums() const {
+    return sums_for_input() || grad_weight.data != nullptr || grad_bias.data != nullptr;
+  }
 };
 
 int64_t batch_norm_workspace_bytes(const NormProblem& problem, const DeviceSpec& device);

@@ -14,10 +14,10 @@ struct NormPlace {
   int32_t in_tile;      // of the thread's vector
   int64_t first, step;  // of the slice's items, where a group has one tile
 
-  __device__ NormPlace(const NormWalk& walk, int vector)
+  __device__ NormPlace(const NormWalk& walk, int vector, int32_t block)
       : walk(walk),
-        slice(static_cast<int32_t>(blockIdx.x) % walk.slices),
-        group(static_cast<int32_t>(blockIdx.x) / walk.slices),
+        slice(block % walk.slices),
+        group(block / walk.slices),
         in_tile(static_cast<int32_t>(threadIdx.x) * vector),
         first(slice * walk.row_stride + of_row(in_tile)),
         step(walk.slices * walk.row_stride) {}
@@ -75,7 +75,7 @@ struct NormRing {
 
   __device__ static NormRing& shared() {
     extern __shared__ uint4 norm_smem[];
-    return *reinterpret_cast<NormRing*>(norm_smem);
+    return *static_cast<NormRing*>(ptx::block_memory(norm_smem));
   }
   // Its memory for a block's sums, once all threads have what they ordered.
   template <typename Sums>
@@ -122,6 +122,15 @@ __device__ __forceinline__ void each_vector(const NormPlace& place, Fetch&& fetc
   }
 }
 
+// use(place) of the walk's blocks that fall to this one.
+template <typename Use>
+__device__ __forceinline__ void each_place(const NormWalk& walk, int vector, Use&& use) {
+#pragma unroll 1
+  for (int64_t block = blockIdx.x; block < walk.grid(); block += gridDim.x) {
+    use(NormPlace(walk, vector, static_cast<int32_t>(block)));
+  }
+}
+
 // Adds up what a block's threads have of each channel, `mine` of each element of their vectors, and stores that to
 // partial[field][part][channel]. Sums of a channel are added in pairs.
 template <typename Sums, typename Ring, int kVector>
@@ -145,41 +154,54 @@ __device__ __forceinline__ void store_sums(const NormPlace& place, const Sums (&
   const int64_t parts = walk.parts();
   for (int32_t c = thread; c < walk.tile_channels; c += kNormThreads) {
     const int64_t of_row = place.of_row(int64_t{c} * walk.step_c);
-    if (of_row >= walk.row_extent) return;
+    if (of_row >= walk.row_extent) break;
     const int64_t part = place.slice * int64_t{walk.row_parts} + (walk.row_parts > 1 ? of_row / walk.channels : 0);
     const int32_t channel = place.channel(c * walk.step_c);
     sums[c * walk.step_c].store(partial + part * walk.channels + channel, parts * walk.channels);
   }
+  __syncthreads();  // the next vectors come where the sums are
 }
 
-inline constexpr int kFinishLanes = 8, kFinishStrands = 64;  // channels, and threads that share one
-inline constexpr int kFinishBatch = 4;                       // sums that a thread reads at once
+inline constexpr int kFinishLanes = 8, kFinishStrands = kNormThreads / kFinishLanes;  // channels, threads of each
+inline constexpr int kFinishBatch = 8;  // sums that a thread reads at once
 
-// The sums of a channel, for the first of its threads. All threads of a block of these call it.
-template <typename Sums>
-__device__ __forceinline__ Sums total_of(const typename Sums::Value* partial, int64_t channel, int64_t channels,
-                                         int64_t parts) {
-  __shared__ Sums sums[kFinishStrands][kFinishLanes];
+// finish(channel, total) of each channel, by one of the grid's threads. All parts have been stored.
+template <typename Sums, typename Ring, typename Finish>
+__device__ __forceinline__ void each_total(const NormWalk& walk, Ring& ring, const void* workspace, Finish&& finish) {
+  const auto* partial = static_cast<const typename Sums::Value*>(workspace);
   const int lane = static_cast<int>(threadIdx.x) % kFinishLanes, strand = static_cast<int>(threadIdx.x) / kFinishLanes;
-  Sums total{};
-  if (channel < channels) {
-    for (int64_t first = strand; first < parts; first += kFinishBatch * kFinishStrands) {
-      Sums batch[kFinishBatch] = {};
+  const int64_t channels = walk.channels, parts = walk.parts();
+#pragma unroll 1
+  for (int64_t from = int64_t{blockIdx.x} * kFinishLanes; from < channels; from += int64_t{gridDim.x} * kFinishLanes) {
+    Sums* sums = ring.template sums<Sums>() + lane;
+    const int64_t channel = from + lane;
+    Sums total{};
+    if (channel < channels) {
+#pragma unroll 1
+      for (int64_t first = strand; first < parts; first += kFinishBatch * kFinishStrands) {
+        Sums batch[kFinishBatch] = {};
 #pragma unroll
-      for (int i = 0; i < kFinishBatch; ++i) {
-        const int64_t part = first + i * kFinishStrands;
-        if (part < parts) batch[i] = Sums::load(partial + part * channels + channel, parts * channels);
+        for (int i = 0; i < kFinishBatch; ++i) {
+          const int64_t part = first + i * kFinishStrands;
+          if (part < parts) batch[i] = Sums::load(partial + part * channels + channel, parts * channels);
+        }
+#pragma unroll
+        for (int i = 0; i < kFinishBatch; ++i) total.add(batch[i]);
       }
-#pragma unroll
-      for (int i = 0; i < kFinishBatch; ++i) total.add(batch[i]);
     }
+    sums[strand * kFinishLanes] = total;
+    for (int half = kFinishStrands / 2; half > 0; half /= 2) {
+      __syncthreads();
+      if (strand < half) sums[strand * kFinishLanes].add(sums[(strand + half) * kFinishLanes]);
+    }
+    if (strand == 0 && channel < channels) finish(channel, sums[0]);
   }
-  sums[strand][lane] = total;
-  for (int half = kFinishStrands / 2; half > 0; half /= 2) {
-    __syncthreads();
-    if (strand < half) sums[strand][lane].add(sums[strand + half][lane]);
-  }
-  return sums[strand][lane];
+}
+
+// Where the sums of whole channels are kept for the grid.
+template <typename Sums>
+__device__ __forceinline__ typename Sums::Value* sums_behind(const NormWalk& walk, void* workspace) {
+  return static_cast<typename Sums::Value*>(workspace) + Sums::kFields * walk.parts() * walk.channels;
 }
 
 }  // namespace fastconv

@@ -21,8 +21,9 @@ struct NormProblem {
 };
 
 inline constexpr int kNormThreads = 256;
-inline constexpr int kNormBlocks = 3;  // that an SM has room for
+inline constexpr int kNormBlocks = 3;  // that an SM has room for, if it has the shared memory
 inline constexpr int kNormVectorBytes = 16;
+inline constexpr int kNormRingVectors = 8;  // of a thread in shared memory
 
 // The tensor as rows that repeat their channels: runs of pixels' channels in channels_last, else images. A group is the
 // part of all rows that has the same channels; a block takes some items of a group, which are its tiles in all rows.
@@ -40,7 +41,7 @@ struct NormWalk {
   int32_t tile_channels, fold, step_c, step;
   int32_t row_parts;  // sums that a slice has of each channel
 
-  int64_t grid() const { return int64_t{groups} * slices; }
+  FASTCONV_HOST_DEVICE int64_t grid() const { return int64_t{groups} * slices; }
   FASTCONV_HOST_DEVICE int64_t parts() const { return int64_t{slices} * row_parts; }
 };
 
@@ -48,6 +49,7 @@ struct NormPlan {
   NormWalk walk;
   int vector;        // elements
   bool per_element;  // the elements of a vector may have different channels
+  int64_t room;      // blocks that run at once
 };
 // Of a problem with elements. The vector depends on the problem alone.
 NormPlan plan_norm(const NormProblem& problem, const DeviceSpec& device);

@@ -9,6 +9,8 @@ namespace fastconv::ptx {
 __device__ __forceinline__ uint32_t smem_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
+// What was declared as `extern __shared__`, for pointers into it. Emulated blocks that run together have one each.
+__device__ __forceinline__ void* block_memory(void* declared) { return declared; }
 
 template <bool kTranspose>
 __device__ __forceinline__ void ldmatrix4(uint32_t address, uint32_t (&v)[4]) {

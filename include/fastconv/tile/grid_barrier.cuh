@@ -24,20 +24,22 @@ struct GridBarrier {
 };
 
 // So many threads of each block, which have a named barrier of their own; thread 0 of them is one. Everything that any
-// wrote to memory before is visible to all of them after it, to TMA too.
+// wrote to memory before is visible to all of them after it, to TMA too if kTma.
+template <bool kTma = true>
 __device__ __forceinline__ void sync_grid(int block_barrier, int thread, int threads) {
-  ptx::async_proxy_fence_all();
+  if constexpr (kTma) ptx::async_proxy_fence_all();
   ptx::barrier_sync(block_barrier, threads);
   if (thread == 0) {
     const GridBarrier barrier;
     barrier.wait(barrier.arrive());
   }
   ptx::barrier_sync(block_barrier, threads);
-  ptx::async_proxy_fence_all();
+  if constexpr (kTma) ptx::async_proxy_fence_all();
 }
 // All threads of all blocks.
+template <bool kTma = true>
 __device__ __forceinline__ void sync_grid() {
-  sync_grid(0, static_cast<int>(threadIdx.x), static_cast<int>(blockDim.x));
+  sync_grid<kTma>(0, static_cast<int>(threadIdx.x), static_cast<int>(blockDim.x));
 }
 
 }  // namespace fastconv

@@ -85,6 +85,7 @@ void mbarrier_wait(uint32_t barrier, uint32_t parity);
 // Shared memory at an address, and the address of a pointer into it. `bytes` is the access's size and alignment.
 char* shared(uint32_t address, int bytes, int rank = -1);
 uint32_t shared_address(const void* pointer);
+char* shared_memory();  // the block's
 // The pointer, if there is device memory.
 const void* global(const void* pointer, int bytes);
 

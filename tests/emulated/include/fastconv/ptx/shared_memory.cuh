@@ -8,6 +8,7 @@
 namespace fastconv::ptx {
 
 inline uint32_t smem_address(const void* pointer) { return emulated::shared_address(pointer); }
+inline void* block_memory(void*) { return emulated::shared_memory(); }
 
 // As lanes hold it: lane i values 2 * (i % 4) and the next of row i / 4, or of that column.
 struct Matrix {
