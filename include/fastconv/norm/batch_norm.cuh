@@ -69,7 +69,7 @@ using GradientRing = NormRing<T, kVector, kCurved ? 3 : 2, kNormRingVectors / (k
 
 // ---- forward ----
 
-template <typename T, int kVector>
+template <typename T, int kVector, bool kPerElement>
 __device__ __forceinline__ void add_moments(const NormPlace& place, const BatchNormForward& call) {
   using Acc = Accumulator<T>;
   using Vector = NormVector<T, kVector>;
@@ -77,12 +77,12 @@ __device__ __forceinline__ void add_moments(const NormPlace& place, const BatchN
   Ring& ring = Ring::shared();
   NormMoments<Acc> moments[kVector] = {};
   Acc count{0};
-  each_vector<Ring::kDepth, false>(
+  each_vector<Ring::kDepth, false, kPerElement>(
       place, [&](int stage, int64_t offset) { ring.fetch(stage, 0, call.x, offset); },
       [&](int stage, int64_t) {
         const Vector values = ring(stage, 0);
         count += Acc{1};
-        const Acc rcp = Acc{1} / count;
+        const Acc rcp = reciprocal(count);
 #pragma unroll
         for (int j = 0; j < kVector; ++j) moments[j].add(values[j], rcp);
       });
@@ -136,7 +136,7 @@ __device__ __forceinline__ void apply_norm(const NormPlace& place, const BatchNo
   const CutOff<Acc> cut_off(call.activation);
   using Ring = ApplyRing<T, kVector>;
   Ring& ring = Ring::shared();
-  each_vector<Ring::kDepth, true>(
+  each_vector<Ring::kDepth, true, kPerElement>(
       place,
       [&](int stage, int64_t offset) {
         ring.fetch(stage, 0, call.x, offset);
@@ -169,7 +169,7 @@ __global__ void __launch_bounds__(kNormThreads, kNormBlocks)
     norm_forward(const __grid_constant__ NormWalk walk, const __grid_constant__ BatchNormForward call) {
   ptx::follow_previous_kernel();
   if (call.training) {
-    each_place(walk, kVector, [&](const NormPlace& place) { add_moments<T, kVector>(place, call); });
+    each_place(walk, kVector, [&](const NormPlace& place) { add_moments<T, kVector, kPerElement>(place, call); });
     sync_grid</*kTma=*/false>();
     finish_moments<T, MomentsRing<T, kVector>>(walk, call);
     sync_grid</*kTma=*/false>();
@@ -249,7 +249,7 @@ __device__ __forceinline__ void add_gradients(const NormPlace& place, const Batc
   using Reader = NormGradientReader<T, kVector, kPerElement, kCurved>;
   Reader reader(call, place);
   NormGradients<Acc> sums[kVector] = {};
-  each_vector<Reader::Ring::kDepth, false>(
+  each_vector<Reader::Ring::kDepth, false, kPerElement>(
       place, [&](int stage, int64_t offset) { reader.fetch(stage, offset); },
       [&](int stage, int64_t) {
         const auto x = reader.ring(stage, 0);
@@ -296,7 +296,7 @@ __device__ __forceinline__ void apply_gradients(const NormPlace& place, const Ba
       slopes[j] = -norm.scale * per_element * norm.invstd * norm.invstd * sums[place.walk.channels + channel];
     }
   }
-  each_vector<Reader::Ring::kDepth, true>(
+  each_vector<Reader::Ring::kDepth, true, kPerElement>(
       place, [&](int stage, int64_t offset) { reader.fetch(stage, offset); },
       [&](int stage, int64_t offset) {
         const Vector x = reader.ring(stage, 0);

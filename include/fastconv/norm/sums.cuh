@@ -5,6 +5,10 @@
 
 namespace fastconv {
 
+// To an ulp or two, which is a share of a distance, not of a mean.
+__device__ __forceinline__ float reciprocal(float x) { return __fdividef(1.f, x); }
+__device__ __forceinline__ double reciprocal(double x) { return 1 / x; }
+
 // Count, mean and squared distances from it, so that a mean far from zero costs no digits.
 // Source: Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979.
 template <typename Acc>

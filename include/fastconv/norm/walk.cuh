@@ -35,16 +35,35 @@ struct NormPlace {
     return static_cast<int>(threadIdx.x) < walk.threads && of_row(in_tile) < walk.row_extent;
   }
   __device__ __forceinline__ int32_t items() const { return (walk.items - slice + walk.slices - 1) / walk.slices; }
-  // Of the slice's item; -1 where there is nothing.
-  __device__ __forceinline__ int64_t offset(int32_t item) const {
-    int64_t in_group = in_tile, offset = first + item * step;
-    if (walk.tiles.divisor > 1) {
-      int32_t row, tile;
-      walk.tiles.divmod(slice + item * walk.slices, row, tile);
-      in_group += tile * walk.tile_stride;
-      offset = row * walk.row_stride + of_row(in_group);
-    }
+  // Where a group has one tile. The last row may end within it.
+  __device__ __forceinline__ int32_t items_of_thread() const {
+    const int32_t all = items();
+    return first + (all - 1) * step < walk.total ? all : all - 1;
+  }
+};
+
+// Goes from one of a slice's items to the next, where an image may have several tiles. kBackwards: from the last one.
+template <bool kBackwards>
+struct NormCursor {
+  const NormPlace& place;
+  int32_t row, tile, rows, tiles;  // and how many lie between two items
+
+  __device__ explicit NormCursor(const NormPlace& place) : place(place) {
+    const NormWalk& walk = place.walk;
+    walk.tiles.divmod(place.slice + (kBackwards ? (place.items() - 1) * walk.slices : 0), row, tile);
+    walk.tiles.divmod(walk.slices, rows, tiles);
+  }
+  // -1 where the thread has nothing of the item.
+  __device__ __forceinline__ int64_t offset() const {
+    const NormWalk& walk = place.walk;
+    const int64_t in_group = place.in_tile + tile * walk.tile_stride;
+    const int64_t offset = row * walk.row_stride + place.of_row(in_group);
     return in_group < walk.group_extent && offset < walk.total ? offset : -1;
+  }
+  __device__ __forceinline__ void next() {
+    const auto all = static_cast<int32_t>(place.walk.tiles.divisor);
+    row += kBackwards ? -rows : rows, tile += kBackwards ? -tiles : tiles;
+    if (kBackwards ? tile < 0 : tile >= all) row += kBackwards ? -1 : 1, tile += kBackwards ? all : -all;
   }
 };
 
@@ -98,26 +117,53 @@ struct NormRing {
 };
 
 // use(stage, offset) of a thread's vectors, which fetch(stage, offset) has ordered kStages - 1 vectors before, so that
-// many are under way. kBackwards: what another kernel read last comes first, as the cache still has it.
-template <int kStages, bool kBackwards, typename Fetch, typename Use>
+// many are under way. kBackwards: what another pass read last comes first, as the cache still has it. kOneTile: a group
+// is one tile of each row, and vectors lie so far apart that an addition leads from one to the next.
+template <int kStages, bool kBackwards, bool kOneTile, typename Fetch, typename Use>
 __device__ __forceinline__ void each_vector(const NormPlace& place, Fetch&& fetch, Use&& use) {
   if (!place.works()) return;
-  const int32_t items = place.items();
-  int64_t offsets[kStages];
-  const auto order = [&](int stage, int32_t item) {
-    offsets[stage] = item < items ? place.offset(kBackwards ? items - 1 - item : item) : -1;
-    if (offsets[stage] >= 0) fetch(stage, offsets[stage]);
-    ptx::async_copy_commit();
-  };
+  if constexpr (kOneTile) {
+    const int32_t items = place.items_of_thread();
+    const int64_t step = kBackwards ? -place.step : place.step;
+    int64_t next = place.first + (kBackwards ? (items - 1) * place.step : 0), mine = next;
+    int32_t ordered = 0;
+    const auto order = [&](int stage) {
+      if (ordered++ < items) fetch(stage, next);
+      next += step;
+      ptx::async_copy_commit();
+    };
 #pragma unroll
-  for (int stage = 0; stage < kStages - 1; ++stage) order(stage, stage);
+    for (int stage = 0; stage < kStages - 1; ++stage) order(stage);
 #pragma unroll 1
-  for (int32_t first = 0; first < items; first += kStages) {
+    for (int32_t first = 0; first < items; first += kStages) {
 #pragma unroll
-    for (int stage = 0; stage < kStages; ++stage) {
-      ptx::async_copy_wait<kStages - 2>();
-      if (offsets[stage] >= 0) use(stage, offsets[stage]);
-      order((stage + kStages - 1) % kStages, first + stage + kStages - 1);
+      for (int stage = 0; stage < kStages; ++stage) {
+        ptx::async_copy_wait<kStages - 2>();
+        if (first + stage < items) use(stage, mine);
+        mine += step;
+        order((stage + kStages - 1) % kStages);
+      }
+    }
+  } else {
+    const int32_t items = place.items();
+    NormCursor<kBackwards> cursor(place);
+    int64_t offsets[kStages];
+    const auto order = [&](int stage, int32_t item) {
+      offsets[stage] = item < items ? cursor.offset() : -1;
+      cursor.next();
+      if (offsets[stage] >= 0) fetch(stage, offsets[stage]);
+      ptx::async_copy_commit();
+    };
+#pragma unroll
+    for (int stage = 0; stage < kStages - 1; ++stage) order(stage, stage);
+#pragma unroll 1
+    for (int32_t first = 0; first < items; first += kStages) {
+#pragma unroll
+      for (int stage = 0; stage < kStages; ++stage) {
+        ptx::async_copy_wait<kStages - 2>();
+        if (offsets[stage] >= 0) use(stage, offsets[stage]);
+        order((stage + kStages - 1) % kStages, first + stage + kStages - 1);
+      }
     }
   }
 }
