@@ -172,6 +172,24 @@ def test_traced_masks_have_the_size_of_those_of_kernels(size: Any) -> None:
         assert mask_vector(size, dtype.itemsize, channels_last) == emulated.norm_vector(case.problem)
 
 
+def test_where_blocks_cannot_run_at_once() -> None:
+    """A launch for each phase then."""
+    emulated.run_together(False)
+    try:
+        for size, layout, residual in itertools.product(SIZES.values(), (False, True), (False, True)):
+            check(Case(torch.float32, layout, size, ACTIVATIONS.index("relu"), residual, training=True, wide=True))
+    finally:
+        emulated.run_together(True)
+
+
+def test_a_large_mean_of_few_values() -> None:
+    """Whose square overflows."""
+    case = Case(torch.float32, False, (2, 3, 2, 2), 0, residual=False, training=True, wide=True)
+    case.x = torch.full_like(case.x, 1e20)
+    mean, invstd = run(case)["statistics"]
+    assert mean.equal(torch.full((3,), 1e20)) and invstd.isfinite().all()
+
+
 @settings(max_examples=examples(60))
 @given(st.data())
 def test_any_size(data: st.DataObject) -> None:

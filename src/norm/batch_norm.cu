@@ -21,34 +21,41 @@ void with_vector(const NormPlan& plan, const Body& body) {
   }
 }
 
-template <typename Ring>
-LaunchShape shape_of(const NormPlan& plan, bool has_sums) {
-  LaunchShape shape{std::min(plan.walk.grid(), plan.room), kNormThreads, sizeof(Ring)};
-  shape.cooperative = has_sums;
-  return shape;
+// In one launch, or where its blocks cannot run at once, in one for each phase. args: all but the phases.
+template <typename Ring, typename Kernel, typename... Args>
+void run(const char* name, Kernel kernel, const NormPlan& plan, bool sums, bool images, Stream& stream,
+         const Args&... args) {
+  LaunchShape shape{plan.walk.grid(), kNormThreads, sizeof(Ring)};
+  if (sums) {
+    shape.grid = std::min(shape.grid, plan.room);
+    if (launch_together(name, kernel, shape, stream, args..., NormPhases{true, true, images})) return;
+    launch(name, kernel, shape, stream, args..., NormPhases{true, false, false});
+    launch(name, kernel, shape, stream, args..., NormPhases{false, true, false});
+  }
+  if (images) launch(name, kernel, shape, stream, args..., NormPhases{false, false, true});
 }
 
 template <typename T>
 void forward(const NormPlan& plan, const BatchNormForward& call, Stream& stream) {
   with_vector<T>(plan, [&]<int kVector, bool kPerElement>() {
-    static_assert(sizeof(MomentsRing<T, kVector>) == sizeof(ApplyRing<T, kVector>));
+    using Ring = ApplyRing<T, kVector>;
+    static_assert(sizeof(MomentsRing<T, kVector>) == sizeof(Ring));
     const auto kernel = cuts_off(call.activation) ? norm_forward<T, kVector, kPerElement, false>
                                                   : norm_forward<T, kVector, kPerElement, true>;
-    launch("norm_forward", kernel, shape_of<ApplyRing<T, kVector>>(plan, call.training), stream, plan.walk, call);
+    run<Ring>("norm_forward", kernel, plan, call.training, true, stream, plan.walk, call);
   });
 }
 
 template <typename T>
 void backward(const NormProblem& problem, const NormPlan& plan, const BatchNormBackward& call, Stream& stream) {
-  if (!call.has_images() && !call.has_sums()) return;
   const bool cuts = cuts_off(call.activation) && (call.residual == nullptr || call.mask != nullptr);
   with_vector<T>(plan, [&]<int kVector, bool kPerElement>() {
-    const auto run = [&]<bool kCurved>() {
-      launch("norm_backward", norm_backward<T, kVector, kPerElement, kCurved>,
-             shape_of<GradientRing<T, kVector, kCurved>>(plan, call.has_sums()), stream, plan.walk, call,
-             problem.of_channel());
+    const auto run_curved = [&]<bool kCurved>() {
+      run<GradientRing<T, kVector, kCurved>>("norm_backward", norm_backward<T, kVector, kPerElement, kCurved>, plan,
+                                             call.has_sums(), call.has_images(), stream, plan.walk, call,
+                                             problem.of_channel());
     };
-    cuts ? run.template operator()<false>() : run.template operator()<true>();
+    cuts ? run_curved.template operator()<false>() : run_curved.template operator()<true>();
   });
 }
 

@@ -57,10 +57,13 @@ void walk_images(NormWalk& walk, const NormProblem& problem, int64_t vector) {
   walk.items = static_cast<int32_t>(problem.n * tiles);
 }
 
+// That run at once. A place of each multiprocessor is left to kernels of other streams: as all blocks of a launch wait
+// for each other, they would wait for a collective too, which may wait for what comes after them.
 int64_t blocks_per_sm(const DeviceSpec& device) {
-  constexpr int64_t kReserved = 1024;  // of each block, by the driver, and so of the largest one
-  constexpr int64_t kBytes = kNormRingVectors * kNormThreads * kNormVectorBytes + kReserved;
-  return std::clamp<int64_t>((device.smem_optin_bytes + kReserved) / kBytes, 1, kNormBlocks);
+  const int64_t reserved = device.arch < 80 ? 0 : 1024;  // of each block, by the driver, and so of the largest one
+  const int64_t bytes = kNormRingVectors * kNormThreads * kNormVectorBytes + reserved;
+  const auto most = std::min<int64_t>((device.smem_optin_bytes + reserved) / bytes, kNormBlocks);
+  return std::max<int64_t>(most - 1, 1);
 }
 
 // How many blocks share a group: as few as keep the GPU busy, where `room` blocks run at once, one wave after another.

@@ -48,6 +48,9 @@ def fold_norm(
 def cast(from_type: str, to_type: str, from_: int, to: int, count: int) -> None:
     """Values side by side in another type."""
 
+def run_together(together: bool) -> None:
+    """Whether launches whose blocks may run at once are granted that from now on."""
+
 def batch_norm_forward(
     problem: NormProblem,
     device: DeviceSpec,

@@ -231,6 +231,7 @@ PYBIND11_MODULE(_fastconv_emulated, m) {
         cast_cuda(dtype_of(from_type), dtype_of(to_type), pointer(from), pointer(to), count, nullptr);
       },
       "from_type"_a, "to_type"_a, "from_"_a, "to"_a, "count"_a);
+  m.def("run_together", [](bool together) { emulated::machine().runs_together = together; }, "together"_a);
   m.def(
       "batch_norm_forward",
       [](const NormProblem& problem, const DeviceSpec& device, int activation, bool training, double momentum,

@@ -31,7 +31,8 @@ struct LaunchShape {
 };
 
 template <typename... Params, typename... Args>
-void launch(const char* name, void (*kernel)(Params...), const LaunchShape& shape, Stream& stream, Args&&... args) {
+cudaError_t start(const char* name, void (*kernel)(Params...), const LaunchShape& shape, Stream& stream,
+                  Args&&... args) {
   const KernelState state = prepare_kernel(reinterpret_cast<const void*>(kernel), shape.smem_bytes, name);
   cudaLaunchAttribute attributes[3];
   cudaLaunchConfig_t config{};
@@ -52,8 +53,27 @@ void launch(const char* name, void (*kernel)(Params...), const LaunchShape& shap
     attributes[config.numAttrs].id = cudaLaunchAttributeCooperative;
     attributes[config.numAttrs++].val.cooperative = 1;
   }
-  check_cuda(cudaLaunchKernelEx(&config, kernel, std::forward<Args>(args)...), name);
-  stream.behind_ours = true;
+  const cudaError_t status = cudaLaunchKernelEx(&config, kernel, std::forward<Args>(args)...);
+  stream.behind_ours = stream.behind_ours || status == cudaSuccess;
+  return status;
+}
+
+template <typename... Params, typename... Args>
+void launch(const char* name, void (*kernel)(Params...), const LaunchShape& shape, Stream& stream, Args&&... args) {
+  check_cuda(start(name, kernel, shape, stream, std::forward<Args>(args)...), name);
+}
+
+// False where the device does not run all blocks at once: a part of it, or one that is shared.
+template <typename... Params, typename... Args>
+bool launch_together(const char* name, void (*kernel)(Params...), LaunchShape shape, Stream& stream, Args&&... args) {
+  shape.cooperative = true;
+  const cudaError_t status = start(name, kernel, shape, stream, std::forward<Args>(args)...);
+  if (status == cudaErrorCooperativeLaunchTooLarge || status == cudaErrorNotSupported) {
+    cudaGetLastError();  // it leaves its error behind for whoever asks next
+    return false;
+  }
+  check_cuda(status, name);
+  return true;
 }
 
 }  // namespace fastconv

@@ -67,6 +67,11 @@ using ApplyRing = NormRing<T, kVector, 2, kNormRingVectors / 2>;
 template <typename T, int kVector, bool kCurved>
 using GradientRing = NormRing<T, kVector, kCurved ? 3 : 2, kNormRingVectors / (kCurved ? 4 : 2)>;
 
+// What a launch does of a call. Of several its blocks run at once, as they wait for each other.
+struct NormPhases {
+  bool sums, end, images;
+};
+
 // ---- forward ----
 
 template <typename T, int kVector, bool kPerElement>
@@ -163,19 +168,24 @@ __device__ __forceinline__ void apply_norm(const NormPlace& place, const BatchNo
       });
 }
 
-// Of a launch whose blocks run at once in training, as they wait for each other's sums.
 template <typename T, int kVector, bool kPerElement, bool kCurved>
 __global__ void __launch_bounds__(kNormThreads, kNormBlocks)
-    norm_forward(const __grid_constant__ NormWalk walk, const __grid_constant__ BatchNormForward call) {
+    norm_forward(const __grid_constant__ NormWalk walk, const __grid_constant__ BatchNormForward call,
+                 NormPhases phases) {
   ptx::follow_previous_kernel();
-  if (call.training) {
-    each_place(walk, kVector, [&](const NormPlace& place) { add_moments<T, kVector, kPerElement>(place, call); });
-    sync_grid</*kTma=*/false>();
-    finish_moments<T, MomentsRing<T, kVector>>(walk, call);
-    sync_grid</*kTma=*/false>();
-    if (call.batches != nullptr && blockIdx.x == 0 && threadIdx.x == 0) ++*call.batches;
+  if (phases.sums) {
+    each_place<false>(walk, kVector,
+                      [&](const NormPlace& place) { add_moments<T, kVector, kPerElement>(place, call); });
+    if (phases.end) sync_grid</*kTma=*/false>();
   }
-  each_place(walk, kVector, [&](const NormPlace& place) { apply_norm<T, kVector, kPerElement, kCurved>(place, call); });
+  if (phases.end) {
+    finish_moments<T, MomentsRing<T, kVector>>(walk, call);
+    if (phases.images) sync_grid</*kTma=*/false>();
+  }
+  if (!phases.images) return;
+  if (call.training && call.batches != nullptr && blockIdx.x == 0 && threadIdx.x == 0) ++*call.batches;
+  each_place<true>(walk, kVector,
+                   [&](const NormPlace& place) { apply_norm<T, kVector, kPerElement, kCurved>(place, call); });
 }
 
 // ---- backward ----
@@ -319,21 +329,22 @@ __device__ __forceinline__ void apply_gradients(const NormPlace& place, const Ba
       });
 }
 
-// Of a launch whose blocks run at once if there are sums.
 template <typename T, int kVector, bool kPerElement, bool kCurved>
 __global__ void __launch_bounds__(kNormThreads, kNormBlocks)
     norm_backward(const __grid_constant__ NormWalk walk, const __grid_constant__ BatchNormBackward call,
-                  int64_t of_channel) {
+                  int64_t of_channel, NormPhases phases) {
   ptx::follow_previous_kernel();
-  if (call.has_sums()) {
-    each_place(walk, kVector,
-               [&](const NormPlace& place) { add_gradients<T, kVector, kPerElement, kCurved>(place, call); });
-    sync_grid</*kTma=*/false>();
-    finish_gradients<T, GradientRing<T, kVector, kCurved>>(walk, call);
-    if (!call.has_images()) return;
-    sync_grid</*kTma=*/false>();
+  if (phases.sums) {
+    each_place<false>(walk, kVector,
+                      [&](const NormPlace& place) { add_gradients<T, kVector, kPerElement, kCurved>(place, call); });
+    if (phases.end) sync_grid</*kTma=*/false>();
   }
-  each_place(walk, kVector, [&](const NormPlace& place) {
+  if (phases.end) {
+    finish_gradients<T, GradientRing<T, kVector, kCurved>>(walk, call);
+    if (phases.images) sync_grid</*kTma=*/false>();
+  }
+  if (!phases.images) return;
+  each_place<true>(walk, kVector, [&](const NormPlace& place) {
     apply_gradients<T, kVector, kPerElement, kCurved>(place, call, call.sums_for_input(), of_channel);
   });
 }

@@ -25,6 +25,10 @@ struct NormMoments {
   }
   __device__ __forceinline__ void add(const NormMoments& other) {
     if (other.count == Acc{0}) return;
+    if (count == Acc{0}) {
+      *this = other;  // below, a large mean's square times zero may be NaN
+      return;
+    }
     const Acc all = count + other.count, distance = other.mean - mean, share = other.count / all;
     squares += other.squares + distance * distance * count * share;
     mean += distance * share;

@@ -169,12 +169,12 @@ __device__ __forceinline__ void each_vector(const NormPlace& place, Fetch&& fetc
 }
 
 // use(place) of the walk's blocks that fall to this one.
-template <typename Use>
+template <bool kBackwards, typename Use>
 __device__ __forceinline__ void each_place(const NormWalk& walk, int vector, Use&& use) {
+  const auto mine = static_cast<int32_t>(blockIdx.x), step = static_cast<int32_t>(gridDim.x);
+  const auto count = static_cast<int32_t>((walk.grid() - mine + step - 1) / step);
 #pragma unroll 1
-  for (int64_t block = blockIdx.x; block < walk.grid(); block += gridDim.x) {
-    use(NormPlace(walk, vector, static_cast<int32_t>(block)));
-  }
+  for (int32_t i = 0; i < count; ++i) use(NormPlace(walk, vector, mine + (kBackwards ? count - 1 - i : i) * step));
 }
 
 // Adds up what a block's threads have of each channel, `mine` of each element of their vectors, and stores that to

@@ -27,6 +27,7 @@ enum class Order { kTurns, kHaste };
 
 struct Machine {
   Order order = Order::kTurns;
+  bool runs_together = true;                  // all blocks of a launch, if they ask for it and may be refused
   std::vector<std::span<const char>> memory;  // of the device, that kernels may access
   int64_t columns_by_definition = 0;          // how often families/depthwise/definition.cuh, or the like, was needed
 };

@@ -23,4 +23,12 @@ void launch(const char* name, void (*kernel)(Params...), const LaunchShape& shap
   emulated::run_grid(name, grid, [&] { kernel(args...); });
 }
 
+template <typename... Params, typename... Args>
+bool launch_together(const char* name, void (*kernel)(Params...), LaunchShape shape, Stream& stream,
+                     const Args&... args) {
+  if (!emulated::machine().runs_together) return false;
+  shape.cooperative = true;
+  return launch(name, kernel, shape, stream, args...), true;
+}
+
 }  // namespace fastconv
