@@ -47,13 +47,12 @@ void forward(const NormPlan& plan, const BatchNormForward& call, Stream& stream)
 }
 
 template <typename T>
-void backward(const NormProblem& problem, const NormPlan& plan, const BatchNormBackward& call, Stream& stream) {
+void backward(const NormPlan& plan, const BatchNormBackward& call, Stream& stream) {
   const bool cuts = cuts_off(call.activation) && (call.residual == nullptr || call.mask != nullptr);
   with_vector<T>(plan, [&]<int kVector, bool kPerElement>() {
     const auto run_curved = [&]<bool kCurved>() {
       run<GradientRing<T, kVector, kCurved>>("norm_backward", norm_backward<T, kVector, kPerElement, kCurved>, plan,
-                                             call.has_sums(), call.has_images(), stream, plan.walk, call,
-                                             problem.of_channel());
+                                             call.has_sums(), call.has_images(), stream, plan.walk, call);
     };
     cuts ? run_curved.template operator()<false>() : run_curved.template operator()<true>();
   });
@@ -78,7 +77,7 @@ void batch_norm_backward_cuda(const NormProblem& problem, const DeviceSpec& devi
                               void* stream, bool behind_ours) {
   Stream ours{static_cast<cudaStream_t>(stream), behind_ours};
   const NormPlan plan = plan_norm(problem, device);
-  with_dtype(problem.dtype, [&]<typename T>() { backward<T>(problem, plan, call, ours); });
+  with_dtype(problem.dtype, [&]<typename T>() { backward<T>(plan, call, ours); });
 }
 
 }  // namespace fastconv

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "fastconv/core/integers.h"
+#include "fastconv/planner/cost.h"
 
 namespace fastconv {
 namespace {
@@ -57,13 +58,11 @@ void walk_images(NormWalk& walk, const NormProblem& problem, int64_t vector) {
   walk.items = static_cast<int32_t>(problem.n * tiles);
 }
 
-// That run at once. A place of each multiprocessor is left to kernels of other streams: as all blocks of a launch wait
-// for each other, they would wait for a collective too, which may wait for what comes after them.
+// That run at once. Blocks that wait for each other would wait for a collective in another stream too, if it had taken
+// a place that they need; and that may wait for what comes after them. So a place of each multiprocessor is left free.
 int64_t blocks_per_sm(const DeviceSpec& device) {
-  const int64_t reserved = device.arch < 80 ? 0 : 1024;  // of each block, by the driver, and so of the largest one
-  const int64_t bytes = kNormRingVectors * kNormThreads * kNormVectorBytes + reserved;
-  const auto most = std::min<int64_t>((device.smem_optin_bytes + reserved) / bytes, kNormBlocks);
-  return std::max<int64_t>(most - 1, 1);
+  constexpr int64_t kRingBytes = kNormRingVectors * kNormThreads * kNormVectorBytes;
+  return std::max<int64_t>(resident_blocks(kRingBytes, device, kNormBlocks) - 1, 1);
 }
 
 // How many blocks share a group: as few as keep the GPU busy, where `room` blocks run at once, one wave after another.

@@ -67,7 +67,7 @@ using ApplyRing = NormRing<T, kVector, 2, kNormRingVectors / 2>;
 template <typename T, int kVector, bool kCurved>
 using GradientRing = NormRing<T, kVector, kCurved ? 3 : 2, kNormRingVectors / (kCurved ? 4 : 2)>;
 
-// What a launch does of a call. Of several its blocks run at once, as they wait for each other.
+// The parts of a call that a launch does. Its blocks wait for each other between two parts, so all must run at once.
 struct NormPhases {
   bool sums, end, images;
 };
@@ -285,19 +285,17 @@ __device__ __forceinline__ void finish_gradients(const NormWalk& walk, const Bat
   });
 }
 
-// by_batch: the statistics are the batch's, of so many values a channel.
 template <typename T, int kVector, bool kPerElement, bool kCurved>
-__device__ __forceinline__ void apply_gradients(const NormPlace& place, const BatchNormBackward& call, bool by_batch,
-                                                int64_t of_channel) {
+__device__ __forceinline__ void apply_gradients(const NormPlace& place, const BatchNormBackward& call) {
   using Acc = Accumulator<T>;
   using Reader = NormGradientReader<T, kVector, kPerElement, kCurved>;
   using Vector = typename Reader::Vector;
   Reader reader(call, place);
   // grad_x = scale * gradient + slope * (x - mean) + shift
   Acc slopes[Reader::kChannels] = {}, shifts[Reader::kChannels] = {};
-  if (by_batch && place.works()) {
+  if (call.sums_for_input() && place.works()) {
     const Acc* sums = sums_behind<NormGradients<Acc>>(place.walk, call.workspace);
-    const Acc per_element = Acc{1} / static_cast<Acc>(of_channel);
+    const Acc per_element = static_cast<Acc>(place.walk.channels) / static_cast<Acc>(place.walk.total);
 #pragma unroll
     for (int j = 0; j < Reader::kChannels; ++j) {
       const int64_t channel = place.channel(place.in_tile + j);
@@ -332,7 +330,7 @@ __device__ __forceinline__ void apply_gradients(const NormPlace& place, const Ba
 template <typename T, int kVector, bool kPerElement, bool kCurved>
 __global__ void __launch_bounds__(kNormThreads, kNormBlocks)
     norm_backward(const __grid_constant__ NormWalk walk, const __grid_constant__ BatchNormBackward call,
-                  int64_t of_channel, NormPhases phases) {
+                  NormPhases phases) {
   ptx::follow_previous_kernel();
   if (phases.sums) {
     each_place<false>(walk, kVector,
@@ -344,9 +342,8 @@ __global__ void __launch_bounds__(kNormThreads, kNormBlocks)
     if (phases.images) sync_grid</*kTma=*/false>();
   }
   if (!phases.images) return;
-  each_place<true>(walk, kVector, [&](const NormPlace& place) {
-    apply_gradients<T, kVector, kPerElement, kCurved>(place, call, call.sums_for_input(), of_channel);
-  });
+  each_place<true>(walk, kVector,
+                   [&](const NormPlace& place) { apply_gradients<T, kVector, kPerElement, kCurved>(place, call); });
 }
 
 }  // namespace fastconv

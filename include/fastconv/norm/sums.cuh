@@ -5,7 +5,7 @@
 
 namespace fastconv {
 
-// To an ulp or two, which is a share of a distance, not of a mean.
+// To an ulp or two. The share of a new value need not be more exact, as later ones correct the mean.
 __device__ __forceinline__ float reciprocal(float x) { return __fdividef(1.f, x); }
 __device__ __forceinline__ double reciprocal(double x) { return 1 / x; }
 

@@ -49,7 +49,7 @@ struct NormPlan {
   NormWalk walk;
   int vector;        // elements
   bool per_element;  // the elements of a vector may have different channels
-  int64_t room;      // blocks that a launch may have which wait for each other
+  int64_t room;      // most blocks of a launch that wait for each other
 };
 // Of a problem with elements. The vector depends on the problem alone.
 NormPlan plan_norm(const NormProblem& problem, const DeviceSpec& device);
