@@ -4,12 +4,14 @@
 
 namespace fastconv::ptx {
 
-// The next kernel may be started once all blocks of this one are here; then waits until the kernels before this one
-// have ended and what they wrote can be seen. All of memory is theirs up to there, what they only read too. NOTES: what
-// they wrote must not be read through the cache of what never changes (__ldg).
+// Waits until the kernels before this one have ended and what they wrote can be seen. All of memory is theirs up to
+// there, what they only read too. NOTES: what they wrote must not be read through the cache of what never changes
+// (__ldg). No block says that the next kernel may start (griddepcontrol.launch_dependents): it may as soon as all have
+// exited. Were it earlier, its blocks would crowd where this one's leave room first, several on some multiprocessors and
+// none on others (bench/micro/dependent_launch.cu).
 __device__ __forceinline__ void follow_previous_kernel() {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;\ngriddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
