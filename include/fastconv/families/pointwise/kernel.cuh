@@ -32,6 +32,18 @@ __device__ __forceinline__ PointwisePlace pointwise_place(const PointwiseParams&
   return place;
 }
 
+// Of the tile's filters, for all threads once they have met.
+template <typename T, int kM, int kN>
+__device__ __forceinline__ void stage_bias(const Epilogue<T>& epilogue, const PointwisePlace& place,
+                                           const PointwiseParams& params, float* bias) {
+  const bool along_n = params.bias_along_n;
+  const int32_t first = along_n ? place.n : place.m, count = along_n ? kN : kM;
+  const int32_t filters = along_n ? params.out.length : params.out.lines.extent;
+  for (int32_t i = static_cast<int32_t>(threadIdx.x); i < count; i += kPointwiseThreads) {
+    bias[i] = epilogue.of(first + i, first + i < filters).bias;
+  }
+}
+
 template <typename T, PointwiseForm kForm, int kM, int kN>
 __global__ void __launch_bounds__(kPointwiseThreads, PointwiseTile{kM, kN}.blocks_per_sm())
     pointwise(const __grid_constant__ PointwiseParams params, const __grid_constant__ PointwiseBuffers<T> buffers) {
@@ -69,6 +81,9 @@ __global__ void __launch_bounds__(kPointwiseThreads, PointwiseTile{kM, kN}.block
     if (slot < steps) start(slot);
     ptx::async_copy_commit();
   }
+  __shared__ float bias[kM > kN ? kM : kN];
+  const bool finishes = !buffers.epilogue.does_nothing();
+  if (finishes) stage_bias<T, kM, kN>(buffers.epilogue, place, params, bias);
   const typename Products::Warp warp;
   typename Products::Warp::Sums sums = {};
   int slot = 0, free_slot = params.stages - 1;
@@ -99,8 +114,8 @@ __global__ void __launch_bounds__(kPointwiseThreads, PointwiseTile{kM, kN}.block
     store_pointwise_sums<kM, kN>(sums, warp, ring, output, params.out.lines.extent,
                                  buffers.partial + products * sums_of_one);
   } else {
-    store_pointwise<T, kM, kN>(sums, warp, ring, output, params.out, buffers.out + place.image * params.out.image,
-                               buffers.epilogue, params.bias_along_n);
+    if (finishes) finish_sums(sums, warp, bias, buffers.epilogue.bounds, params.bias_along_n);
+    store_pointwise<T, kM, kN>(sums, warp, ring, output, params.out, buffers.out + place.image * params.out.image);
   }
 #endif
 }

@@ -37,6 +37,11 @@ struct PointwiseWarp {
                                 : 16 * product + 8 * second + lane / 4;
     return m + within;
   }
+  // Of two of a product's columns, the first or the second.
+  __device__ __forceinline__ int column(int product, int second, int lane) const {
+    return n +
+           (kFoursN ? product / 4 * 32 + lane % 4 * 8 + second * 4 + product % 4 : 8 * product + lane % 4 * 2 + second);
+  }
 };
 
 template <typename T, bool kRowsA, bool kRowsB, int kM, int kN>

@@ -53,10 +53,38 @@ __device__ __forceinline__ void store_lines(uint32_t smem, const PointwiseOutput
   }
 }
 
-// `smem`: of which nothing else is needed any more. finish(sum, m, n) with places in the tile.
-template <typename Out, int kM, int kN, typename Warp, typename F>
-__device__ __forceinline__ void stage_sums(const typename Warp::Sums& sums, const Warp& warp, uint32_t smem,
-                                           F&& finish) {
+// `bias` is of the tile's columns or of its rows.
+template <typename Warp>
+__device__ __forceinline__ void finish_sums(typename Warp::Sums& sums, const Warp& warp, const float* bias,
+                                            const Bounds<float>& bounds, bool along_n) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  auto of = [&](int i, int second, int j, int of_two) -> float& { return sums[i][4 * j + 2 * second + of_two]; };
+  if (along_n) {
+#pragma unroll
+    for (int column = 0; column < Warp::kN / 4; ++column) {
+      const FilterEpilogue<float> finish{bias[warp.column(column / 2, column % 2, lane)], bounds};
+#pragma unroll
+      for (int row = 0; row < Warp::kM / 8; ++row) {
+        float& sum = of(row / 2, row % 2, column / 2, column % 2);
+        sum = finish(sum);
+      }
+    }
+  } else {
+#pragma unroll
+    for (int row = 0; row < Warp::kM / 8; ++row) {
+      const FilterEpilogue<float> finish{bias[warp.row(row / 2, row % 2, lane)], bounds};
+#pragma unroll
+      for (int column = 0; column < Warp::kN / 4; ++column) {
+        float& sum = of(row / 2, row % 2, column / 2, column % 2);
+        sum = finish(sum);
+      }
+    }
+  }
+}
+
+// `smem`: of which nothing else is needed any more.
+template <typename Out, int kM, int kN, typename Warp>
+__device__ __forceinline__ void stage_sums(const typename Warp::Sums& sums, const Warp& warp, uint32_t smem) {
   constexpr int kRowBytes = PointwiseTile{kM, kN}.row_bytes(sizeof(Out));
   const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
@@ -65,23 +93,19 @@ __device__ __forceinline__ void stage_sums(const typename Warp::Sums& sums, cons
     for (int second = 0; second < 2; ++second) {
       const int row = warp.row(i, second, lane);
       // Of the product j of eight columns.
-      auto sum = [&](int j, int of_two, int column) {
-        return finish(sums[i][4 * j + 2 * second + of_two], row, column);
-      };
+      auto sum = [&](int j, int of_two) { return sums[i][4 * j + 2 * second + of_two]; };
       if constexpr (Warp::kFoursN) {
 #pragma unroll
         for (int run = 0; run < Warp::kN / 16; ++run) {
-          const int j = run / 2 * 4, of_two = run % 2, column = warp.n + run / 2 * 32 + lane % 4 * 8 + of_two * 4;
-          ptx::store_shared_floats(smem + row * kRowBytes + column * sizeof(Out), sum(j, of_two, column),
-                                   sum(j + 1, of_two, column + 1), sum(j + 2, of_two, column + 2),
-                                   sum(j + 3, of_two, column + 3));
+          const int j = run / 2 * 4, of_two = run % 2, column = warp.column(j, of_two, lane);
+          ptx::store_shared_floats(smem + row * kRowBytes + column * sizeof(Out), sum(j, of_two), sum(j + 1, of_two),
+                                   sum(j + 2, of_two), sum(j + 3, of_two));
         }
       } else {
 #pragma unroll
         for (int j = 0; j < Warp::kN / 8; ++j) {
-          const int column = warp.n + 8 * j + lane % 4 * 2;
-          const float low = sum(j, 0, column), high = sum(j, 1, column + 1);
-          const uint32_t to = smem + row * kRowBytes + column * sizeof(Out);
+          const float low = sum(j, 0), high = sum(j, 1);
+          const uint32_t to = smem + row * kRowBytes + warp.column(j, 0, lane) * sizeof(Out);
           if constexpr (sizeof(Out) == 2) {
             ptx::store_shared4(to, pack2<Out>(low, high));
           } else {
@@ -95,17 +119,8 @@ __device__ __forceinline__ void stage_sums(const typename Warp::Sums& sums, cons
 
 template <typename T, int kM, int kN, typename Warp>
 __device__ __forceinline__ void store_pointwise(const typename Warp::Sums& sums, const Warp& warp, uint32_t smem,
-                                                const PointwiseOutput& output, const PointwiseMatrix& matrix, T* out,
-                                                const Epilogue<T>& epilogue, bool bias_along_n) {
-  if (epilogue.does_nothing()) {
-    stage_sums<T, kM, kN>(sums, warp, smem, [](float sum, int, int) { return sum; });
-  } else {
-    const int32_t filters = bias_along_n ? matrix.length : matrix.lines.extent;
-    stage_sums<T, kM, kN>(sums, warp, smem, [&](float sum, int m, int n) {
-      const int32_t filter = bias_along_n ? output.n + n : output.m + m;
-      return epilogue.of(filter, filter < filters)(sum);
-    });
-  }
+                                                const PointwiseOutput& output, const PointwiseMatrix& matrix, T* out) {
+  stage_sums<T, kM, kN>(sums, warp, smem);
   store_lines<T, kM, kN>(smem, output, matrix.lines, out, matrix.vector_bytes);
 }
 
@@ -113,7 +128,7 @@ __device__ __forceinline__ void store_pointwise(const typename Warp::Sums& sums,
 template <int kM, int kN, typename Warp>
 __device__ __forceinline__ void store_pointwise_sums(const typename Warp::Sums& sums, const Warp& warp, uint32_t smem,
                                                      const PointwiseOutput& output, int32_t lines, float* partial) {
-  stage_sums<float, kM, kN>(sums, warp, smem, [](float sum, int, int) { return sum; });
+  stage_sums<float, kM, kN>(sums, warp, smem);
   PointwiseLines rows{};
   rows.extent = lines, rows.column = output.length;
   store_lines<float, kM, kN>(smem, output, rows, partial, output.length % 4 == 0 ? kPointwiseChunkBytes : 4);
