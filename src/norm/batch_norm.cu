@@ -8,16 +8,13 @@
 namespace fastconv {
 namespace {
 
-// body.operator()<kVector, kPerElement>().
-template <typename T, typename Body>
-void with_vector(const NormPlan& plan, const Body& body) {
-  constexpr int kVector = kNormVectorBytes / sizeof(T);
-  if (plan.vector == 1) {
-    body.template operator()<1, false>();
-  } else if (plan.per_element) {
-    body.template operator()<kVector, true>();
-  } else {
-    body.template operator()<kVector, false>();
+// body.operator()<kReads>().
+template <typename Body>
+void with_reads(NormReads reads, const Body& body) {
+  switch (reads) {
+    case NormReads::kChannel: return body.template operator()<NormReads::kChannel>();
+    case NormReads::kChannels: return body.template operator()<NormReads::kChannels>();
+    case NormReads::kApart: return body.template operator()<NormReads::kApart>();
   }
 }
 
@@ -37,11 +34,10 @@ void run(const char* name, Kernel kernel, const NormPlan& plan, bool sums, bool 
 
 template <typename T>
 void forward(const NormPlan& plan, const BatchNormForward& call, Stream& stream) {
-  with_vector<T>(plan, [&]<int kVector, bool kPerElement>() {
-    using Ring = ApplyRing<T, kVector>;
-    static_assert(sizeof(MomentsRing<T, kVector>) == sizeof(Ring));
-    const auto kernel = cuts_off(call.activation) ? norm_forward<T, kVector, kPerElement, false>
-                                                  : norm_forward<T, kVector, kPerElement, true>;
+  with_reads(plan.reads, [&]<NormReads kReads>() {
+    using Ring = ApplyRing<T>;
+    static_assert(sizeof(MomentsRing<T>) == sizeof(Ring));
+    const auto kernel = cuts_off(call.activation) ? norm_forward<T, kReads, false> : norm_forward<T, kReads, true>;
     run<Ring>("norm_forward", kernel, plan, call.training, true, stream, plan.walk, call);
   });
 }
@@ -49,10 +45,10 @@ void forward(const NormPlan& plan, const BatchNormForward& call, Stream& stream)
 template <typename T>
 void backward(const NormPlan& plan, const BatchNormBackward& call, Stream& stream) {
   const bool cuts = cuts_off(call.activation) && (call.residual == nullptr || call.mask != nullptr);
-  with_vector<T>(plan, [&]<int kVector, bool kPerElement>() {
+  with_reads(plan.reads, [&]<NormReads kReads>() {
     const auto run_curved = [&]<bool kCurved>() {
-      run<GradientRing<T, kVector, kCurved>>("norm_backward", norm_backward<T, kVector, kPerElement, kCurved>, plan,
-                                             call.has_sums(), call.has_images(), stream, plan.walk, call);
+      run<GradientRing<T, kCurved>>("norm_backward", norm_backward<T, kReads, kCurved>, plan, call.has_sums(),
+                                    call.has_images(), stream, plan.walk, call);
     };
     cuts ? run_curved.template operator()<false>() : run_curved.template operator()<true>();
   });

@@ -12,6 +12,8 @@ namespace {
 constexpr int kMostWaves = 4;
 constexpr int64_t kLeastItems = 4;  // of a block, unless there are fewer
 
+int64_t elements_at_once(const NormProblem& problem) { return kNormVectorBytes / element_size(problem.dtype); }
+
 // So many channels of an image begin and end with a vector.
 int64_t whole_channels(const NormProblem& problem, int64_t vector) { return vector / std::gcd(vector, problem.pixels); }
 
@@ -22,14 +24,14 @@ void walk_pixels(NormWalk& walk, int64_t vector) {
     const int64_t periods = std::min(kNormThreads / vectors, ceil_div(walk.total, period));
     walk.threads = static_cast<int32_t>(periods * vectors);
     walk.row_stride = walk.row_extent = walk.group_extent = periods * period;
-    walk.tile_channels = static_cast<int32_t>(walk.channels), walk.step = walk.tile_channels;
+    walk.tile_channels = FastDivmod(walk.channels), walk.step = static_cast<int32_t>(walk.channels);
     walk.fold = static_cast<int32_t>(walk.row_extent / walk.channels);
   } else {
     walk.threads = kNormThreads;
     walk.row_stride = walk.row_extent = period;
     walk.group_stride = walk.group_extent = kNormThreads * vector;
     walk.groups = static_cast<int32_t>(ceil_div(vectors, kNormThreads));
-    walk.tile_channels = static_cast<int32_t>(walk.group_extent), walk.fold = 1;
+    walk.tile_channels = FastDivmod(walk.group_extent), walk.fold = 1;
     walk.row_parts = static_cast<int32_t>(period / walk.channels);
   }
   walk.items = static_cast<int32_t>(ceil_div(walk.total, walk.row_stride));
@@ -37,6 +39,8 @@ void walk_pixels(NormWalk& walk, int64_t vector) {
 
 void walk_images(NormWalk& walk, const NormProblem& problem, int64_t vector) {
   const int64_t whole = whole_channels(problem, vector), tile = kNormThreads * vector;
+  // Elements of a sum that a block gets of a thread: of a vector of one channel, or of elements that lie apart.
+  const int64_t of_sum = problem.pixels % vector == 0 ? vector : 1;
   walk.step = 1;
   walk.row_stride = walk.row_extent = problem.c * problem.pixels;
   int64_t tiles = 1;
@@ -45,13 +49,15 @@ void walk_images(NormWalk& walk, const NormProblem& problem, int64_t vector) {
     const int64_t channels = std::min(problem.c, tile / (whole * problem.pixels) * whole);
     walk.threads = static_cast<int32_t>(channels * problem.pixels / vector);
     walk.group_stride = walk.group_extent = channels * problem.pixels;
-    walk.tile_channels = static_cast<int32_t>(channels), walk.step_c = walk.fold = static_cast<int32_t>(problem.pixels);
+    walk.tile_channels = FastDivmod(channels);
+    walk.step_c = walk.fold = static_cast<int32_t>(problem.pixels / of_sum);
   } else {
-    tiles = ceil_div(problem.pixels, tile);
-    walk.threads = static_cast<int32_t>(ceil_div(problem.pixels / vector, tiles));
-    walk.tile_stride = walk.threads * vector;
+    const int64_t of_thread = vector == 1 ? elements_at_once(problem) : vector;
+    tiles = ceil_div(problem.pixels, kNormThreads * of_thread);
+    walk.threads = static_cast<int32_t>(ceil_div(problem.pixels, tiles * of_thread));
+    walk.tile_stride = walk.threads * of_thread;
     walk.group_stride = walk.group_extent = problem.pixels;
-    walk.tile_channels = 1, walk.step_c = walk.fold = static_cast<int32_t>(walk.tile_stride);
+    walk.tile_channels = FastDivmod(1), walk.step_c = walk.fold = walk.threads;
   }
   walk.groups = static_cast<int32_t>(ceil_div(walk.row_extent, walk.group_stride));
   walk.tiles = FastDivmod(tiles);
@@ -81,7 +87,7 @@ int64_t slices_of(const NormWalk& walk, int64_t room) {
 }  // namespace
 
 int norm_vector(const NormProblem& problem) {
-  const int64_t vector = kNormVectorBytes / element_size(problem.dtype);
+  const int64_t vector = elements_at_once(problem);
   if (problem.elements() % vector != 0) return 1;
   if (problem.channels_last || problem.pixels % vector == 0) return static_cast<int>(vector);
   const bool in_a_tile = whole_channels(problem, vector) * problem.pixels <= kNormThreads * vector;
@@ -90,16 +96,18 @@ int norm_vector(const NormProblem& problem) {
 
 NormPlan plan_norm(const NormProblem& problem, const DeviceSpec& device) {
   NormPlan plan{};
-  plan.vector = norm_vector(problem);
+  const int vector = norm_vector(problem);
+  plan.reads = vector == 1                                             ? NormReads::kApart
+               : problem.channels_last || problem.pixels % vector != 0 ? NormReads::kChannels
+                                                                       : NormReads::kChannel;
   NormWalk& walk = plan.walk;
   walk.total = problem.elements(), walk.channels = problem.c;
   walk.groups = walk.row_parts = 1, walk.channels_last = problem.channels_last;
   if (problem.channels_last) {
-    walk_pixels(walk, plan.vector);
+    walk_pixels(walk, vector);
   } else {
-    walk_images(walk, problem, plan.vector);
+    walk_images(walk, problem, vector);
   }
-  plan.per_element = problem.channels_last || problem.pixels % plan.vector != 0;
   plan.room = device.sm_count * blocks_per_sm(device);
   walk.slices = static_cast<int32_t>(slices_of(walk, plan.room));
   return plan;

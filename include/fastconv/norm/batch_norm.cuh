@@ -1,6 +1,5 @@
-// The kernels of norm/batch_norm.h. Template arguments: kVector elements are read at once, whose channels may differ if
-// kPerElement. kCurved: the activation does more than cut off; backward also one that does not, where a residual was
-// added and there is no mask.
+// The kernels of norm/batch_norm.h. kCurved: the activation does more than cut off; backward also one that does not,
+// where a residual was added and there is no mask.
 #pragma once
 
 #include "fastconv/norm/batch_norm.h"
@@ -51,21 +50,21 @@ __device__ __forceinline__ Acc inverse_deviation(Acc variance, Acc eps) {
 }
 
 // A bit of each element.
-template <typename Acc, int kVector>
-__device__ __forceinline__ uint32_t passing(const CutOff<Acc>& cut_off, const Acc (&z)[kVector]) {
+template <typename Acc, int kCount>
+__device__ __forceinline__ uint32_t passing(const CutOff<Acc>& cut_off, const Acc (&z)[kCount]) {
   uint32_t bits = 0;
 #pragma unroll
-  for (int j = 0; j < kVector; ++j) bits |= static_cast<uint32_t>(cut_off.passes(z[j])) << j;
+  for (int j = 0; j < kCount; ++j) bits |= static_cast<uint32_t>(cut_off.passes(z[j])) << j;
   return bits;
 }
 
 // x; x and a residual; x, the gradient of y and maybe a residual.
-template <typename T, int kVector>
-using MomentsRing = NormRing<T, kVector, 1, kNormRingVectors>;
-template <typename T, int kVector>
-using ApplyRing = NormRing<T, kVector, 2, kNormRingVectors / 2>;
-template <typename T, int kVector, bool kCurved>
-using GradientRing = NormRing<T, kVector, kCurved ? 3 : 2, kNormRingVectors / (kCurved ? 4 : 2)>;
+template <typename T>
+using MomentsRing = NormRing<T, 1, kNormRingVectors>;
+template <typename T>
+using ApplyRing = NormRing<T, 2, kNormRingVectors / 2>;
+template <typename T, bool kCurved>
+using GradientRing = NormRing<T, kCurved ? 3 : 2, kNormRingVectors / (kCurved ? 4 : 2)>;
 
 // The parts of a call that a launch does. Its blocks wait for each other between two parts, so all must run at once.
 struct NormPhases {
@@ -74,26 +73,38 @@ struct NormPhases {
 
 // ---- forward ----
 
-template <typename T, int kVector, bool kPerElement>
+template <typename T, NormReads kReads>
 __device__ __forceinline__ void add_moments(const NormPlace& place, const BatchNormForward& call) {
   using Acc = Accumulator<T>;
-  using Vector = NormVector<T, kVector>;
-  using Ring = MomentsRing<T, kVector>;
+  using Vector = NormVector<T>;
+  using Ring = MomentsRing<T>;
   Ring& ring = Ring::shared();
-  NormMoments<Acc> moments[kVector] = {};
+  NormMoments<Acc> moments[Vector::kCount] = {};
   Acc count{0};
-  each_vector<Ring::kDepth, false, kPerElement>(
-      place, [&](int stage, int64_t offset) { ring.fetch(stage, 0, call.x, offset); },
-      [&](int stage, int64_t) {
+  each_vector<Ring::kDepth, false, kReads>(
+      place, [&](int stage, const NormItem& item) { ring.template fetch<kReads>(place.walk, stage, 0, call.x, item); },
+      [] {},
+      [&](int stage, const NormItem& item) {
         const Vector values = ring(stage, 0);
-        count += Acc{1};
-        const Acc rcp = reciprocal(count);
+        if constexpr (kReads == NormReads::kApart) {
 #pragma unroll
-        for (int j = 0; j < kVector; ++j) moments[j].add(values[j], rcp);
+          for (int j = 0; j < Vector::kCount; ++j) {
+            if (!has<kReads>(place.walk, item, j)) continue;
+            moments[j].count += Acc{1};
+            moments[j].add(values[j], reciprocal(moments[j].count));
+          }
+        } else {
+          count += Acc{1};
+          const Acc rcp = reciprocal(count);
+#pragma unroll
+          for (int j = 0; j < Vector::kCount; ++j) moments[j].add(values[j], rcp);
+        }
       });
+  if constexpr (kReads != NormReads::kApart) {
 #pragma unroll
-  for (int j = 0; j < kVector; ++j) moments[j].count = count;
-  store_sums(place, moments, ring, static_cast<Acc*>(call.workspace));
+    for (int j = 0; j < Vector::kCount; ++j) moments[j].count = count;
+  }
+  store_sums<kReads>(place, moments, ring, static_cast<Acc*>(call.workspace));
 }
 
 template <typename T, typename Ring>
@@ -115,15 +126,15 @@ __device__ __forceinline__ void finish_moments(const NormWalk& walk, const Batch
       });
 }
 
-template <typename T, int kVector, bool kPerElement, bool kCurved>
+template <typename T, NormReads kReads, bool kCurved>
 __device__ __forceinline__ void apply_norm(const NormPlace& place, const BatchNormForward& call) {
   using Acc = Accumulator<T>;
-  using Vector = NormVector<T, kVector>;
-  constexpr int kChannels = kPerElement ? kVector : 1;
+  using Vector = NormVector<T>;
+  constexpr int kChannels = kReads == NormReads::kChannels ? Vector::kCount : 1;
   auto* statistics = static_cast<Acc*>(call.statistics);
   const int64_t of_deviations = place.walk.channels;
   NormChannel<Acc> channels[kChannels];
-  if (place.works()) {
+  const auto start = [&] {
 #pragma unroll
     for (int j = 0; j < kChannels; ++j) {
       const int64_t channel = place.channel(place.in_tile + j);
@@ -137,138 +148,141 @@ __device__ __forceinline__ void apply_norm(const NormPlace& place, const BatchNo
       }
       channels[j] = norm_channel<T>(mean, invstd, call.weight, call.bias, channel);
     }
-  }
+  };
   const CutOff<Acc> cut_off(call.activation);
-  using Ring = ApplyRing<T, kVector>;
+  using Ring = ApplyRing<T>;
   Ring& ring = Ring::shared();
-  each_vector<Ring::kDepth, true, kPerElement>(
+  each_vector<Ring::kDepth, true, kReads>(
       place,
-      [&](int stage, int64_t offset) {
-        ring.fetch(stage, 0, call.x, offset);
-        if (call.residual != nullptr) ring.fetch(stage, 1, call.residual, offset);
+      [&](int stage, const NormItem& item) {
+        ring.template fetch<kReads>(place.walk, stage, 0, call.x, item);
+        if (call.residual != nullptr) ring.template fetch<kReads>(place.walk, stage, 1, call.residual, item);
       },
-      [&](int stage, int64_t offset) {
+      start,
+      [&](int stage, const NormItem& item) {
         const Vector x = ring(stage, 0);
-        Acc z[kVector];
+        Acc z[Vector::kCount];
 #pragma unroll
-        for (int j = 0; j < kVector; ++j) z[j] = channels[kPerElement ? j : 0](x[j]);
+        for (int j = 0; j < Vector::kCount; ++j) z[j] = channels[kChannels > 1 ? j : 0](x[j]);
         if (call.residual != nullptr) {
           const Vector residual = ring(stage, 1);
 #pragma unroll
-          for (int j = 0; j < kVector; ++j) z[j] += residual[j];
+          for (int j = 0; j < Vector::kCount; ++j) z[j] += residual[j];
         }
         if (!kCurved && call.mask != nullptr) {
-          call.mask[offset / kVector] = static_cast<uint8_t>(passing(cut_off, z));
+          store_bits<T, kReads>(place.walk, call.mask, item, passing(cut_off, z));
         }
         if constexpr (kCurved) Curves<sizeof(T) == 2>::activate(call.activation, z);
         Vector y;
 #pragma unroll
-        for (int j = 0; j < kVector; ++j) y.set(j, kCurved ? z[j] : cut_off(z[j]));
-        y.store(call.y, offset);
+        for (int j = 0; j < Vector::kCount; ++j) y.set(j, kCurved ? z[j] : cut_off(z[j]));
+        y.template store<kReads>(place.walk, call.y, item);
       });
 }
 
-template <typename T, int kVector, bool kPerElement, bool kCurved>
+template <typename T, NormReads kReads, bool kCurved>
 __global__ void __launch_bounds__(kNormThreads, kNormBlocks)
     norm_forward(const __grid_constant__ NormWalk walk, const __grid_constant__ BatchNormForward call,
                  NormPhases phases) {
   ptx::follow_previous_kernel();
   if (phases.sums) {
-    each_place<false>(walk, kVector,
-                      [&](const NormPlace& place) { add_moments<T, kVector, kPerElement>(place, call); });
+    each_place<T, kReads, false>(walk, [&](const NormPlace& place) { add_moments<T, kReads>(place, call); });
     if (phases.end) sync_grid</*kTma=*/false>();
   }
   if (phases.end) {
-    finish_moments<T, MomentsRing<T, kVector>>(walk, call);
+    finish_moments<T, MomentsRing<T>>(walk, call);
     if (phases.images) sync_grid</*kTma=*/false>();
   }
   if (!phases.images) return;
   if (call.training && call.batches != nullptr && blockIdx.x == 0 && threadIdx.x == 0) ++*call.batches;
-  each_place<true>(walk, kVector,
-                   [&](const NormPlace& place) { apply_norm<T, kVector, kPerElement, kCurved>(place, call); });
+  each_place<T, kReads, true>(walk, [&](const NormPlace& place) { apply_norm<T, kReads, kCurved>(place, call); });
 }
 
 // ---- backward ----
 
 // The gradient before the activation.
-template <typename T, int kVector, bool kPerElement, bool kCurved>
+template <typename T, NormReads kReads, bool kCurved>
 struct NormGradientReader {
   using Acc = Accumulator<T>;
-  using Vector = NormVector<T, kVector>;
-  static constexpr int kChannels = kPerElement ? kVector : 1;
-  using Ring = GradientRing<T, kVector, kCurved>;
+  using Vector = NormVector<T>;
+  static constexpr int kChannels = kReads == NormReads::kChannels ? Vector::kCount : 1;
+  using Ring = GradientRing<T, kCurved>;
   const BatchNormBackward& call;
+  const NormWalk& walk;
   Ring& ring;
   const CutOff<Acc> cut_off;
   uint32_t bits[Ring::kDepth];
   NormChannel<Acc> channels[kChannels];
 
-  __device__ NormGradientReader(const BatchNormBackward& call, const NormPlace& place)
-      : call(call), ring(Ring::shared()), cut_off(call.activation) {
-    if (!place.works()) return;
+  __device__ NormGradientReader(const BatchNormBackward& call, const NormWalk& walk)
+      : call(call), walk(walk), ring(Ring::shared()), cut_off(call.activation) {}
+  __device__ __forceinline__ void load_channels(const NormPlace& place) {
     const auto* statistics = static_cast<const Acc*>(call.statistics);
 #pragma unroll
     for (int j = 0; j < kChannels; ++j) {
       const int64_t channel = place.channel(place.in_tile + j);
-      channels[j] = norm_channel<T>(statistics[channel], statistics[place.walk.channels + channel], call.weight,
-                                    call.bias, channel);
+      channels[j] =
+          norm_channel<T>(statistics[channel], statistics[walk.channels + channel], call.weight, call.bias, channel);
     }
   }
-  __device__ __forceinline__ void fetch(int stage, int64_t offset) {
-    ring.fetch(stage, 0, call.x, offset);
-    ring.fetch(stage, 1, call.grad_y, offset);
+  __device__ __forceinline__ void fetch(int stage, const NormItem& item) {
+    ring.template fetch<kReads>(walk, stage, 0, call.x, item);
+    ring.template fetch<kReads>(walk, stage, 1, call.grad_y, item);
     if constexpr (kCurved) {
-      if (call.residual != nullptr) ring.fetch(stage, 2, call.residual, offset);
+      if (call.residual != nullptr) ring.template fetch<kReads>(walk, stage, 2, call.residual, item);
     } else {
-      if (call.mask != nullptr) bits[stage] = call.mask[offset / kVector];
+      if (call.mask != nullptr) bits[stage] = load_bits<T, kReads>(walk, call.mask, item);
     }
   }
-  __device__ __forceinline__ const NormChannel<Acc>& channel(int j) const { return channels[kPerElement ? j : 0]; }
-  __device__ __forceinline__ void gradients(int stage, const Vector& x, Acc (&grad)[kVector]) const {
+  __device__ __forceinline__ const NormChannel<Acc>& channel(int j) const { return channels[kChannels > 1 ? j : 0]; }
+  __device__ __forceinline__ void gradients(int stage, const Vector& x, Acc (&grad)[Vector::kCount]) const {
     const Vector grad_y = ring(stage, 1);
 #pragma unroll
-    for (int j = 0; j < kVector; ++j) grad[j] = grad_y[j];
+    for (int j = 0; j < Vector::kCount; ++j) grad[j] = grad_y[j];
     if (call.activation == Activation::kNone) return;
     if (!kCurved && call.mask != nullptr) {
 #pragma unroll
-      for (int j = 0; j < kVector; ++j) grad[j] = bits[stage] >> j & 1 ? grad[j] : Acc{0};
+      for (int j = 0; j < Vector::kCount; ++j) grad[j] = bits[stage] >> j & 1 ? grad[j] : Acc{0};
       return;
     }
-    Acc z[kVector];
+    Acc z[Vector::kCount];
 #pragma unroll
-    for (int j = 0; j < kVector; ++j) z[j] = channel(j)(x[j]);
+    for (int j = 0; j < Vector::kCount; ++j) z[j] = channel(j)(x[j]);
     if constexpr (kCurved) {
       if (call.residual != nullptr) {
         const Vector residual = ring(stage, 2);
 #pragma unroll
-        for (int j = 0; j < kVector; ++j) z[j] += residual[j];
+        for (int j = 0; j < Vector::kCount; ++j) z[j] += residual[j];
       }
       Curves<sizeof(T) == 2>::slopes(call.activation, z);
 #pragma unroll
-      for (int j = 0; j < kVector; ++j) grad[j] *= z[j];
+      for (int j = 0; j < Vector::kCount; ++j) grad[j] *= z[j];
     } else {
 #pragma unroll
-      for (int j = 0; j < kVector; ++j) grad[j] = cut_off.passes(z[j]) ? grad[j] : Acc{0};
+      for (int j = 0; j < Vector::kCount; ++j) grad[j] = cut_off.passes(z[j]) ? grad[j] : Acc{0};
     }
   }
 };
 
-template <typename T, int kVector, bool kPerElement, bool kCurved>
+template <typename T, NormReads kReads, bool kCurved>
 __device__ __forceinline__ void add_gradients(const NormPlace& place, const BatchNormBackward& call) {
   using Acc = Accumulator<T>;
-  using Reader = NormGradientReader<T, kVector, kPerElement, kCurved>;
-  Reader reader(call, place);
-  NormGradients<Acc> sums[kVector] = {};
-  each_vector<Reader::Ring::kDepth, false, kPerElement>(
-      place, [&](int stage, int64_t offset) { reader.fetch(stage, offset); },
-      [&](int stage, int64_t) {
+  using Reader = NormGradientReader<T, kReads, kCurved>;
+  Reader reader(call, place.walk);
+  NormGradients<Acc> sums[Reader::Vector::kCount] = {};
+  each_vector<Reader::Ring::kDepth, false, kReads>(
+      place, [&](int stage, const NormItem& item) { reader.fetch(stage, item); }, [&] { reader.load_channels(place); },
+      [&](int stage, const NormItem& item) {
         const auto x = reader.ring(stage, 0);
-        Acc grad[kVector];
+        Acc grad[Reader::Vector::kCount];
         reader.gradients(stage, x, grad);
 #pragma unroll
-        for (int j = 0; j < kVector; ++j) sums[j].add({grad[j], grad[j] * (x[j] - reader.channel(j).mean)});
+        for (int j = 0; j < Reader::Vector::kCount; ++j) {
+          if (!has<kReads>(place.walk, item, j)) continue;  // the ring has what was there before
+          sums[j].add({grad[j], grad[j] * (x[j] - reader.channel(j).mean)});
+        }
       });
-  store_sums(place, sums, reader.ring, static_cast<Acc*>(call.workspace));
+  store_sums<kReads>(place, sums, reader.ring, static_cast<Acc*>(call.workspace));
 }
 
 // The sums over a channel, behind the partial ones, and the parameters' gradients.
@@ -285,65 +299,66 @@ __device__ __forceinline__ void finish_gradients(const NormWalk& walk, const Bat
   });
 }
 
-template <typename T, int kVector, bool kPerElement, bool kCurved>
+template <typename T, NormReads kReads, bool kCurved>
 __device__ __forceinline__ void apply_gradients(const NormPlace& place, const BatchNormBackward& call) {
+  const NormWalk& walk = place.walk;
   using Acc = Accumulator<T>;
-  using Reader = NormGradientReader<T, kVector, kPerElement, kCurved>;
+  using Reader = NormGradientReader<T, kReads, kCurved>;
   using Vector = typename Reader::Vector;
-  Reader reader(call, place);
+  Reader reader(call, walk);
   // grad_x = scale * gradient + slope * (x - mean) + shift
   Acc slopes[Reader::kChannels] = {}, shifts[Reader::kChannels] = {};
-  if (call.sums_for_input() && place.works()) {
-    const Acc* sums = sums_behind<NormGradients<Acc>>(place.walk, call.workspace);
-    const Acc per_element = static_cast<Acc>(place.walk.channels) / static_cast<Acc>(place.walk.total);
+  const auto start = [&] {
+    reader.load_channels(place);
+    if (!call.sums_for_input()) return;
+    const Acc* sums = sums_behind<NormGradients<Acc>>(walk, call.workspace);
+    const Acc per_element = static_cast<Acc>(walk.channels) / static_cast<Acc>(walk.total);
 #pragma unroll
     for (int j = 0; j < Reader::kChannels; ++j) {
       const int64_t channel = place.channel(place.in_tile + j);
       const NormChannel<Acc>& norm = reader.channel(j);
       shifts[j] = -norm.scale * per_element * sums[channel];
-      slopes[j] = -norm.scale * per_element * norm.invstd * norm.invstd * sums[place.walk.channels + channel];
+      slopes[j] = -norm.scale * per_element * norm.invstd * norm.invstd * sums[walk.channels + channel];
     }
-  }
-  each_vector<Reader::Ring::kDepth, true, kPerElement>(
-      place, [&](int stage, int64_t offset) { reader.fetch(stage, offset); },
-      [&](int stage, int64_t offset) {
+  };
+  each_vector<Reader::Ring::kDepth, true, kReads>(
+      place, [&](int stage, const NormItem& item) { reader.fetch(stage, item); }, start,
+      [&](int stage, const NormItem& item) {
         const Vector x = reader.ring(stage, 0);
-        Acc grad[kVector];
+        Acc grad[Vector::kCount];
         reader.gradients(stage, x, grad);
         Vector result;
         if (call.grad_residual != nullptr) {
 #pragma unroll
-          for (int j = 0; j < kVector; ++j) result.set(j, grad[j]);
-          result.store(call.grad_residual, offset);
+          for (int j = 0; j < Vector::kCount; ++j) result.set(j, grad[j]);
+          result.template store<kReads>(walk, call.grad_residual, item);
         }
         if (call.grad_x == nullptr) return;
 #pragma unroll
-        for (int j = 0; j < kVector; ++j) {
-          const int of = kPerElement ? j : 0;
+        for (int j = 0; j < Vector::kCount; ++j) {
+          const int of = Reader::kChannels > 1 ? j : 0;
           const NormChannel<Acc>& norm = reader.channel(j);
           result.set(j, norm.scale * grad[j] + (slopes[of] * (x[j] - norm.mean) + shifts[of]));
         }
-        result.store(call.grad_x, offset);
+        result.template store<kReads>(walk, call.grad_x, item);
       });
 }
 
-template <typename T, int kVector, bool kPerElement, bool kCurved>
+template <typename T, NormReads kReads, bool kCurved>
 __global__ void __launch_bounds__(kNormThreads, kNormBlocks)
     norm_backward(const __grid_constant__ NormWalk walk, const __grid_constant__ BatchNormBackward call,
                   NormPhases phases) {
   ptx::follow_previous_kernel();
   if (phases.sums) {
-    each_place<false>(walk, kVector,
-                      [&](const NormPlace& place) { add_gradients<T, kVector, kPerElement, kCurved>(place, call); });
+    each_place<T, kReads, false>(walk, [&](const NormPlace& place) { add_gradients<T, kReads, kCurved>(place, call); });
     if (phases.end) sync_grid</*kTma=*/false>();
   }
   if (phases.end) {
-    finish_gradients<T, GradientRing<T, kVector, kCurved>>(walk, call);
+    finish_gradients<T, GradientRing<T, kCurved>>(walk, call);
     if (phases.images) sync_grid</*kTma=*/false>();
   }
   if (!phases.images) return;
-  each_place<true>(walk, kVector,
-                   [&](const NormPlace& place) { apply_gradients<T, kVector, kPerElement, kCurved>(place, call); });
+  each_place<T, kReads, true>(walk, [&](const NormPlace& place) { apply_gradients<T, kReads, kCurved>(place, call); });
 }
 
 }  // namespace fastconv

@@ -5,7 +5,7 @@
 
 namespace fastconv {
 
-// To an ulp or two. The share of a new value need not be more exact, as later ones correct the mean.
+// To an ulp or two, of the share of a distance from the mean: as exact as the distance.
 __device__ __forceinline__ float reciprocal(float x) { return __fdividef(1.f, x); }
 __device__ __forceinline__ double reciprocal(double x) { return 1 / x; }
 
@@ -29,7 +29,7 @@ struct NormMoments {
       *this = other;  // below, a large mean's square times zero may be NaN
       return;
     }
-    const Acc all = count + other.count, distance = other.mean - mean, share = other.count / all;
+    const Acc all = count + other.count, distance = other.mean - mean, share = other.count * reciprocal(all);
     squares += other.squares + distance * distance * count * share;
     mean += distance * share;
     count = all;

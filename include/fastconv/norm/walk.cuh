@@ -11,22 +11,26 @@ namespace fastconv {
 struct NormPlace {
   const NormWalk& walk;
   int32_t slice, group;
-  int32_t in_tile;      // of the thread's vector
+  int32_t in_tile;      // where the thread reads
   int64_t first, step;  // of the slice's items, where a group has one tile
 
-  __device__ NormPlace(const NormWalk& walk, int vector, int32_t block)
+  // side_by_side: elements that a thread reads at once.
+  __device__ NormPlace(const NormWalk& walk, int side_by_side, int32_t block)
       : walk(walk),
         slice(block % walk.slices),
         group(block / walk.slices),
-        in_tile(static_cast<int32_t>(threadIdx.x) * vector),
+        in_tile(static_cast<int32_t>(threadIdx.x) * side_by_side),
         first(slice * walk.row_stride + of_row(in_tile)),
         step(walk.slices * walk.row_stride) {}
 
   // Within a row, of the group's first tile.
   __device__ __forceinline__ int64_t of_row(int64_t in_tile) const { return group * walk.group_stride + in_tile; }
+  __device__ __forceinline__ int32_t channels_of_tile() const {
+    return static_cast<int32_t>(walk.tile_channels.divisor);
+  }
   // Of an element of the first tile.
   __device__ __forceinline__ int32_t channel(int32_t in_tile) const {
-    if (!walk.channels_last) return group * walk.tile_channels + (walk.tiles.divisor == 1 ? walk.run.div(in_tile) : 0);
+    if (!walk.channels_last) return group * channels_of_tile() + (walk.tiles.divisor == 1 ? walk.run.div(in_tile) : 0);
     int32_t rows, channel;
     walk.run.divmod(static_cast<int32_t>(of_row(in_tile)), rows, channel);
     return channel;
@@ -42,6 +46,18 @@ struct NormPlace {
   }
 };
 
+// What a thread reads at once: elements from `offset` on. Of those that lie apart, the image's channel has `left` from
+// there on, and ends within them or behind.
+struct NormItem {
+  int64_t offset;
+  int32_t left;
+};
+// Whether there is a j-th.
+template <NormReads kReads>
+__device__ __forceinline__ bool has(const NormWalk& walk, const NormItem& item, int j) {
+  return kReads != NormReads::kApart || j * walk.threads < item.left;
+}
+
 // Goes from one of a slice's items to the next, where an image may have several tiles. kBackwards: from the last one.
 template <bool kBackwards>
 struct NormCursor {
@@ -53,12 +69,12 @@ struct NormCursor {
     walk.tiles.divmod(place.slice + (kBackwards ? (place.items() - 1) * walk.slices : 0), row, tile);
     walk.tiles.divmod(walk.slices, rows, tiles);
   }
-  // -1 where the thread has nothing of the item.
-  __device__ __forceinline__ int64_t offset() const {
+  // At -1 where the thread has nothing of it.
+  __device__ __forceinline__ NormItem item() const {
     const NormWalk& walk = place.walk;
     const int64_t in_group = place.in_tile + tile * walk.tile_stride;
-    const int64_t offset = row * walk.row_stride + place.of_row(in_group);
-    return in_group < walk.group_extent && offset < walk.total ? offset : -1;
+    const int64_t offset = row * walk.row_stride + place.of_row(in_group), left = walk.group_extent - in_group;
+    return {left > 0 && offset < walk.total ? offset : -1, static_cast<int32_t>(left)};
   }
   __device__ __forceinline__ void next() {
     const auto all = static_cast<int32_t>(place.walk.tiles.divisor);
@@ -67,28 +83,58 @@ struct NormCursor {
   }
 };
 
-template <typename T, int kVector>
+template <typename T>
 struct NormVector {
-  Words<kVector * sizeof(T)> words;
+  static constexpr int kCount = kNormVectorBytes / sizeof(T);
+  Words<kNormVectorBytes> words;
 
-  __device__ static NormVector load(const void* data, int64_t offset) {
-    return *reinterpret_cast<const NormVector*>(static_cast<const T*>(data) + offset);
+  template <NormReads kReads>
+  __device__ __forceinline__ void store(const NormWalk& walk, void* data, const NormItem& item) const {
+    T* to = static_cast<T*>(data) + item.offset;
+    if constexpr (kReads != NormReads::kApart) {
+      *reinterpret_cast<NormVector*>(to) = *this;
+    } else {
+#pragma unroll
+      for (int j = 0; j < kCount; ++j) {
+        if (has<kReads>(walk, item, j)) to[j * walk.threads] = element(j);
+      }
+    }
   }
-  __device__ void store(void* data, int64_t offset) const {
-    *reinterpret_cast<NormVector*>(static_cast<T*>(data) + offset) = *this;
-  }
-  __device__ __forceinline__ Accumulator<T> operator[](int i) const {
-    return widen(reinterpret_cast<const T*>(&words)[i]);
-  }
-  __device__ __forceinline__ void set(int i, Accumulator<T> value) {
-    reinterpret_cast<T*>(&words)[i] = narrow<T>(value);
-  }
+  __device__ __forceinline__ const T& element(int i) const { return reinterpret_cast<const T*>(&words)[i]; }
+  __device__ __forceinline__ T& element(int i) { return reinterpret_cast<T*>(&words)[i]; }
+  __device__ __forceinline__ Accumulator<T> operator[](int i) const { return widen(element(i)); }
+  __device__ __forceinline__ void set(int i, Accumulator<T> value) { element(i) = narrow<T>(value); }
 };
 
+// A bit of each element: in a byte of each, or of side by side ones in one.
+template <typename T, NormReads kReads>
+__device__ __forceinline__ void store_bits(const NormWalk& walk, uint8_t* mask, const NormItem& item, uint32_t bits) {
+  constexpr int kCount = NormVector<T>::kCount;
+  if constexpr (kReads != NormReads::kApart) {
+    mask[item.offset / kCount] = static_cast<uint8_t>(bits);
+  } else {
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      if (has<kReads>(walk, item, j)) mask[item.offset + j * walk.threads] = static_cast<uint8_t>(bits >> j & 1);
+    }
+  }
+}
+template <typename T, NormReads kReads>
+__device__ __forceinline__ uint32_t load_bits(const NormWalk& walk, const uint8_t* mask, const NormItem& item) {
+  constexpr int kCount = NormVector<T>::kCount;
+  if constexpr (kReads != NormReads::kApart) return mask[item.offset / kCount];
+  uint32_t bits = 0;
+#pragma unroll
+  for (int j = 0; j < kCount; ++j) {
+    if (has<kReads>(walk, item, j)) bits |= uint32_t{mask[item.offset + j * walk.threads]} << j;
+  }
+  return bits;
+}
+
 // Vectors of kOperands tensors on their way to a thread, which has places of its own in its block's shared memory.
-template <typename T, int kVector, int kOperands, int kStages>
+template <typename T, int kOperands, int kStages>
 struct NormRing {
-  using Vector = NormVector<T, kVector>;
+  using Vector = NormVector<T>;
   static constexpr int kDepth = kStages;
   Vector vectors[kStages][kOperands][kNormThreads];
 
@@ -99,16 +145,27 @@ struct NormRing {
   // Its memory for a block's sums, once all threads have what they ordered.
   template <typename Sums>
   __device__ Sums* sums() {
-    static_assert(kNormThreads * kVector * sizeof(Sums) <= sizeof(NormRing));
+    static_assert(kNormThreads * Vector::kCount * sizeof(Sums) <= sizeof(NormRing));
     __syncthreads();
     return reinterpret_cast<Sums*>(this);
   }
-  __device__ __forceinline__ void fetch(int stage, int operand, const void* data, int64_t offset) {
+  template <NormReads kReads>
+  __device__ __forceinline__ void fetch(const NormWalk& walk, int stage, int operand, const void* data,
+                                        const NormItem& item) {
     Vector& to = vectors[stage][operand][threadIdx.x];
-    if constexpr (sizeof(Vector) >= 4) {
-      ptx::async_copy<sizeof(Vector)>(ptx::smem_address(&to), static_cast<const T*>(data) + offset, true);
-    } else {
-      to = Vector::load(data, offset);
+    const T* from = static_cast<const T*>(data) + item.offset;
+    if constexpr (kReads != NormReads::kApart) {
+      ptx::async_copy<sizeof(Vector)>(ptx::smem_address(&to), from, true);
+      return;
+    }
+#pragma unroll
+    for (int j = 0; j < Vector::kCount; ++j) {
+      if (!has<kReads>(walk, item, j)) continue;
+      if constexpr (sizeof(T) >= 4) {
+        ptx::async_copy<sizeof(T)>(ptx::smem_address(&to.element(j)), from + j * walk.threads, true);
+      } else {
+        to.element(j) = from[j * walk.threads];
+      }
     }
   }
   __device__ __forceinline__ const Vector& operator()(int stage, int operand) const {
@@ -116,30 +173,32 @@ struct NormRing {
   }
 };
 
-// use(stage, offset) of a thread's vectors, which fetch(stage, offset) has ordered kStages - 1 vectors before, so that
-// many are under way. kBackwards: what another pass read last comes first, as the cache still has it. kOneTile: a group
-// is one tile of each row, and vectors lie so far apart that an addition leads from one to the next.
-template <int kStages, bool kBackwards, bool kOneTile, typename Fetch, typename Use>
-__device__ __forceinline__ void each_vector(const NormPlace& place, Fetch&& fetch, Use&& use) {
+// use(stage, item) of a thread's vectors, which fetch(stage, item) has ordered kStages - 1 vectors before, so that many
+// are under way; start() when the first of them are. kBackwards: what another pass read last comes first, as the cache
+// still has it. Of kChannels a group is one tile of each row, and vectors lie so far apart that an addition leads from
+// one to the next.
+template <int kStages, bool kBackwards, NormReads kReads, typename Fetch, typename Start, typename Use>
+__device__ __forceinline__ void each_vector(const NormPlace& place, Fetch&& fetch, Start&& start, Use&& use) {
   if (!place.works()) return;
-  if constexpr (kOneTile) {
+  if constexpr (kReads == NormReads::kChannels) {
     const int32_t items = place.items_of_thread();
     const int64_t step = kBackwards ? -place.step : place.step;
     int64_t next = place.first + (kBackwards ? (items - 1) * place.step : 0), mine = next;
     int32_t ordered = 0;
     const auto order = [&](int stage) {
-      if (ordered++ < items) fetch(stage, next);
+      if (ordered++ < items) fetch(stage, NormItem{next});
       next += step;
       ptx::async_copy_commit();
     };
 #pragma unroll
     for (int stage = 0; stage < kStages - 1; ++stage) order(stage);
+    start();
 #pragma unroll 1
     for (int32_t first = 0; first < items; first += kStages) {
 #pragma unroll
       for (int stage = 0; stage < kStages; ++stage) {
         ptx::async_copy_wait<kStages - 2>();
-        if (first + stage < items) use(stage, mine);
+        if (first + stage < items) use(stage, NormItem{mine});
         mine += step;
         order((stage + kStages - 1) % kStages);
       }
@@ -147,21 +206,22 @@ __device__ __forceinline__ void each_vector(const NormPlace& place, Fetch&& fetc
   } else {
     const int32_t items = place.items();
     NormCursor<kBackwards> cursor(place);
-    int64_t offsets[kStages];
+    NormItem ordered[kStages];
     const auto order = [&](int stage, int32_t item) {
-      offsets[stage] = item < items ? cursor.offset() : -1;
+      ordered[stage] = item < items ? cursor.item() : NormItem{-1};
       cursor.next();
-      if (offsets[stage] >= 0) fetch(stage, offsets[stage]);
+      if (ordered[stage].offset >= 0) fetch(stage, ordered[stage]);
       ptx::async_copy_commit();
     };
 #pragma unroll
     for (int stage = 0; stage < kStages - 1; ++stage) order(stage, stage);
+    start();
 #pragma unroll 1
     for (int32_t first = 0; first < items; first += kStages) {
 #pragma unroll
       for (int stage = 0; stage < kStages; ++stage) {
         ptx::async_copy_wait<kStages - 2>();
-        if (offsets[stage] >= 0) use(stage, offsets[stage]);
+        if (ordered[stage].offset >= 0) use(stage, ordered[stage]);
         order((stage + kStages - 1) % kStages, first + stage + kStages - 1);
       }
     }
@@ -169,40 +229,57 @@ __device__ __forceinline__ void each_vector(const NormPlace& place, Fetch&& fetc
 }
 
 // use(place) of the walk's blocks that fall to this one.
-template <bool kBackwards, typename Use>
-__device__ __forceinline__ void each_place(const NormWalk& walk, int vector, Use&& use) {
+template <typename T, NormReads kReads, bool kBackwards, typename Use>
+__device__ __forceinline__ void each_place(const NormWalk& walk, Use&& use) {
+  constexpr int kSideBySide = kReads == NormReads::kApart ? 1 : NormVector<T>::kCount;
   const auto mine = static_cast<int32_t>(blockIdx.x), step = static_cast<int32_t>(gridDim.x);
   const auto count = static_cast<int32_t>((walk.grid() - mine + step - 1) / step);
 #pragma unroll 1
-  for (int32_t i = 0; i < count; ++i) use(NormPlace(walk, vector, mine + (kBackwards ? count - 1 - i : i) * step));
+  for (int32_t i = 0; i < count; ++i) use(NormPlace(walk, kSideBySide, mine + (kBackwards ? count - 1 - i : i) * step));
 }
 
-// Adds up what a block's threads have of each channel, `mine` of each element of their vectors, and stores that to
+// Adds up what a block's threads have of each channel, `mine` of each of their elements, and stores that to
 // partial[field][part][channel]. Sums of a channel are added in pairs.
-template <typename Sums, typename Ring, int kVector>
-__device__ __forceinline__ void store_sums(const NormPlace& place, const Sums (&mine)[kVector], Ring& ring,
+template <NormReads kReads, typename Sums, typename Ring, int kCount>
+__device__ __forceinline__ void store_sums(const NormPlace& place, Sums (&mine)[kCount], Ring& ring,
                                            typename Sums::Value* partial) {
   Sums* sums = ring.template sums<Sums>();
   const NormWalk& walk = place.walk;
   const int thread = static_cast<int>(threadIdx.x);
+  const int32_t channels = place.channels_of_tile();
+  if constexpr (kReads == NormReads::kChannels) {
 #pragma unroll
-  for (int j = 0; j < kVector; ++j) sums[thread * kVector + j] = mine[j];
+    for (int j = 0; j < kCount; ++j) sums[thread * kCount + j] = mine[j];
+  } else {
+#pragma unroll
+    for (int half = kCount / 2; half > 0; half /= 2) {
+#pragma unroll
+      for (int j = 0; j < half; ++j) mine[j].add(mine[j + half]);
+    }
+    sums[thread] = mine[0];
+  }
   __syncthreads();
   for (int32_t left = walk.fold; left > 1;) {
     const int32_t half = (left + 1) / 2;
-    for (int32_t i = thread; i < (left - half) * walk.tile_channels; i += kNormThreads) {
-      const int32_t at = i % walk.tile_channels * walk.step_c + i / walk.tile_channels * walk.step;
+    for (int32_t i = thread; i < (left - half) * channels; i += kNormThreads) {
+      int32_t of_fold, channel;
+      walk.tile_channels.divmod(i, of_fold, channel);
+      const int32_t at = channel * walk.step_c + of_fold * walk.step;
       sums[at].add(sums[at + half * walk.step]);
     }
     left = half;
     __syncthreads();
   }
   const int64_t parts = walk.parts();
-  for (int32_t c = thread; c < walk.tile_channels; c += kNormThreads) {
-    const int64_t of_row = place.of_row(int64_t{c} * walk.step_c);
-    if (of_row >= walk.row_extent) break;
-    const int64_t part = place.slice * int64_t{walk.row_parts} + (walk.row_parts > 1 ? of_row / walk.channels : 0);
-    const int32_t channel = place.channel(c * walk.step_c);
+  for (int32_t c = thread; c < channels; c += kNormThreads) {
+    int64_t part = place.slice, channel = place.group * channels + c;
+    if (walk.channels_last) {
+      const int64_t of_row = place.of_row(c);
+      if (of_row >= walk.row_extent) break;
+      part = part * walk.row_parts + (walk.row_parts > 1 ? of_row / walk.channels : 0);
+      channel = place.channel(c);
+    }
+    if (channel >= walk.channels) break;
     sums[c * walk.step_c].store(partial + part * walk.channels + channel, parts * walk.channels);
   }
   __syncthreads();  // the next vectors come where the sums are

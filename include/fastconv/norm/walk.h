@@ -25,9 +25,13 @@ inline constexpr int kNormBlocks = 3;  // that an SM has room for, if it has the
 inline constexpr int kNormVectorBytes = 16;
 inline constexpr int kNormRingVectors = 8;  // of a thread in shared memory
 
+// What a thread reads at once: 16 bytes of one channel's elements or of several channels', or, where no vector begins
+// with an image's channel, as many elements of one channel that lie as far apart as a block has threads.
+enum class NormReads { kChannel, kChannels, kApart };
+
 // The tensor as rows that repeat their channels: runs of pixels' channels in channels_last, else images. A group is the
 // part of all rows that has the same channels; a block takes some items of a group, which are its tiles in all rows.
-// Within a tile every thread has a vector.
+// Within a tile every thread reads once.
 struct NormWalk {
   int64_t row_stride, tile_stride, group_stride;  // elements
   int64_t row_extent, group_extent, total;
@@ -35,10 +39,12 @@ struct NormWalk {
   FastDivmod run;    // elements of a channel that lie side by side; of channels_last, the channels
   bool channels_last;
   int32_t items, slices, groups;
-  int32_t threads;  // of a block that have vectors
+  int32_t threads;  // of a block that read
   int64_t channels;
-  // The elements of a tile that a block adds up: those of channel c at c * step_c, + step, ... `fold` of them.
-  int32_t tile_channels, fold, step_c, step;
+  // What a block adds up of a tile, a sum of each thread or, of kChannels, of each element: those of channel c are at
+  // c * step_c, + step, ... `fold` of them.
+  FastDivmod tile_channels;
+  int32_t fold, step_c, step;
   int32_t row_parts;  // sums that a slice has of each channel
 
   FASTCONV_HOST_DEVICE int64_t grid() const { return int64_t{groups} * slices; }
@@ -47,14 +53,13 @@ struct NormWalk {
 
 struct NormPlan {
   NormWalk walk;
-  int vector;        // elements
-  bool per_element;  // the elements of a vector may have different channels
-  int64_t room;      // most blocks of a launch that wait for each other
+  NormReads reads;
+  int64_t room;  // most blocks of a launch that wait for each other
 };
-// Of a problem with elements. The vector depends on the problem alone.
+// Of a problem with elements.
 NormPlan plan_norm(const NormProblem& problem, const DeviceSpec& device);
 
-// Elements that a thread reads at once.
+// Elements side by side that have a byte of the mask.
 int norm_vector(const NormProblem& problem);
 
 }  // namespace fastconv
