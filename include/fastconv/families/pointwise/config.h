@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "fastconv/core/problem.h"
+#include "fastconv/tile/epilogue.h"
 
 namespace fastconv {
 
@@ -26,10 +27,11 @@ struct PointwiseTile {
   // Rows of the output on their way, which begin in different banks.
   static constexpr int padding_bytes(int element) { return element == 2 ? 16 : 32; }
   constexpr int row_bytes(int element) const { return n * element + padding_bytes(element); }
-  // Stages that there are, or the output in their place; they begin at a multiple of kPointwiseAlign.
+  constexpr int epilogue_bytes() const { return std::max(m, n) * kStagedEpilogueBytes; }
+  // The epilogue's table; stages that there are, or the output in their place, from a multiple of kPointwiseAlign on.
   constexpr int smem_bytes(int of_stages, int64_t steps, int out_element) const {
     const int ring = static_cast<int>(std::min<int64_t>(of_stages, steps)) * stage_bytes();
-    return std::max(ring, m * row_bytes(out_element)) + kPointwiseAlign - 16;
+    return epilogue_bytes() + std::max(ring, m * row_bytes(out_element)) + kPointwiseAlign - 16;
   }
 };
 

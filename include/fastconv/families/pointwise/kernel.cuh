@@ -34,13 +34,13 @@ __device__ __forceinline__ PointwisePlace pointwise_place(const PointwiseParams&
 
 // Of the tile's filters, for all threads once they have met.
 template <typename T, int kM, int kN>
-__device__ __forceinline__ void stage_bias(const Epilogue<T>& epilogue, const PointwisePlace& place,
-                                           const PointwiseParams& params, float* bias) {
+__device__ __forceinline__ void stage_epilogues(const Epilogue<T>& epilogue, const PointwisePlace& place,
+                                                const PointwiseParams& params, uint32_t table) {
   const bool along_n = params.bias_along_n;
   const int32_t first = along_n ? place.n : place.m, count = along_n ? kN : kM;
   const int32_t filters = along_n ? params.out.length : params.out.lines.extent;
   for (int32_t i = static_cast<int32_t>(threadIdx.x); i < count; i += kPointwiseThreads) {
-    bias[i] = epilogue.of(first + i, first + i < filters).bias;
+    stage_epilogue(table, i, epilogue.of(first + i, first + i < filters));
   }
 }
 
@@ -54,7 +54,8 @@ __global__ void __launch_bounds__(kPointwiseThreads, PointwiseTile{kM, kN}.block
   constexpr int kDepth = kPointwiseDepthBytes / sizeof(T);
   using Products = PointwiseProducts<T, kRowsA, kRowsB, kM, kN>;
   extern __shared__ uint4 pointwise_smem[];
-  const uint32_t ring = (ptx::smem_address(pointwise_smem) + kPointwiseAlign - 1) & ~(kPointwiseAlign - 1);
+  const uint32_t table = ptx::smem_address(pointwise_smem);
+  const uint32_t ring = (table + kTile.epilogue_bytes() + kPointwiseAlign - 1) & ~(kPointwiseAlign - 1);
   const PointwisePlace place = pointwise_place<kM, kN>(params);
   PointwiseLoader<T, kRowsA, kM> load_a(params.a, place.m);
   PointwiseLoader<T, kRowsB, kN> load_b(params.b, place.n);
@@ -81,9 +82,8 @@ __global__ void __launch_bounds__(kPointwiseThreads, PointwiseTile{kM, kN}.block
     if (slot < steps) start(slot);
     ptx::async_copy_commit();
   }
-  __shared__ float bias[kM > kN ? kM : kN];
   const bool finishes = !buffers.epilogue.does_nothing();
-  if (finishes) stage_bias<T, kM, kN>(buffers.epilogue, place, params, bias);
+  if (finishes) stage_epilogues<T, kM, kN>(buffers.epilogue, place, params, table);
   const typename Products::Warp warp;
   typename Products::Warp::Sums sums = {};
   int slot = 0, free_slot = params.stages - 1;
@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(kPointwiseThreads, PointwiseTile{kM, kN}.block
     store_pointwise_sums<kM, kN>(sums, warp, ring, output, params.out.lines.extent,
                                  buffers.partial + products * sums_of_one);
   } else {
-    if (finishes) finish_sums(sums, warp, bias, buffers.epilogue.bounds, params.bias_along_n);
+    if (finishes) finish_sums(sums, warp, table, buffers.epilogue.bounds, params.bias_along_n);
     store_pointwise<T, kM, kN>(sums, warp, ring, output, params.out, buffers.out + place.image * params.out.image);
   }
 #endif

@@ -53,16 +53,16 @@ __device__ __forceinline__ void store_lines(uint32_t smem, const PointwiseOutput
   }
 }
 
-// `bias` is of the tile's columns or of its rows.
+// The table is of the tile's columns or of its rows.
 template <typename Warp>
-__device__ __forceinline__ void finish_sums(typename Warp::Sums& sums, const Warp& warp, const float* bias,
+__device__ __forceinline__ void finish_sums(typename Warp::Sums& sums, const Warp& warp, uint32_t table,
                                             const Bounds<float>& bounds, bool along_n) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   auto of = [&](int i, int second, int j, int of_two) -> float& { return sums[i][4 * j + 2 * second + of_two]; };
   if (along_n) {
 #pragma unroll
     for (int column = 0; column < Warp::kN / 4; ++column) {
-      const FilterEpilogue<float> finish{bias[warp.column(column / 2, column % 2, lane)], bounds};
+      const FilterEpilogue<float> finish = staged_epilogue(table, warp.column(column / 2, column % 2, lane), bounds);
 #pragma unroll
       for (int row = 0; row < Warp::kM / 8; ++row) {
         float& sum = of(row / 2, row % 2, column / 2, column % 2);
@@ -72,7 +72,7 @@ __device__ __forceinline__ void finish_sums(typename Warp::Sums& sums, const War
   } else {
 #pragma unroll
     for (int row = 0; row < Warp::kM / 8; ++row) {
-      const FilterEpilogue<float> finish{bias[warp.row(row / 2, row % 2, lane)], bounds};
+      const FilterEpilogue<float> finish = staged_epilogue(table, warp.row(row / 2, row % 2, lane), bounds);
 #pragma unroll
       for (int column = 0; column < Warp::kN / 4; ++column) {
         float& sum = of(row / 2, row % 2, column / 2, column % 2);
