@@ -22,14 +22,15 @@ from sweeps import examples
 DEVICE = native.DeviceSpec.cuda(arch=90, sm_count=2, smem_optin_bytes=232448)
 ONE_BLOCK = native.DeviceSpec.cuda(arch=75, sm_count=1, smem_optin_bytes=64 << 10)  # runs at once
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
-# N, C, H, W: vectors of one channel and of several, single elements; channels by the tile, tiles by the channel, more
-# channels than a block has threads; one channel, one pixel.
+# N, C, H, W: vectors of one channel and of several, elements of many images and of one; channels by the tile, tiles by
+# the channel, more channels than a block has threads; one channel, one pixel.
 SIZES = {
     "vectors": (3, 24, 4, 6),
     "odd images": (4, 16, 7, 7),
     "odd channels": (5, 29, 3, 8),
     "nothing even": (3, 5, 5, 3),
     "large images": (2, 3, 48, 52),
+    "odd images of two tiles": (6, 4, 19, 19),
     "large odd images": (2, 2, 51, 53),
     "many channels": (3, 4104, 1, 2),
     "very odd channels": (8, 517, 1, 3),

@@ -34,26 +34,27 @@ void walk_pixels(NormWalk& walk, int64_t vector) {
     walk.tile_channels = FastDivmod(walk.group_extent), walk.fold = 1;
     walk.row_parts = static_cast<int32_t>(period / walk.channels);
   }
-  walk.items = static_cast<int32_t>(ceil_div(walk.total, walk.row_stride));
+  walk.apart_in_rows = true, walk.apart = walk.row_extent;
 }
 
 void walk_images(NormWalk& walk, const NormProblem& problem, int64_t vector) {
-  const int64_t whole = whole_channels(problem, vector), tile = kNormThreads * vector;
+  // As many elements of a channel as a thread reads at once are of one image where they fill half a tile, or of many.
+  const bool apart_in_image = vector == 1 && 2 * problem.pixels > kNormThreads * elements_at_once(problem);
+  const int64_t of_thread = apart_in_image ? elements_at_once(problem) : vector, tile = kNormThreads * of_thread;
   // Elements of a sum that a block gets of a thread: of a vector of one channel, or of elements that lie apart.
   const int64_t of_sum = problem.pixels % vector == 0 ? vector : 1;
-  walk.step = 1;
+  const int64_t whole = whole_channels(problem, vector);
+  walk.run = FastDivmod(problem.pixels), walk.step = 1;
   walk.row_stride = walk.row_extent = problem.c * problem.pixels;
   int64_t tiles = 1;
-  if (whole * problem.pixels <= tile) {
-    walk.run = FastDivmod(problem.pixels);
+  if (whole * problem.pixels <= kNormThreads * vector) {
     const int64_t channels = std::min(problem.c, tile / (whole * problem.pixels) * whole);
     walk.threads = static_cast<int32_t>(channels * problem.pixels / vector);
     walk.group_stride = walk.group_extent = channels * problem.pixels;
     walk.tile_channels = FastDivmod(channels);
     walk.step_c = walk.fold = static_cast<int32_t>(problem.pixels / of_sum);
   } else {
-    const int64_t of_thread = vector == 1 ? elements_at_once(problem) : vector;
-    tiles = ceil_div(problem.pixels, kNormThreads * of_thread);
+    tiles = ceil_div(problem.pixels, tile);
     walk.threads = static_cast<int32_t>(ceil_div(problem.pixels, tiles * of_thread));
     walk.tile_stride = walk.threads * of_thread;
     walk.group_stride = walk.group_extent = problem.pixels;
@@ -61,7 +62,7 @@ void walk_images(NormWalk& walk, const NormProblem& problem, int64_t vector) {
   }
   walk.groups = static_cast<int32_t>(ceil_div(walk.row_extent, walk.group_stride));
   walk.tiles = FastDivmod(tiles);
-  walk.items = static_cast<int32_t>(problem.n * tiles);
+  walk.apart_in_rows = !apart_in_image, walk.apart = apart_in_image ? walk.threads : walk.row_extent;
 }
 
 // That run at once. Blocks that wait for each other would wait for a collective in another stream too, if it had taken
@@ -108,6 +109,8 @@ NormPlan plan_norm(const NormProblem& problem, const DeviceSpec& device) {
   } else {
     walk_images(walk, problem, vector);
   }
+  if (plan.reads == NormReads::kApart && walk.apart_in_rows) walk.row_stride *= elements_at_once(problem);
+  walk.items = static_cast<int32_t>(ceil_div(walk.total, walk.row_stride) * walk.tiles.divisor);
   plan.room = device.sm_count * blocks_per_sm(device);
   walk.slices = static_cast<int32_t>(slices_of(walk, plan.room));
   return plan;

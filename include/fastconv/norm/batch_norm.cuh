@@ -81,7 +81,7 @@ __device__ __forceinline__ void add_moments(const NormPlace& place, const BatchN
   Ring& ring = Ring::shared();
   NormMoments<Acc> moments[Vector::kCount] = {};
   Acc count{0};
-  each_vector<Ring::kDepth, false, kReads>(
+  each_vector<Ring, false, kReads>(
       place, [&](int stage, const NormItem& item) { ring.template fetch<kReads>(place.walk, stage, 0, call.x, item); },
       [] {},
       [&](int stage, const NormItem& item) {
@@ -89,7 +89,7 @@ __device__ __forceinline__ void add_moments(const NormPlace& place, const BatchN
         if constexpr (kReads == NormReads::kApart) {
 #pragma unroll
           for (int j = 0; j < Vector::kCount; ++j) {
-            if (!has<kReads>(place.walk, item, j)) continue;
+            if (!item.template has<kReads>(j)) continue;
             moments[j].count += Acc{1};
             moments[j].add(values[j], reciprocal(moments[j].count));
           }
@@ -152,7 +152,7 @@ __device__ __forceinline__ void apply_norm(const NormPlace& place, const BatchNo
   const CutOff<Acc> cut_off(call.activation);
   using Ring = ApplyRing<T>;
   Ring& ring = Ring::shared();
-  each_vector<Ring::kDepth, true, kReads>(
+  each_vector<Ring, true, kReads>(
       place,
       [&](int stage, const NormItem& item) {
         ring.template fetch<kReads>(place.walk, stage, 0, call.x, item);
@@ -270,7 +270,7 @@ __device__ __forceinline__ void add_gradients(const NormPlace& place, const Batc
   using Reader = NormGradientReader<T, kReads, kCurved>;
   Reader reader(call, place.walk);
   NormGradients<Acc> sums[Reader::Vector::kCount] = {};
-  each_vector<Reader::Ring::kDepth, false, kReads>(
+  each_vector<typename Reader::Ring, false, kReads>(
       place, [&](int stage, const NormItem& item) { reader.fetch(stage, item); }, [&] { reader.load_channels(place); },
       [&](int stage, const NormItem& item) {
         const auto x = reader.ring(stage, 0);
@@ -278,7 +278,7 @@ __device__ __forceinline__ void add_gradients(const NormPlace& place, const Batc
         reader.gradients(stage, x, grad);
 #pragma unroll
         for (int j = 0; j < Reader::Vector::kCount; ++j) {
-          if (!has<kReads>(place.walk, item, j)) continue;  // the ring has what was there before
+          if (!item.template has<kReads>(j)) continue;  // the ring has what was there before
           sums[j].add({grad[j], grad[j] * (x[j] - reader.channel(j).mean)});
         }
       });
@@ -321,7 +321,7 @@ __device__ __forceinline__ void apply_gradients(const NormPlace& place, const Ba
       slopes[j] = -norm.scale * per_element * norm.invstd * norm.invstd * sums[walk.channels + channel];
     }
   };
-  each_vector<Reader::Ring::kDepth, true, kReads>(
+  each_vector<typename Reader::Ring, true, kReads>(
       place, [&](int stage, const NormItem& item) { reader.fetch(stage, item); }, start,
       [&](int stage, const NormItem& item) {
         const Vector x = reader.ring(stage, 0);

@@ -30,7 +30,7 @@ struct NormPlace {
   }
   // Of an element of the first tile.
   __device__ __forceinline__ int32_t channel(int32_t in_tile) const {
-    if (!walk.channels_last) return group * channels_of_tile() + (walk.tiles.divisor == 1 ? walk.run.div(in_tile) : 0);
+    if (!walk.channels_last) return group * channels_of_tile() + walk.run.div(in_tile);
     int32_t rows, channel;
     walk.run.divmod(static_cast<int32_t>(of_row(in_tile)), rows, channel);
     return channel;
@@ -46,17 +46,16 @@ struct NormPlace {
   }
 };
 
-// What a thread reads at once: elements from `offset` on. Of those that lie apart, the image's channel has `left` from
-// there on, and ends within them or behind.
+// What a thread reads at once: elements from `offset` on. Of those that lie apart some may not exist.
 struct NormItem {
   int64_t offset;
-  int32_t left;
+  uint32_t exist;  // bits
+
+  template <NormReads kReads>
+  __device__ __forceinline__ bool has(int j) const {
+    return kReads != NormReads::kApart || (exist >> j & 1) != 0;
+  }
 };
-// Whether there is a j-th.
-template <NormReads kReads>
-__device__ __forceinline__ bool has(const NormWalk& walk, const NormItem& item, int j) {
-  return kReads != NormReads::kApart || j * walk.threads < item.left;
-}
 
 // Goes from one of a slice's items to the next, where an image may have several tiles. kBackwards: from the last one.
 template <bool kBackwards>
@@ -69,12 +68,19 @@ struct NormCursor {
     walk.tiles.divmod(place.slice + (kBackwards ? (place.items() - 1) * walk.slices : 0), row, tile);
     walk.tiles.divmod(walk.slices, rows, tiles);
   }
-  // At -1 where the thread has nothing of it.
+  // At -1 where the thread has nothing of it. kApart: how many elements, or none.
+  template <int kApart>
   __device__ __forceinline__ NormItem item() const {
     const NormWalk& walk = place.walk;
     const int64_t in_group = place.in_tile + tile * walk.tile_stride;
-    const int64_t offset = row * walk.row_stride + place.of_row(in_group), left = walk.group_extent - in_group;
-    return {left > 0 && offset < walk.total ? offset : -1, static_cast<int32_t>(left)};
+    const int64_t offset = row * walk.row_stride + place.of_row(in_group);
+    const int64_t of_group = walk.group_extent - in_group, of_tensor = walk.total - offset;
+    uint32_t exist = 0;
+#pragma unroll
+    for (int j = 0; j < kApart; ++j) {
+      exist |= static_cast<uint32_t>(j * walk.apart < (walk.apart_in_rows ? of_tensor : of_group)) << j;
+    }
+    return {of_group > 0 && of_tensor > 0 ? offset : -1, exist};
   }
   __device__ __forceinline__ void next() {
     const auto all = static_cast<int32_t>(place.walk.tiles.divisor);
@@ -96,7 +102,7 @@ struct NormVector {
     } else {
 #pragma unroll
       for (int j = 0; j < kCount; ++j) {
-        if (has<kReads>(walk, item, j)) to[j * walk.threads] = element(j);
+        if (item.template has<kReads>(j)) to[j * walk.apart] = element(j);
       }
     }
   }
@@ -115,7 +121,7 @@ __device__ __forceinline__ void store_bits(const NormWalk& walk, uint8_t* mask, 
   } else {
 #pragma unroll
     for (int j = 0; j < kCount; ++j) {
-      if (has<kReads>(walk, item, j)) mask[item.offset + j * walk.threads] = static_cast<uint8_t>(bits >> j & 1);
+      if (item.template has<kReads>(j)) mask[item.offset + j * walk.apart] = static_cast<uint8_t>(bits >> j & 1);
     }
   }
 }
@@ -126,7 +132,7 @@ __device__ __forceinline__ uint32_t load_bits(const NormWalk& walk, const uint8_
   uint32_t bits = 0;
 #pragma unroll
   for (int j = 0; j < kCount; ++j) {
-    if (has<kReads>(walk, item, j)) bits |= uint32_t{mask[item.offset + j * walk.threads]} << j;
+    if (item.template has<kReads>(j)) bits |= uint32_t{mask[item.offset + j * walk.apart]} << j;
   }
   return bits;
 }
@@ -160,11 +166,11 @@ struct NormRing {
     }
 #pragma unroll
     for (int j = 0; j < Vector::kCount; ++j) {
-      if (!has<kReads>(walk, item, j)) continue;
+      if (!item.template has<kReads>(j)) continue;
       if constexpr (sizeof(T) >= 4) {
-        ptx::async_copy<sizeof(T)>(ptx::smem_address(&to.element(j)), from + j * walk.threads, true);
+        ptx::async_copy<sizeof(T)>(ptx::smem_address(&to.element(j)), from + j * walk.apart, true);
       } else {
-        to.element(j) = from[j * walk.threads];
+        to.element(j) = from[j * walk.apart];
       }
     }
   }
@@ -177,8 +183,9 @@ struct NormRing {
 // are under way; start() when the first of them are. kBackwards: what another pass read last comes first, as the cache
 // still has it. Of kChannels a group is one tile of each row, and vectors lie so far apart that an addition leads from
 // one to the next.
-template <int kStages, bool kBackwards, NormReads kReads, typename Fetch, typename Start, typename Use>
+template <typename Ring, bool kBackwards, NormReads kReads, typename Fetch, typename Start, typename Use>
 __device__ __forceinline__ void each_vector(const NormPlace& place, Fetch&& fetch, Start&& start, Use&& use) {
+  constexpr int kStages = Ring::kDepth;
   if (!place.works()) return;
   if constexpr (kReads == NormReads::kChannels) {
     const int32_t items = place.items_of_thread();
@@ -205,10 +212,11 @@ __device__ __forceinline__ void each_vector(const NormPlace& place, Fetch&& fetc
     }
   } else {
     const int32_t items = place.items();
+    constexpr int kApart = kReads == NormReads::kApart ? Ring::Vector::kCount : 0;
     NormCursor<kBackwards> cursor(place);
     NormItem ordered[kStages];
     const auto order = [&](int stage, int32_t item) {
-      ordered[stage] = item < items ? cursor.item() : NormItem{-1};
+      ordered[stage] = item < items ? cursor.template item<kApart>() : NormItem{-1};
       cursor.next();
       if (ordered[stage].offset >= 0) fetch(stage, ordered[stage]);
       ptx::async_copy_commit();

@@ -26,14 +26,16 @@ inline constexpr int kNormVectorBytes = 16;
 inline constexpr int kNormRingVectors = 8;  // of a thread in shared memory
 
 // What a thread reads at once: 16 bytes of one channel's elements or of several channels', or, where no vector begins
-// with an image's channel, as many elements of one channel that lie as far apart as a block has threads.
+// with an image's channel, as many elements of one channel that lie apart, so that neighbours still read neighbours.
 enum class NormReads { kChannel, kChannels, kApart };
 
 // The tensor as rows that repeat their channels: runs of pixels' channels in channels_last, else images. A group is the
 // part of all rows that has the same channels; a block takes some items of a group, which are its tiles in all rows.
 // Within a tile every thread reads once.
 struct NormWalk {
-  int64_t row_stride, tile_stride, group_stride;  // elements
+  int64_t row_stride, tile_stride, group_stride;  // elements; of kApart a row may be several
+  int64_t apart;                                  // of kApart, from one of a thread's elements to the next
+  bool apart_in_rows;                             // one in each row, or else all in one
   int64_t row_extent, group_extent, total;
   FastDivmod tiles;  // of a group in a row
   FastDivmod run;    // elements of a channel that lie side by side; of channels_last, the channels
