@@ -101,6 +101,47 @@ def test_each_stream_sees_its_own_work(cuda: str) -> None:
     assert all(map(equal, expected, results))
 
 
+def norm_step(device: str, seed: int) -> list[Tensor]:
+    """Of a batch norm whose blocks wait for each other, and have more than one wave's work."""
+    torch.manual_seed(seed)
+    x = torch.randn(16, 64, 56, 56, device=device, requires_grad=True)
+    weight, bias = (torch.randn(64, device=device, requires_grad=True) for _ in range(2))
+    y = fastconv.batch_norm_act(x, None, None, weight, bias, training=True, activation="relu")
+    return [y.detach(), *torch.autograd.grad(y.square().sum(), (x, weight, bias))]
+
+
+@pytest.mark.cuda
+def test_batch_norms_of_several_streams(cuda: str) -> None:
+    """None gets places on the GPU that another waits for."""
+    expected = [norm_step(cuda, seed) for seed in range(4)]
+    torch.cuda.synchronize()
+    streams = [torch.cuda.Stream() for _ in range(4)]
+    for _ in range(20):
+        results = []
+        for seed, stream in enumerate(streams):
+            with torch.cuda.stream(stream):
+                results.append(norm_step(cuda, seed))
+        torch.cuda.synchronize()
+        assert all(map(equal, expected, results))
+
+
+@pytest.mark.cuda
+def test_a_batch_norm_runs_beside_a_long_kernel(cuda: str) -> None:
+    """Of one block, as a collective's that waits for another GPU: which may wait for this GPU in turn."""
+    side, main = torch.cuda.Stream(), torch.cuda.Stream()
+    with torch.cuda.stream(main):
+        expected = norm_step(cuda, 0)  # and the stream has the memory that it needs
+    torch.cuda.synchronize()
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(4_000_000_000)  # clocks: two seconds
+    with torch.cuda.stream(main):
+        result = norm_step(cuda, 0)
+    main.synchronize()
+    assert not side.query()
+    assert equal(result, expected)
+    side.synchronize()
+
+
 @pytest.mark.cuda
 def test_a_thread_that_has_used_no_cuda_yet(cuda: str) -> None:
     """As one of autograd's may be, when the allocator has all memory that it needs. Tensor maps want more."""
