@@ -44,13 +44,18 @@ void forward(const NormPlan& plan, const BatchNormForward& call, Stream& stream)
 
 template <typename T>
 void backward(const NormPlan& plan, const BatchNormBackward& call, Stream& stream) {
-  const bool cuts = cuts_off(call.activation) && (call.residual == nullptr || call.mask != nullptr);
   with_reads(plan.reads, [&]<NormReads kReads>() {
-    const auto run_curved = [&]<bool kCurved>() {
-      run<GradientRing<T, kCurved>>("norm_backward", norm_backward<T, kReads, kCurved>, plan, call.has_sums(),
+    const auto run_slopes = [&]<NormSlopes kSlopes>() {
+      run<GradientRing<T, kSlopes>>("norm_backward", norm_backward<T, kReads, kSlopes>, plan, call.has_sums(),
                                     call.has_images(), stream, plan.walk, call);
     };
-    cuts ? run_curved.template operator()<false>() : run_curved.template operator()<true>();
+    if (call.residual != nullptr && call.mask == nullptr) {
+      run_slopes.template operator()<NormSlopes::kSum>();
+    } else if (cuts_off(call.activation)) {
+      run_slopes.template operator()<NormSlopes::kCutOff>();
+    } else {
+      run_slopes.template operator()<NormSlopes::kCurve>();
+    }
   });
 }
 

@@ -1,5 +1,4 @@
-// The kernels of norm/batch_norm.h. kCurved: the activation does more than cut off; backward also one that does not,
-// where a residual was added and there is no mask.
+// The kernels of norm/batch_norm.h. kCurved: the activation does more than cut off.
 #pragma once
 
 #include "fastconv/norm/batch_norm.h"
@@ -58,13 +57,17 @@ __device__ __forceinline__ uint32_t passing(const CutOff<Acc>& cut_off, const Ac
   return bits;
 }
 
+// The activation's derivative: 1 or 0 by x or a mask; a curve's by x; any one's by x and a residual.
+enum class NormSlopes { kCutOff, kCurve, kSum };
+
 // x; x and a residual; x, the gradient of y and maybe a residual.
 template <typename T>
 using MomentsRing = NormRing<T, 1, kNormRingVectors>;
 template <typename T>
 using ApplyRing = NormRing<T, 2, kNormRingVectors / 2>;
-template <typename T, bool kCurved>
-using GradientRing = NormRing<T, kCurved ? 3 : 2, kNormRingVectors / (kCurved ? 4 : 2)>;
+template <typename T, NormSlopes kSlopes>
+using GradientRing =
+    NormRing<T, kSlopes == NormSlopes::kSum ? 3 : 2, kNormRingVectors / (kSlopes == NormSlopes::kSum ? 4 : 2)>;
 
 // The parts of a call that a launch does. Its blocks wait for each other between two parts, so all must run at once.
 struct NormPhases {
@@ -201,12 +204,12 @@ __global__ void __launch_bounds__(kNormThreads, kNormBlocks)
 // ---- backward ----
 
 // The gradient before the activation.
-template <typename T, NormReads kReads, bool kCurved>
+template <typename T, NormReads kReads, NormSlopes kSlopes>
 struct NormGradientReader {
   using Acc = Accumulator<T>;
   using Vector = NormVector<T>;
   static constexpr int kChannels = kReads == NormReads::kChannels ? Vector::kCount : 1;
-  using Ring = GradientRing<T, kCurved>;
+  using Ring = GradientRing<T, kSlopes>;
   const BatchNormBackward& call;
   const NormWalk& walk;
   Ring& ring;
@@ -228,10 +231,9 @@ struct NormGradientReader {
   __device__ __forceinline__ void fetch(int stage, const NormItem& item) {
     ring.template fetch<kReads>(walk, stage, 0, call.x, item);
     ring.template fetch<kReads>(walk, stage, 1, call.grad_y, item);
-    if constexpr (kCurved) {
-      if (call.residual != nullptr) ring.template fetch<kReads>(walk, stage, 2, call.residual, item);
-    } else {
-      if (call.mask != nullptr) bits[stage] = load_bits<T, kReads>(walk, call.mask, item);
+    if constexpr (kSlopes == NormSlopes::kSum) ring.template fetch<kReads>(walk, stage, 2, call.residual, item);
+    if (kSlopes == NormSlopes::kCutOff && call.mask != nullptr) {
+      bits[stage] = load_bits<T, kReads>(walk, call.mask, item);
     }
   }
   __device__ __forceinline__ const NormChannel<Acc>& channel(int j) const { return channels[kChannels > 1 ? j : 0]; }
@@ -240,7 +242,7 @@ struct NormGradientReader {
 #pragma unroll
     for (int j = 0; j < Vector::kCount; ++j) grad[j] = grad_y[j];
     if (call.activation == Activation::kNone) return;
-    if (!kCurved && call.mask != nullptr) {
+    if (kSlopes == NormSlopes::kCutOff && call.mask != nullptr) {
 #pragma unroll
       for (int j = 0; j < Vector::kCount; ++j) grad[j] = bits[stage] >> j & 1 ? grad[j] : Acc{0};
       return;
@@ -248,12 +250,12 @@ struct NormGradientReader {
     Acc z[Vector::kCount];
 #pragma unroll
     for (int j = 0; j < Vector::kCount; ++j) z[j] = channel(j)(x[j]);
-    if constexpr (kCurved) {
-      if (call.residual != nullptr) {
-        const Vector residual = ring(stage, 2);
+    if constexpr (kSlopes == NormSlopes::kSum) {
+      const Vector residual = ring(stage, 2);
 #pragma unroll
-        for (int j = 0; j < Vector::kCount; ++j) z[j] += residual[j];
-      }
+      for (int j = 0; j < Vector::kCount; ++j) z[j] += residual[j];
+    }
+    if constexpr (kSlopes != NormSlopes::kCutOff) {
       Curves<sizeof(T) == 2>::slopes(call.activation, z);
 #pragma unroll
       for (int j = 0; j < Vector::kCount; ++j) grad[j] *= z[j];
@@ -264,10 +266,10 @@ struct NormGradientReader {
   }
 };
 
-template <typename T, NormReads kReads, bool kCurved>
+template <typename T, NormReads kReads, NormSlopes kSlopes>
 __device__ __forceinline__ void add_gradients(const NormPlace& place, const BatchNormBackward& call) {
   using Acc = Accumulator<T>;
-  using Reader = NormGradientReader<T, kReads, kCurved>;
+  using Reader = NormGradientReader<T, kReads, kSlopes>;
   Reader reader(call, place.walk);
   NormGradients<Acc> sums[Reader::Vector::kCount] = {};
   each_vector<typename Reader::Ring, false, kReads>(
@@ -299,11 +301,11 @@ __device__ __forceinline__ void finish_gradients(const NormWalk& walk, const Bat
   });
 }
 
-template <typename T, NormReads kReads, bool kCurved>
+template <typename T, NormReads kReads, NormSlopes kSlopes>
 __device__ __forceinline__ void apply_gradients(const NormPlace& place, const BatchNormBackward& call) {
   const NormWalk& walk = place.walk;
   using Acc = Accumulator<T>;
-  using Reader = NormGradientReader<T, kReads, kCurved>;
+  using Reader = NormGradientReader<T, kReads, kSlopes>;
   using Vector = typename Reader::Vector;
   Reader reader(call, walk);
   // grad_x = scale * gradient + slope * (x - mean) + shift
@@ -344,21 +346,21 @@ __device__ __forceinline__ void apply_gradients(const NormPlace& place, const Ba
       });
 }
 
-template <typename T, NormReads kReads, bool kCurved>
+template <typename T, NormReads kReads, NormSlopes kSlopes>
 __global__ void __launch_bounds__(kNormThreads, kNormBlocks)
     norm_backward(const __grid_constant__ NormWalk walk, const __grid_constant__ BatchNormBackward call,
                   NormPhases phases) {
   ptx::follow_previous_kernel();
   if (phases.sums) {
-    each_place<T, kReads, false>(walk, [&](const NormPlace& place) { add_gradients<T, kReads, kCurved>(place, call); });
+    each_place<T, kReads, false>(walk, [&](const NormPlace& place) { add_gradients<T, kReads, kSlopes>(place, call); });
     if (phases.end) sync_grid</*kTma=*/false>();
   }
   if (phases.end) {
-    finish_gradients<T, GradientRing<T, kCurved>>(walk, call);
+    finish_gradients<T, GradientRing<T, kSlopes>>(walk, call);
     if (phases.images) sync_grid</*kTma=*/false>();
   }
   if (!phases.images) return;
-  each_place<T, kReads, true>(walk, [&](const NormPlace& place) { apply_gradients<T, kReads, kCurved>(place, call); });
+  each_place<T, kReads, true>(walk, [&](const NormPlace& place) { apply_gradients<T, kReads, kSlopes>(place, call); });
 }
 
 }  // namespace fastconv

@@ -61,31 +61,39 @@ struct NormItem {
 template <bool kBackwards>
 struct NormCursor {
   const NormPlace& place;
-  int32_t row, tile, rows, tiles;  // and how many lie between two items
+  const int32_t all;  // tiles of an image
+  bool in_last;       // whether the thread has something of the last of them
+  int32_t tile, tiles;
+  int64_t offset, step, to_next_row;  // where the thread reads, to the next item, and behind the last tile beside that
 
-  __device__ explicit NormCursor(const NormPlace& place) : place(place) {
+  __device__ explicit NormCursor(const NormPlace& place)
+      : place(place), all(static_cast<int32_t>(place.walk.tiles.divisor)) {
     const NormWalk& walk = place.walk;
+    int32_t row, rows;
     walk.tiles.divmod(place.slice + (kBackwards ? (place.items() - 1) * walk.slices : 0), row, tile);
     walk.tiles.divmod(walk.slices, rows, tiles);
+    in_last = place.in_tile + (all - 1) * walk.tile_stride < walk.group_extent;
+    offset = row * walk.row_stride + tile * walk.tile_stride + place.of_row(place.in_tile);
+    step = rows * walk.row_stride + tiles * walk.tile_stride;
+    to_next_row = walk.row_stride - all * walk.tile_stride;
+    if (kBackwards) tiles = -tiles, step = -step, to_next_row = -to_next_row;
   }
   // At -1 where the thread has nothing of it. kApart: how many elements, or none.
   template <int kApart>
   __device__ __forceinline__ NormItem item() const {
     const NormWalk& walk = place.walk;
-    const int64_t in_group = place.in_tile + tile * walk.tile_stride;
-    const int64_t offset = row * walk.row_stride + place.of_row(in_group);
-    const int64_t of_group = walk.group_extent - in_group, of_tensor = walk.total - offset;
     uint32_t exist = 0;
+    if constexpr (kApart > 0) {
+      int64_t left =
+          walk.apart_in_rows ? walk.total - offset : walk.group_extent - (place.in_tile + tile * walk.tile_stride);
 #pragma unroll
-    for (int j = 0; j < kApart; ++j) {
-      exist |= static_cast<uint32_t>(j * walk.apart < (walk.apart_in_rows ? of_tensor : of_group)) << j;
+      for (int j = 0; j < kApart; ++j, left -= walk.apart) exist |= static_cast<uint32_t>(left > 0) << j;
     }
-    return {of_group > 0 && of_tensor > 0 ? offset : -1, exist};
+    return {(tile < all - 1 || in_last) && offset < walk.total ? offset : -1, exist};
   }
   __device__ __forceinline__ void next() {
-    const auto all = static_cast<int32_t>(place.walk.tiles.divisor);
-    row += kBackwards ? -rows : rows, tile += kBackwards ? -tiles : tiles;
-    if (kBackwards ? tile < 0 : tile >= all) row += kBackwards ? -1 : 1, tile += kBackwards ? all : -all;
+    offset += step, tile += tiles;
+    if (kBackwards ? tile < 0 : tile >= all) offset += to_next_row, tile += kBackwards ? all : -all;
   }
 };
 
