@@ -78,7 +78,7 @@ def run_activated(
     poison(o.input.device.type, o.grad_output)
     index = ACTIVATIONS.index(activation)
     with fastconv.force_kernel(kernel.name):
-        output: Tensor = torch.ops.fastconv._conv2d_act(o.input, o.weight, bias, None, packed, index)[0]
+        output: Tensor = torch.ops.fastconv._conv2d_act(o.input, o.weight, bias, None, packed, index, False)[0]
     return output
 
 

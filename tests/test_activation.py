@@ -209,10 +209,14 @@ def test_the_op(device: str) -> None:
     compiled = torch.compile(lambda *args: op(*args, **options), fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(*arguments), expected)
     packed = fastconv.ops.pack((2, 2, 1, 1, 1, 1), 2, "ieee")
-    for index in (1, 3):
+    for index, trains in itertools.product((1, 3), (True, False)):
         private = torch.ops.fastconv._conv2d_act.default
-        torch.library.opcheck(private, (*leaves, packed, index), test_utils="test_schema")
-        y, filters, kept = private(*leaves, packed, index)
+        torch.library.opcheck(private, (*leaves, packed, index, trains), test_utils="test_schema")
+        y, filters, kept = private(*leaves, packed, index, trains)
+        assert (kept is not None) == (trains and index == 3)  # silu
+        torch.testing.assert_close(y, ours(leaves, ACTIVATIONS[index]))
+        if not trains:
+            continue
         backward = y.clone(), *leaves[:2], filters, y if kept is None else kept, leaves[3], packed, index, 15
         torch.library.opcheck(torch.ops.fastconv._conv2d_act_backward.default, backward, test_utils="test_schema")
 

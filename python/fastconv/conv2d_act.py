@@ -82,7 +82,7 @@ def one_call(
     if wants_gradient((input, weight, bias, residual)):
         output = _apply(input, weight, bias, residual, call, activation)
         return output
-    output = _conv2d_act(input, weight, bias, residual, call[1], activation)[0]
+    output = _conv2d_act(input, weight, bias, residual, call[1], activation, False)[0]
     return output
 
 
@@ -99,7 +99,7 @@ class _Conv2dAct(ops._Function):
     ) -> Tensor:
         """The op casts filters and bias, if autocast is on."""
         output: Tensor
-        output, filters, kept = _conv2d_act(input, weight, bias, residual, call[1], activation)
+        output, filters, kept = _conv2d_act(input, weight, bias, residual, call[1], activation, True)
         ctx.call, ctx.activation, ctx.has_residual = call, activation, residual is not None
         # Filters that were cast may change before the backward pass, as they may under torch's autocast.
         ctx.is_cast, ctx.weight = filters is not None, weight
@@ -162,14 +162,20 @@ _apply = _Conv2dAct.apply  # type: ignore[attr-defined]
 
 @ops.below_autograd
 def _conv2d_act_cpu(
-    input: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None, arguments: int, activation: int
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    arguments: int,
+    activation: int,
+    trains: bool,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     filters = weight.to(input.dtype) if weight.dtype != input.dtype else None
     bias = None if bias is None else bias.to(input.dtype)
     z = ops.packed_conv2d(input, weight if filters is None else filters, bias, arguments)
     if residual is not None:
         _check_residual(z, residual)
-    kept = z if activation and activation not in CUT_OFF else None
+    kept = z if trains and activation and activation not in CUT_OFF else None
     # Rounded once, as on a GPU.
     wide = torch.promote_types(z.dtype, torch.float32)
     y = activated(activation, z.to(wide), None if residual is None else residual.to(wide)).to(z.dtype)

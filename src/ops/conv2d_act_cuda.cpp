@@ -10,10 +10,11 @@ using Backend = CudaBackendOf<true>;
 
 void* data_of(const OptionalTensor& tensor) { return tensor ? tensor->data_ptr() : nullptr; }
 
-// What cuts off is done by the convolution's own kernel, unless a residual comes between; or over its output.
+// What cuts off is done by the convolution's own kernel, unless a residual comes between; or over its output, as is what
+// does not, unless its gradient will read what the activation got.
 std::tuple<Tensor, OptionalTensor, OptionalTensor> conv2d_act(Tensor input, Tensor weight, OptionalTensor bias,
                                                               OptionalTensor residual, int64_t arguments,
-                                                              int64_t activation_index) {
+                                                              int64_t activation_index, bool trains) {
   const Activation activation = activation_of(activation_index);
   if (input.dim() != 4) fail("input must be 4-D (N, C, H, W), but is " + std::to_string(input.dim()) + "-D");
   if (is_complex(input)) fail("input must not be complex");
@@ -25,11 +26,12 @@ std::tuple<Tensor, OptionalTensor, OptionalTensor> conv2d_act(Tensor input, Tens
   const View view(z);
   const bool channels_last = is_channels_last(view);
   if (residual) residual = dense_like(z, channels_last, "residual", *residual, "output");
-  const Tensor y = cuts ? z : empty(view.sizes, channels_last, true, z);
+  const bool keeps = trains && !cuts;
+  const Tensor y = keeps ? empty(view.sizes, channels_last, true, z) : z;
   const CudaCall gpu(input.get_device_index());
   activate_cuda(check_operands({"input", z}, {"input", z}), z.numel(),
                 {view.data, data_of(residual), y.data_ptr(), activation}, gpu.stream());
-  return {y, filters, cuts ? OptionalTensor() : OptionalTensor(z)};
+  return {y, filters, keeps ? OptionalTensor(z) : OptionalTensor()};
 }
 
 std::tuple<OptionalTensor, OptionalTensor, OptionalTensor, OptionalTensor> conv2d_act_backward(
