@@ -123,9 +123,9 @@ STABLE_TORCH_LIBRARY(fastconv, library) {
   library.def(
       "_batch_norm_act_backward(Tensor grad_output, Tensor input, Tensor? residual, Tensor? weight, Tensor? bias, "
       "Tensor statistics, Tensor mask, bool training, int activation, int needs) -> (Tensor, Tensor, Tensor, Tensor)");
-  // A convolution, a residual and an activation. kept: what the gradient reads of if it trains, y where that is none. The filters
-  // may be of another type than the input, for which they are cast, and returned. needs: bits for input, weight, bias
-  // and residual; where the activation is none, the residual's gradient is the output's.
+  // A convolution, a residual and an activation. kept: what the gradient reads of if it trains, y where that is none.
+  // The filters may be of another type than the input, for which they are cast, and returned. needs: bits for input,
+  // weight, bias and residual; where the activation is none, the residual's gradient is the output's.
   library.def(
       "_conv2d_act(Tensor input, Tensor weight, Tensor? bias, Tensor? residual, int arguments, int activation, "
       "bool trains) -> (Tensor output, Tensor? filters, Tensor? kept)");
