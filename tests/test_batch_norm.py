@@ -396,3 +396,14 @@ def test_more_than_2_31_elements(layout: str) -> None:
         )
         for a, e in ((y.detach()[part], z.relu()), (grad_x[part], expected / deviation[:, None, None])):
             assert (a.double() - e).norm() < 0.005 * e.norm()
+
+
+@pytest.mark.cuda
+def test_an_image_of_more_than_2_32_pixels() -> None:
+    x = torch.empty(1, 1, 65536, 65544, dtype=torch.float16, device="cuda").normal_(3.0, 2.0)
+    mean, variance = torch.zeros(1, device="cuda"), torch.zeros(1, device="cuda")
+    y = fastconv.batch_norm_act(x, mean, variance, training=True, momentum=1.0)
+    assert abs(float(mean) - 3) < 1e-3 and abs(float(variance) - 4) < 4e-3
+    for rows in (slice(0, 8), slice(32764, 32772), slice(65528, 65536)):
+        expected = (x[..., rows, :].double() - mean.double()) / (variance.double() + 1e-5).sqrt()
+        torch.testing.assert_close(y[..., rows, :].double(), expected, atol=2e-3, rtol=2e-3)

@@ -49,7 +49,7 @@ void backward(const NormPlan& plan, const BatchNormBackward& call, Stream& strea
       run<GradientRing<T, kSlopes>>("norm_backward", norm_backward<T, kReads, kSlopes>, plan, call.has_sums(),
                                     call.has_images(), stream, plan.walk, call);
     };
-    if (call.residual != nullptr && call.mask == nullptr) {
+    if (call.residual != nullptr && (call.mask == nullptr || !cuts_off(call.activation))) {
       run_slopes.template operator()<NormSlopes::kSum>();
     } else if (cuts_off(call.activation)) {
       run_slopes.template operator()<NormSlopes::kCutOff>();

@@ -1,6 +1,7 @@
 #include "fastconv/norm/walk.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <numeric>
 
 #include "fastconv/core/integers.h"
@@ -44,7 +45,8 @@ void walk_images(NormWalk& walk, const NormProblem& problem, int64_t vector) {
   // Elements of a sum that a block gets of a thread: of a vector of one channel, or of elements that lie apart.
   const int64_t of_sum = problem.pixels % vector == 0 ? vector : 1;
   const int64_t whole = whole_channels(problem, vector);
-  walk.run = FastDivmod(problem.pixels), walk.step = 1;
+  // Of places in a tile, none of which is as large as a large image.
+  walk.run = FastDivmod(std::min<int64_t>(problem.pixels, INT32_MAX)), walk.step = 1;
   walk.row_stride = walk.row_extent = problem.c * problem.pixels;
   int64_t tiles = 1;
   if (whole * problem.pixels <= kNormThreads * vector) {
@@ -73,12 +75,13 @@ int64_t blocks_per_sm(const DeviceSpec& device) {
 }
 
 // How many blocks share a group: as few as keep the GPU busy, where `room` blocks run at once, one wave after another.
-int64_t slices_of(const NormWalk& walk, int64_t room) {
-  const int64_t most = ceil_div(walk.items, kLeastItems);
+int64_t slices_of(const NormWalk& walk, int64_t room, int64_t rows_of_item) {
+  const int64_t most = ceil_div(walk.items * rows_of_item, kLeastItems);
   int64_t best = 1;
   double best_busy = 0;
   for (int waves = 1; waves <= kMostWaves; ++waves) {
-    const int64_t slices = std::clamp<int64_t>(waves * room / walk.groups, 1, most), blocks = slices * walk.groups;
+    const int64_t slices = std::clamp<int64_t>(waves * room / walk.groups, 1, std::min<int64_t>(most, walk.items)),
+                  blocks = slices * walk.groups;
     const double busy = static_cast<double>(blocks) / static_cast<double>(ceil_div(blocks, room) * room);
     if (busy > best_busy + 0.05) best = slices, best_busy = busy;
   }
@@ -109,10 +112,11 @@ NormPlan plan_norm(const NormProblem& problem, const DeviceSpec& device) {
   } else {
     walk_images(walk, problem, vector);
   }
-  if (plan.reads == NormReads::kApart && walk.apart_in_rows) walk.row_stride *= elements_at_once(problem);
+  const int64_t rows_of_item = plan.reads == NormReads::kApart && walk.apart_in_rows ? elements_at_once(problem) : 1;
+  walk.row_stride *= rows_of_item;
   walk.items = static_cast<int32_t>(ceil_div(walk.total, walk.row_stride) * walk.tiles.divisor);
   plan.room = device.sm_count * blocks_per_sm(device);
-  walk.slices = static_cast<int32_t>(slices_of(walk, plan.room));
+  walk.slices = static_cast<int32_t>(slices_of(walk, plan.room, rows_of_item));
   return plan;
 }
 

@@ -170,16 +170,19 @@ struct NormRing {
     const T* from = static_cast<const T*>(data) + item.offset;
     if constexpr (kReads != NormReads::kApart) {
       ptx::async_copy<sizeof(Vector)>(ptx::smem_address(&to), from, true);
-      return;
-    }
+    } else if constexpr (sizeof(T) >= 4) {
 #pragma unroll
-    for (int j = 0; j < Vector::kCount; ++j) {
-      if (!item.template has<kReads>(j)) continue;
-      if constexpr (sizeof(T) >= 4) {
+      for (int j = 0; j < Vector::kCount; ++j) {
+        if (!item.template has<kReads>(j)) continue;
         ptx::async_copy<sizeof(T)>(ptx::smem_address(&to.element(j)), from + j * walk.apart, true);
-      } else {
-        to.element(j) = from[j * walk.apart];
       }
+    } else {
+      Vector read{};  // all of it before the first is stored
+#pragma unroll
+      for (int j = 0; j < Vector::kCount; ++j, from += walk.apart) {
+        if (item.template has<kReads>(j)) read.element(j) = *from;
+      }
+      to = read;
     }
   }
   __device__ __forceinline__ const Vector& operator()(int stage, int operand) const {

@@ -25,8 +25,9 @@ inline constexpr int kNormBlocks = 3;  // that an SM has room for, if it has the
 inline constexpr int kNormVectorBytes = 16;
 inline constexpr int kNormRingVectors = 8;  // of a thread in shared memory
 
-// What a thread reads at once: 16 bytes of one channel's elements or of several channels', or, where no vector begins
-// with an image's channel, as many elements of one channel that lie apart, so that neighbours still read neighbours.
+// What a thread reads at once: 16 bytes of one channel's elements or of several channels', or, where vectors do not
+// begin and end with a tile's channels, as many elements of one channel that lie apart, so that neighbours still read
+// neighbours.
 enum class NormReads { kChannel, kChannels, kApart };
 
 // The tensor as rows that repeat their channels: runs of pixels' channels in channels_last, else images. A group is the
