@@ -7,8 +7,8 @@ namespace fastconv {
 
 struct Stream {
   cudaStream_t handle;
-  // Whether a kernel of ours comes before the next one; that one is then launched before it has ended. NOTES: behind
-  // kernels of others, which do not ask for it, that saves nothing (docs/perf-log.md).
+  // Whether a kernel of ours comes before the next one, which is then launched as that one exits. NOTES: behind kernels
+  // of others that saved nothing when it was measured (docs/perf-log.md).
   bool behind_ours;
 };
 

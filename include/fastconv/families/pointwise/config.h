@@ -27,12 +27,17 @@ struct PointwiseTile {
   // Rows of the output on their way, which begin in different banks.
   static constexpr int padding_bytes(int element) { return element == 2 ? 16 : 32; }
   constexpr int row_bytes(int element) const { return n * element + padding_bytes(element); }
-  constexpr int epilogue_bytes() const { return std::max(m, n) * kStagedEpilogueBytes; }
-  // The epilogue's table; stages that there are, or the output in their place, from a multiple of kPointwiseAlign on.
-  constexpr int smem_bytes(int of_stages, int64_t steps, int out_element) const {
-    const int ring = static_cast<int>(std::min<int64_t>(of_stages, steps)) * stage_bytes();
-    return epilogue_bytes() + std::max(ring, m * row_bytes(out_element)) + kPointwiseAlign - 16;
+  // Stages that there are, or the output in their place.
+  constexpr int ring_bytes(int of_stages, int64_t steps, int out_element) const {
+    const int64_t stages = of_stages < steps ? of_stages : steps, ring = stages * stage_bytes();
+    const int out = m * row_bytes(out_element);
+    return ring > out ? static_cast<int>(ring) : out;
   }
+  // They begin at a multiple of kPointwiseAlign. The epilogue's table lies in what that leaves before or behind them.
+  constexpr int smem_bytes(int of_stages, int64_t steps, int out_element) const {
+    return ring_bytes(of_stages, steps, out_element) + kPointwiseAlign - 16;
+  }
+  constexpr int epilogue_bytes() const { return (m > n ? m : n) * kStagedEpilogueBytes; }
 };
 
 struct PointwiseConfig {

@@ -39,9 +39,9 @@ __device__ __forceinline__ void stage_epilogues(const Epilogue<T>& epilogue, con
   const bool along_n = params.bias_along_n;
   const int32_t first = along_n ? place.n : place.m, count = along_n ? kN : kM;
   const int32_t filters = along_n ? params.out.length : params.out.lines.extent;
-  for (int32_t i = static_cast<int32_t>(threadIdx.x); i < count; i += kPointwiseThreads) {
-    stage_epilogue(table, i, epilogue.of(first + i, first + i < filters));
-  }
+  static_assert(kM <= kPointwiseThreads && kN <= kPointwiseThreads);
+  const auto i = static_cast<int32_t>(threadIdx.x);
+  if (i < count) stage_epilogue(table, i, epilogue.of(first + i, first + i < filters));
 }
 
 template <typename T, PointwiseForm kForm, int kM, int kN>
@@ -54,8 +54,11 @@ __global__ void __launch_bounds__(kPointwiseThreads, PointwiseTile{kM, kN}.block
   constexpr int kDepth = kPointwiseDepthBytes / sizeof(T);
   using Products = PointwiseProducts<T, kRowsA, kRowsB, kM, kN>;
   extern __shared__ uint4 pointwise_smem[];
-  const uint32_t table = ptx::smem_address(pointwise_smem);
-  const uint32_t ring = (table + kTile.epilogue_bytes() + kPointwiseAlign - 1) & ~(kPointwiseAlign - 1);
+  const uint32_t smem = ptx::smem_address(pointwise_smem);
+  const uint32_t ring = (smem + kPointwiseAlign - 1) & ~(kPointwiseAlign - 1);
+  static_assert(2 * kTile.epilogue_bytes() <= kPointwiseAlign);
+  const bool in_front = ring - smem >= static_cast<uint32_t>(kTile.epilogue_bytes());
+  const uint32_t table = in_front ? smem : ring + kTile.ring_bytes(params.stages, params.slice_steps, sizeof(T));
   const PointwisePlace place = pointwise_place<kM, kN>(params);
   PointwiseLoader<T, kRowsA, kM> load_a(params.a, place.m);
   PointwiseLoader<T, kRowsB, kN> load_b(params.b, place.n);
@@ -82,7 +85,7 @@ __global__ void __launch_bounds__(kPointwiseThreads, PointwiseTile{kM, kN}.block
     if (slot < steps) start(slot);
     ptx::async_copy_commit();
   }
-  const bool finishes = !buffers.epilogue.does_nothing();
+  const bool finishes = buffers.partial == nullptr && !buffers.epilogue.does_nothing();
   if (finishes) stage_epilogues<T, kM, kN>(buffers.epilogue, place, params, table);
   const typename Products::Warp warp;
   typename Products::Warp::Sums sums = {};
