@@ -10,8 +10,8 @@ using Backend = CudaBackendOf<true>;
 
 void* data_of(const OptionalTensor& tensor) { return tensor ? tensor->data_ptr() : nullptr; }
 
-// What cuts off is done by the convolution's own kernel, unless a residual comes between; or over its output, as is what
-// does not, unless its gradient will read what the activation got.
+// What cuts off is done by the convolution's own kernel, or over its output where a residual comes between. Any other
+// activation is done over the output too, unless its gradient will read what the activation got.
 std::tuple<Tensor, OptionalTensor, OptionalTensor> conv2d_act(Tensor input, Tensor weight, OptionalTensor bias,
                                                               OptionalTensor residual, int64_t arguments,
                                                               int64_t activation_index, bool trains) {

@@ -5,7 +5,7 @@
 
 namespace fastconv {
 
-// To an ulp or two, of the share of a distance from the mean: as exact as the distance.
+// To an ulp or two. What it gives are shares of a distance from the mean, which is no more exact.
 __device__ __forceinline__ float reciprocal(float x) { return __fdividef(1.f, x); }
 __device__ __forceinline__ double reciprocal(double x) { return 1 / x; }
 

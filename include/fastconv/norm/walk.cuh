@@ -78,16 +78,17 @@ struct NormCursor {
     to_next_row = walk.row_stride - all * walk.tile_stride;
     if (kBackwards) tiles = -tiles, step = -step, to_next_row = -to_next_row;
   }
-  // At -1 where the thread has nothing of it. kApart: how many elements, or none.
-  template <int kApart>
+  // Its offset is -1 where the thread has nothing of it. kElements: that a thread reads at once if they lie apart, else
+  // 0.
+  template <int kElements>
   __device__ __forceinline__ NormItem item() const {
     const NormWalk& walk = place.walk;
     uint32_t exist = 0;
-    if constexpr (kApart > 0) {
+    if constexpr (kElements > 0) {
       int64_t left =
           walk.apart_in_rows ? walk.total - offset : walk.group_extent - (place.in_tile + tile * walk.tile_stride);
 #pragma unroll
-      for (int j = 0; j < kApart; ++j, left -= walk.apart) exist |= static_cast<uint32_t>(left > 0) << j;
+      for (int j = 0; j < kElements; ++j, left -= walk.apart) exist |= static_cast<uint32_t>(left > 0) << j;
     }
     return {(tile < all - 1 || in_last) && offset < walk.total ? offset : -1, exist};
   }
@@ -223,11 +224,11 @@ __device__ __forceinline__ void each_vector(const NormPlace& place, Fetch&& fetc
     }
   } else {
     const int32_t items = place.items();
-    constexpr int kApart = kReads == NormReads::kApart ? Ring::Vector::kCount : 0;
+    constexpr int kElements = kReads == NormReads::kApart ? Ring::Vector::kCount : 0;
     NormCursor<kBackwards> cursor(place);
     NormItem ordered[kStages];
     const auto order = [&](int stage, int32_t item) {
-      ordered[stage] = item < items ? cursor.template item<kApart>() : NormItem{-1};
+      ordered[stage] = item < items ? cursor.template item<kElements>() : NormItem{-1};
       cursor.next();
       if (ordered[stage].offset >= 0) fetch(stage, ordered[stage]);
       ptx::async_copy_commit();

@@ -58,26 +58,24 @@ template <typename Warp>
 __device__ __forceinline__ void finish_sums(typename Warp::Sums& sums, const Warp& warp, uint32_t table,
                                             const Bounds<float>& bounds, bool along_n) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  auto of = [&](int i, int second, int j, int of_two) -> float& { return sums[i][4 * j + 2 * second + of_two]; };
+  auto finish = [&](int row, int column, const FilterEpilogue<float>& epilogue) {
+    float& sum = sums[row / 2][4 * (column / 2) + 2 * (row % 2) + column % 2];
+    sum = epilogue(sum);
+  };
+  constexpr int kRows = Warp::kM / 8, kColumns = Warp::kN / 4;  // of a lane
   if (along_n) {
 #pragma unroll
-    for (int column = 0; column < Warp::kN / 4; ++column) {
-      const FilterEpilogue<float> finish = staged_epilogue(table, warp.column(column / 2, column % 2, lane), bounds);
+    for (int column = 0; column < kColumns; ++column) {
+      const auto epilogue = staged_epilogue(table, warp.column(column / 2, column % 2, lane), bounds);
 #pragma unroll
-      for (int row = 0; row < Warp::kM / 8; ++row) {
-        float& sum = of(row / 2, row % 2, column / 2, column % 2);
-        sum = finish(sum);
-      }
+      for (int row = 0; row < kRows; ++row) finish(row, column, epilogue);
     }
   } else {
 #pragma unroll
-    for (int row = 0; row < Warp::kM / 8; ++row) {
-      const FilterEpilogue<float> finish = staged_epilogue(table, warp.row(row / 2, row % 2, lane), bounds);
+    for (int row = 0; row < kRows; ++row) {
+      const auto epilogue = staged_epilogue(table, warp.row(row / 2, row % 2, lane), bounds);
 #pragma unroll
-      for (int column = 0; column < Warp::kN / 4; ++column) {
-        float& sum = of(row / 2, row % 2, column / 2, column % 2);
-        sum = finish(sum);
-      }
+      for (int column = 0; column < kColumns; ++column) finish(row, column, epilogue);
     }
   }
 }
