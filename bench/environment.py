@@ -72,8 +72,9 @@ def build() -> dict[str, Any]:
     """
     import fastconv
 
-    facts: dict[str, Any] = {"commit": os.environ.get("FASTCONV_COMMIT") or _output("git", "rev-parse", "HEAD")}
-    if _output("git", "status", "--porcelain"):
+    named = os.environ.get("FASTCONV_COMMIT")
+    facts: dict[str, Any] = {"commit": named or _output("git", "rev-parse", "HEAD")}
+    if not named and _output("git", "status", "--porcelain"):
         facts["uncommitted changes"] = "yes"
     try:
         origin = importlib.metadata.distribution("fastconv").read_text("direct_url.json")

@@ -305,37 +305,40 @@ __device__ __forceinline__ void store_sums(const NormPlace& place, Sums (&mine)[
   __syncthreads();  // the next vectors come where the sums are
 }
 
-inline constexpr int kFinishLanes = 8, kFinishStrands = kNormThreads / kFinishLanes;  // channels, threads of each
-inline constexpr int kFinishBatch = 8;  // sums that a thread reads at once
+inline constexpr int kFinishStrands = 32;  // most threads that share a channel
+inline constexpr int kFinishBatch = 8;     // sums that a thread reads at once
 
 // finish(channel, total) of each channel, by one of the grid's threads. All parts have been stored.
 template <typename Sums, typename Ring, typename Finish>
 __device__ __forceinline__ void each_total(const NormWalk& walk, Ring& ring, const void* workspace, Finish&& finish) {
   const auto* partial = static_cast<const typename Sums::Value*>(workspace);
-  const int lane = static_cast<int>(threadIdx.x) % kFinishLanes, strand = static_cast<int>(threadIdx.x) / kFinishLanes;
   const int64_t channels = walk.channels, parts = walk.parts();
+  int strands = 1;
+  while (strands < kFinishStrands && strands * kFinishBatch < parts) strands *= 2;
+  const int lanes = kNormThreads / strands;
+  const int lane = static_cast<int>(threadIdx.x) & (lanes - 1), strand = static_cast<int>(threadIdx.x) / lanes;
 #pragma unroll 1
-  for (int64_t from = int64_t{blockIdx.x} * kFinishLanes; from < channels; from += int64_t{gridDim.x} * kFinishLanes) {
+  for (int64_t from = int64_t{blockIdx.x} * lanes; from < channels; from += int64_t{gridDim.x} * lanes) {
     Sums* sums = ring.template sums<Sums>() + lane;
     const int64_t channel = from + lane;
     Sums total{};
     if (channel < channels) {
 #pragma unroll 1
-      for (int64_t first = strand; first < parts; first += kFinishBatch * kFinishStrands) {
+      for (int64_t first = strand; first < parts; first += kFinishBatch * strands) {
         Sums batch[kFinishBatch] = {};
 #pragma unroll
         for (int i = 0; i < kFinishBatch; ++i) {
-          const int64_t part = first + i * kFinishStrands;
+          const int64_t part = first + i * strands;
           if (part < parts) batch[i] = Sums::load(partial + part * channels + channel, parts * channels);
         }
 #pragma unroll
         for (int i = 0; i < kFinishBatch; ++i) total.add(batch[i]);
       }
     }
-    sums[strand * kFinishLanes] = total;
-    for (int half = kFinishStrands / 2; half > 0; half /= 2) {
+    sums[strand * lanes] = total;
+    for (int half = strands / 2; half > 0; half /= 2) {
       __syncthreads();
-      if (strand < half) sums[strand * kFinishLanes].add(sums[(strand + half) * kFinishLanes]);
+      if (strand < half) sums[strand * lanes].add(sums[(strand + half) * lanes]);
     }
     if (strand == 0 && channel < channels) finish(channel, sums[0]);
   }
