@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import os
 import random
 import shlex
 import sys
@@ -33,6 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     device = torch.device(args.device)
     timing.use_device(device)
+    if args.arch:
+        os.environ["FASTCONV_ARCH"] = args.arch
     if args.kernel:
         opponents.force_kernel(args.kernel)
     modes = modes_of(args.dtype, args.precision)
@@ -147,6 +150,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--device", choices=("cpu", "cuda"), default="cuda" if cuda else "cpu")
     add("--opponent", type=choices((*opponents.OPPONENTS, "none")), default=["torch"], help="torch,compile or none")
     add("--kernel", metavar="NAME", help="force fastconv kernels by name; those that refuse a problem are reported")
+    add("--arch", metavar="GPU", help="fastconv takes the kernels of another GPU: a100, 80, ... (FASTCONV_ARCH)")
     add("--host", action="store_true", help="time per call on the host; without --suite only that")
     add("--quick", action="store_true", help="shrunk problems and short measurements: to see that everything runs")
     add("--seconds", type=float, help="per measurement after warm-up; default 0.1, with --quick 0.02")

@@ -33,7 +33,8 @@ def _output(*command: str) -> str:
 
 def device_name(device: torch.device) -> str:
     if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
+        acts_as = os.environ.get("FASTCONV_ARCH")
+        return torch.cuda.get_device_name(device) + (f" as {acts_as}" if acts_as else "")
     model = re.search(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text())
     return model.group(1) if model else platform.machine()
 

@@ -35,7 +35,7 @@ MODES = {
 }
 DEVICES = {
     "CPU": native.DeviceSpec.cpu(),
-    "sm_75": native.DeviceSpec.cuda(75, 40, 64 << 10),
+    "sm_70": native.DeviceSpec.gpu("v100"),
     "sm_80": native.DeviceSpec.cuda(80, 108, 163 << 10),
     "sm_90a": native.DeviceSpec.cuda(90, 132, 227 << 10),
 }

@@ -32,9 +32,25 @@ class Device(NamedTuple):
     l2_bytes: int
 
 
-# Planned for where no device is given or present.
-H200 = Device(90, 132, 232448, clock_mhz=1980, memory_gbps=4917, l2_bytes=60 << 20)
-H100 = H200._replace(memory_gbps=3352, l2_bytes=50 << 20)
+def gpu(arch: int | str) -> Device:
+    """What a GPU's data sheet says.
+
+    Args:
+        arch: its name ("v100", "t4", "a100", "a10", "rtx3090", "l4", "rtx4090", "h200", "h100", "b200", "rtx5090"), or
+            a compute capability times 10, for which the first of these stands that has it.
+
+    Raises:
+        RuntimeError: none of these.
+
+    >>> from fastconv.explain import gpu
+    >>> gpu("a100").sm_count
+    108
+    """
+    return Device(*torch.ops.fastconv._gpu(str(arch)))
+
+
+H200 = gpu("h200")  # planned for where no device is given or present
+H100 = gpu("h100")
 
 
 def explain(
@@ -51,7 +67,7 @@ def explain(
     dtype: torch.dtype | None = None,
     channels_last: bool | None = None,
     device: torch.device | str | None = None,
-    arch: int | Device | None = None,
+    arch: int | str | Device | None = None,
     refusals: bool = False,
 ) -> str:
     """Says which kernel a convolution gets, with what plan, and what the others would cost, cheapest first.
@@ -64,16 +80,16 @@ def explain(
         stride, padding, dilation, groups, precision: as for :func:`fastconv.conv2d`.
         pass_: "fprop" (forward), "dgrad" (input gradient) or "wgrad" (weight gradient).
         dtype, channels_last, device: those of the tensors if tensors are given; otherwise float32, False and "cuda".
-        arch: compute capability times 10 of the GPU to plan for (80, 90, ...), or all that the planner knows of one
-            (``from fastconv.explain import Device, H100, H200``). None: the device's own, or an H200's where there is
-            none.
+        arch: the GPU to plan for: its name or compute capability times 10 ("a100", 80, 90, ...), or all that the
+            planner knows of one (``from fastconv.explain import Device, gpu``). None: the device's own, or what the
+            environment variable FASTCONV_ARCH names in its place; an H200's where there is no device.
         refusals: whether to say of each kernel that cannot compute this why not, and not their number alone.
 
     Returns:
         Lines of text.
 
     Raises:
-        RuntimeError: not a legal convolution.
+        RuntimeError: not a legal convolution, or no such GPU.
         ValueError: unknown ``pass_``, ``precision``, ``device`` or string for ``padding``.
         NotImplementedError: a dtype that fastconv does not compute.
 
@@ -93,7 +109,7 @@ def explain(
     place = torch.device(device) if device is not None else there[0] if there else torch.device("cuda")
     if place.type not in ("cpu", "cuda"):
         raise ValueError(f"device must be cpu or cuda, but got {place}")
-    gpu = _gpu(place, arch)
+    planned_for = _planned_for(place, arch)
     input_size, weight_size = _size("input", input), _size("weight", weight)
     if isinstance(padding, str):
         meta_input, meta_weight = (torch.empty(size, device="meta") for size in (input_size, weight_size))
@@ -115,7 +131,7 @@ def explain(
         channels_last=channels_last,
         bias=bias is not None and bias is not False,
         cuda=place.type == "cuda",
-        **gpu._asdict(),
+        **planned_for._asdict(),
         refusals=refusals,
     )
 
@@ -124,22 +140,22 @@ def _size(name: str, operand: Tensor | Sequence[int]) -> list[int]:
     return [_int(name, extent) for extent in (operand.shape if isinstance(operand, Tensor) else operand)]
 
 
-def _gpu(place: torch.device, arch: int | Device | None) -> Device:
+def _planned_for(place: torch.device, arch: int | str | Device | None) -> Device:
     if isinstance(arch, Device):
         return arch
+    if arch is not None:
+        return gpu(arch)
     if place.type != "cuda" or not torch.cuda.is_available():
-        gpu = H200
-    elif _library.cuda_error is None:
+        return H200
+    if _library.cuda_error is None:
         index = torch.cuda.current_device() if place.index is None else place.index
-        gpu = Device(*torch.ops.fastconv._cuda_device(index))
-    else:
-        properties = torch.cuda.get_device_properties(place)
-        gpu = H200._replace(
-            arch=properties.major * 10 + properties.minor,
-            sm_count=properties.multi_processor_count,
-            smem_optin_bytes=_smem_optin_bytes(properties),
-        )
-    return gpu if arch is None else gpu._replace(arch=arch)
+        return Device(*torch.ops.fastconv._cuda_device(index))
+    properties = torch.cuda.get_device_properties(place)
+    return H200._replace(
+        arch=properties.major * 10 + properties.minor,
+        sm_count=properties.multi_processor_count,
+        smem_optin_bytes=_smem_optin_bytes(properties),
+    )
 
 
 def _smem_optin_bytes(properties: Any) -> int:
@@ -231,6 +247,8 @@ def _devices() -> list[str]:
         )
         if _library.cuda_error is None and (error := cuda_error(index)):
             lines.append(f"  cannot be used: {error}")
+    if acts_as := os.environ.get("FASTCONV_ARCH"):
+        lines.append(f"FASTCONV_ARCH: kernels of {acts_as} run in place of the devices' own")
     return lines
 
 

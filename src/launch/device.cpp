@@ -1,10 +1,12 @@
 #include <cuda_runtime_api.h>
 
+#include <cstdlib>
 #include <map>
 #include <mutex>
 
 #include "fastconv/launch/launch.cuh"
 #include "fastconv/launch/launch.h"
+#include "fastconv/planner/gpus.h"
 
 namespace fastconv {
 namespace {
@@ -25,7 +27,10 @@ DeviceSpec query_device(int device_index) {
   const double khz = attribute(cudaDevAttrClockRate), memory_khz = attribute(cudaDevAttrMemoryClockRate);
   if (khz > 0) spec.clock_mhz = khz / 1e3;
   if (memory_khz > 0) spec.memory_gbps = memory_khz * attribute(cudaDevAttrGlobalMemoryBusWidth) / 4e6;
-  return spec;
+  const char* asked = std::getenv("FASTCONV_ARCH");
+  if (asked == nullptr || *asked == '\0') return spec;
+  const std::string what = "fastconv: FASTCONV_ARCH";
+  return acting_as(spec, gpu_of(asked, what), what);
 }
 
 }  // namespace

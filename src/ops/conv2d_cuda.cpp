@@ -4,16 +4,7 @@
 namespace fastconv::ops {
 namespace {
 
-// As python/fastconv/explain.py has it.
-Ints cuda_device(int64_t index) {
-  const DeviceSpec& spec = cuda_device_spec(static_cast<int>(index));
-  return {spec.arch,
-          spec.sm_count,
-          spec.smem_optin_bytes,
-          static_cast<int64_t>(spec.clock_mhz),
-          static_cast<int64_t>(spec.memory_gbps),
-          spec.l2_bytes};
-}
+Ints cuda_device(int64_t index) { return ints_of(cuda_device_spec(static_cast<int>(index))); }
 
 std::string cuda_build() { return "architectures\t" FASTCONV_CUDA_ARCHS "\n"; }
 

@@ -224,6 +224,15 @@ const char* forced_kernels() {
   return names ? names : "";
 }
 
+Ints ints_of(const DeviceSpec& gpu) {
+  return {gpu.arch,
+          gpu.sm_count,
+          gpu.smem_optin_bytes,
+          static_cast<int64_t>(gpu.clock_mhz),
+          static_cast<int64_t>(gpu.memory_gbps),
+          gpu.l2_bytes};
+}
+
 const Plan& plan_for(const ConvProblem& problem, const DeviceSpec& device) {
   static thread_local PlanCache cache;
   const Choice& choice = cache.plan(problem, device, forced_kernels());

@@ -3,6 +3,7 @@
 #include <tuple>
 
 #include "fastconv/ops/conv2d_ops.h"
+#include "fastconv/planner/gpus.h"
 #include "fastconv/planner/registry.h"
 
 namespace fastconv::ops {
@@ -47,6 +48,8 @@ Ints output_size_op(Ints input_size, Ints weight_size, Ints stride, Ints padding
   if (!batched) size.erase(size.begin());
   return size;
 }
+
+Ints gpu_op(std::string name_or_arch) { return ints_of(gpu_of(name_or_arch, "fastconv: arch")); }
 
 std::string kernels() {
   std::string lines;
@@ -160,6 +163,7 @@ STABLE_TORCH_LIBRARY(fastconv, library) {
   library.def(
       "_output_size(int[] input_size, int[] weight_size, int[2] stride, int[2] padding, int[2] dilation, int groups) "
       "-> int[]");
+  library.def("_gpu(str name_or_arch) -> int[]");
   library.def("_kernels() -> str");
   library.def("_cpu_build() -> str");
 }
@@ -167,6 +171,7 @@ STABLE_TORCH_LIBRARY(fastconv, library) {
 STABLE_TORCH_LIBRARY_IMPL(fastconv, CompositeExplicitAutograd, library) {
   library.impl("_explain", TORCH_BOX(&explain_op));
   library.impl("_output_size", TORCH_BOX(&output_size_op));
+  library.impl("_gpu", TORCH_BOX(&gpu_op));
   library.impl("_kernels", TORCH_BOX(&kernels));
   library.impl("_cpu_build", TORCH_BOX(&cpu_build));
 }

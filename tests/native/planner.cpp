@@ -3,6 +3,7 @@
 
 #include "fastconv/core/validate.h"
 #include "fastconv/planner/cost.h"
+#include "fastconv/planner/gpus.h"
 #include "fastconv/planner/plan_cache.h"
 #include "fastconv/planner/registry.h"
 #include "native.h"
@@ -118,6 +119,9 @@ void bind_problem(py::module_& m) {
 }
 
 void bind_planning(py::module_& m) {
+  py::list gpus;
+  for (const Gpu& known : known_gpus()) gpus.append(known.name);
+  m.attr("GPUS") = gpus;
   py::class_<DeviceSpec>(m, "DeviceSpec")
       .def_static(
           "cpu",
@@ -135,6 +139,10 @@ void bind_planning(py::module_& m) {
             return device;
           },
           "arch"_a, "sm_count"_a, "smem_optin_bytes"_a)
+      .def_static(
+          "gpu", [](const std::string& name_or_arch) { return gpu_of(name_or_arch, "the GPU"); }, "name_or_arch"_a)
+      .def("acting_as",
+           [](const DeviceSpec& device, const DeviceSpec& other) { return acting_as(device, other, "it"); })
       .def_readwrite("clock_mhz", &DeviceSpec::clock_mhz)
       .def_readwrite("memory_gbps", &DeviceSpec::memory_gbps)
       .def_readwrite("l2_bytes", &DeviceSpec::l2_bytes)

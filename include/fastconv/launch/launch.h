@@ -23,7 +23,9 @@ void cast_cuda(DType from_type, DType to_type, const void* from, void* to, int64
 
 int current_cuda_device();
 
-// Cached per device; thread-safe. Throws std::runtime_error if CUDA does.
+// What is planned for: the device, or as much as it has of the GPU that the environment variable FASTCONV_ARCH names,
+// whose kernels then run in its place. Cached per device; thread-safe. Throws std::runtime_error if CUDA does, or if
+// there is no such GPU.
 const DeviceSpec& cuda_device_spec(int device_index);
 
 }  // namespace fastconv

@@ -83,6 +83,9 @@ ConvProblem make_problem(Pass pass, const ConvGeometry& geometry, DType dtype, P
 // FASTCONV_KERNEL, or nothing.
 const char* forced_kernels();
 
+// A GPU's, as Device of python/fastconv/explain.py has them.
+Ints ints_of(const DeviceSpec& gpu);
+
 // make_plan under FASTCONV_KERNEL, by this thread's PlanCache, until its next call. Fails where nothing runs.
 const Plan& plan_for(const ConvProblem& problem, const DeviceSpec& device);
 

@@ -79,7 +79,7 @@ class Depthwise final : public Family {
     auto add = [&](const char* name, Pass pass, const DepthwiseConfig& config, unsigned dtypes) {
       if (!config.computes(pass)) return;
       const TileShape tile{config.columns, config.channels(), config.taps * config.taps_w};
-      table.push_back({name, pass, this, dtypes, config.staged() ? kSm90a : kSm75, tile, config, line});
+      table.push_back({name, pass, this, dtypes, config.staged() ? kSm90a : kSm70, tile, config, line});
     };
 #define DEPTHWISE_KERNEL(name, dtypes, kind, taps, stride, lanes, ...)                          \
   {                                                                                             \
@@ -96,7 +96,7 @@ class Depthwise final : public Family {
   void add_any(std::vector<KernelEntry>& table) const {
     int line = 0;
     auto add = [&](const char* name, Pass pass, const DepthwiseAnyConfig& config, unsigned dtypes) {
-      table.push_back({name, pass, this, dtypes, kSm75, {config.rows, config.columns, 1}, config, line});
+      table.push_back({name, pass, this, dtypes, kSm70, {config.rows, config.columns, 1}, config, line});
     };
 #define DEPTHWISE_ANY_KERNEL(name, rows, columns, dtypes)                   \
   add("depthwise_any_fprop_" #name, Pass::kFprop, {rows, columns}, dtypes); \

@@ -18,7 +18,7 @@ class ImplicitGemm final : public Family {
     int line = 0;
     auto add_tiled = [&](const char* name, Pass pass, const TileShape& tile, const GemmConfig& config,
                          unsigned dtypes) {
-      KernelEntry entry{name, pass, this, dtypes, kSm75, tile, config, line++};
+      KernelEntry entry{name, pass, this, dtypes, kSm70, tile, config, line++};
       entry.any_size = config.method == GemmMethod::kIm2col;
       entry.multiply_adds = true;
       table.push_back(entry);

@@ -17,11 +17,11 @@ class SpaceToDepth final : public Family {
   void add_kernels(std::vector<KernelEntry>& table) const override {
     constexpr TileShape kTile{kPatchPixels, kPatchChunks, 1};
 #define PATCHES_KERNEL(name, pass, layout) \
-  table.push_back({"patches_" #name, Pass::pass, this, kAllDtypes, kSm75, kTile, PatchesConfig{PatchLayout::layout}});
+  table.push_back({"patches_" #name, Pass::pass, this, kAllDtypes, kSm70, kTile, PatchesConfig{PatchLayout::layout}});
 #include "fastconv/families/space_to_depth/patches.def"
 #undef PATCHES_KERNEL
 #define SUBPIXEL_KERNEL(name, pass, factor) \
-  table.push_back({"subpixel_" #name, Pass::pass, this, kAllDtypes, kSm75, kTile, SubpixelConfig{factor}});
+  table.push_back({"subpixel_" #name, Pass::pass, this, kAllDtypes, kSm70, kTile, SubpixelConfig{factor}});
 #include "fastconv/families/space_to_depth/subpixel.def"
 #undef SUBPIXEL_KERNEL
   }

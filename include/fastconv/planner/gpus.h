@@ -1,0 +1,28 @@
+// GPUs by their data sheets: what is planned for where none is present, or another one is to be acted as.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "fastconv/planner/device_spec.h"
+
+namespace fastconv {
+
+struct Gpu {
+  const char* name;
+  DeviceSpec spec;
+};
+
+// By architecture. The first of each stands for it.
+std::span<const Gpu> known_gpus();
+
+// By its name, or the first of an architecture, compute capability x 10. Throws std::runtime_error, which begins
+// with `what` and lists what is known.
+const DeviceSpec& gpu_of(std::string_view name_or_arch, const std::string& what);
+
+// What is planned for on `device` when it is to act as `other`: no more multiprocessors and shared memory than it has.
+// Throws std::runtime_error, which begins with `what`, if its kernels would not run there.
+DeviceSpec acting_as(const DeviceSpec& device, const DeviceSpec& other, const std::string& what);
+
+}  // namespace fastconv
