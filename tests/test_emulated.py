@@ -885,6 +885,56 @@ def test_emulated_pointwise_convolutions(
     assert_right_where_finite(result.value, expect_pass(kernel.pass_, o, problem), precision)
 
 
+TAPS = [pytest.param(kernel, id=kernel.name) for kernel in ALL_KERNELS if kernel.name.startswith("taps_")]
+
+
+@st.composite
+def tap_problems(draw: st.DrawFn) -> Problem:
+    """Whole chunks of channels: 8 of 16 bits are 2 of float32."""
+    groups = draw(st.sampled_from([1, 1, 2, 3]))
+    c, k = (8 * draw(st.integers(1, 18)) * groups for _ in range(2))
+    r, s = draw(st.sampled_from([(1, 1), (3, 3), (1, 3), (2, 5), (4, 1)]))
+    stride, dilation = (draw(st.tuples(*[st.integers(1, 3)] * 2)) for _ in range(2))
+    padding = draw(st.tuples(*[st.integers(0, 3)] * 2))
+    h, w = draw(st.sampled_from([(1, 1), (1, 7), (7, 7), (5, 8), (12, 12), (9, 15)]))
+    h, w = max(h, dilation[0] * (r - 1) + 1 - 2 * padding[0]), max(w, dilation[1] * (s - 1) + 1 - 2 * padding[1])
+    n = draw(st.sampled_from([1, 2, 3, 33] if h == 1 else [1, 2, 3]))
+    bias = draw(st.booleans())
+    return Problem(n, c, h, w, k, r, s, stride, padding, dilation, groups, bias)
+
+
+@pytest.mark.parametrize("kernel", TAPS)
+@given(
+    problem=tap_problems(),
+    dtype=st.sampled_from([*HALF, torch.float32]),
+    seed=st.integers(0, 2**31),
+    sms=st.sampled_from([1, 4, 132]),
+    haste=st.booleans(),
+    special=st.sampled_from([None, None, math.inf, math.nan]),
+    data=st.data(),
+)
+@settings(max_examples=examples(40))
+def test_emulated_taps(
+    kernel: native.Kernel,
+    problem: Problem,
+    dtype: torch.dtype,
+    seed: int,
+    sms: int,
+    haste: bool,
+    special: float | None,
+    data: st.DataObject,
+) -> None:
+    dtype, precision = (dtype, "tf32") if dtype == torch.float32 else (half(kernel, dtype), "ieee")
+    assume(is_compiled(kernel, dtype))
+    o = operands(problem, dtype, "cpu", seed, ("channels_last",) * 3)
+    if special is not None:
+        changed = {"fprop": o.input, "dgrad": o.grad_output, "wgrad": o.input}[kernel.pass_]
+        changed[tuple(data.draw(st.integers(0, size - 1)) for size in changed.shape)] = special
+    result = run(kernel, o, problem, sms, haste, "channels_last", precision)
+    assert result is not None, "refused"
+    assert_right_where_finite(result.value, expect_pass(kernel.pass_, o, problem), precision)
+
+
 @dataclass
 class Choice:
     problem: Problem

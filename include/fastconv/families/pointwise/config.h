@@ -41,13 +41,20 @@ struct PointwiseTile {
 };
 
 struct PointwiseConfig {
-  int m, n;  // pixels by channels of the output; of weight gradients filters by channels
+  int m, n;           // pixels by channels of the output; of weight gradients filters by channels
+  bool taps = false;  // any filter, in channels_last
 
   bool operator==(const PointwiseConfig&) const = default;
 };
 
 // In which of its indices the elements of a and of b lie side by side.
 enum class PointwiseForm : int8_t { kDepthDepth, kDepthRows, kRowsRows };
+
+// Of filters of several taps.
+struct TapTiling {
+  PointwiseTile tile;
+  int stages;
+};
 
 struct PointwiseTiling {
   PointwiseForm form;

@@ -9,6 +9,7 @@ namespace fastconv {
 struct PointwiseReduction {
   PointwiseMatrix out;
   bool bias_along_n;
+  int32_t group_filters;           // of a product
   FastDivmod by_product, by_line;  // sums of a product, and of a line
   int64_t sums;                    // of a slice
   int32_t slices, strands;
@@ -23,7 +24,7 @@ __global__ void __launch_bounds__(kReduceThreads)
     int32_t image, rest, m, n;
     params.by_product.divmod(static_cast<int32_t>(at), image, rest);
     params.by_line.divmod(rest, m, n);
-    const auto finish = buffers.epilogue.of(params.bias_along_n ? n : m);
+    const auto finish = buffers.epilogue.of(image * params.group_filters + (params.bias_along_n ? n : m));
     buffers.out[image * params.out.image + params.out.lines.at(m) + n] = narrow<T>(finish(sum));
   });
 }
