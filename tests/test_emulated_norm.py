@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -189,6 +190,20 @@ def test_a_large_mean_of_few_values() -> None:
     case.x = torch.full_like(case.x, 1e20)
     mean, invstd = run(case)["statistics"]
     assert mean.equal(torch.full((3,), 1e20)) and invstd.isfinite().all()
+
+
+@pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
+@pytest.mark.parametrize("activation", [None, "relu", "relu6"])
+def test_frozen_statistics_keep_infinite_values_from_gradients(activation: str | None, size: Any) -> None:
+    """What an overflow gets of a gradient is as finite as with torch: nothing is subtracted that depends on it."""
+    index = ACTIVATIONS.index(activation)
+    for dtype, layout in itertools.product(DTYPES, (False, True)):
+        case = Case(dtype, layout, size, index, residual=False, training=False, wide=True)
+        case.x.as_strided((2,), (1,)).copy_(torch.tensor([-math.inf, math.inf]))
+        expected = case.expected()["grad_x"]
+        assert expected.isfinite().all()
+        error = (run(case)["grad_x"].double() - expected).norm()
+        assert error <= 2 * torch.finfo(dtype).eps * expected.norm()
 
 
 @settings(max_examples=examples(60))

@@ -309,18 +309,19 @@ __device__ __forceinline__ void apply_gradients(const NormPlace& place, const Ba
   using Vector = typename Reader::Vector;
   Reader reader(call, walk);
   // grad_x = scale * gradient + slope * (x - mean) + shift
+  const bool sums = call.sums_for_input();
   Acc slopes[Reader::kChannels] = {}, shifts[Reader::kChannels] = {};
   const auto start = [&] {
     reader.load_channels(place);
-    if (!call.sums_for_input()) return;
-    const Acc* sums = sums_behind<NormGradients<Acc>>(walk, call.workspace);
+    if (!sums) return;
+    const Acc* totals = sums_behind<NormGradients<Acc>>(walk, call.workspace);
     const Acc per_element = static_cast<Acc>(walk.channels) / static_cast<Acc>(walk.total);
 #pragma unroll
     for (int j = 0; j < Reader::kChannels; ++j) {
       const int64_t channel = place.channel(place.in_tile + j);
       const NormChannel<Acc>& norm = reader.channel(j);
-      shifts[j] = -norm.scale * per_element * sums[channel];
-      slopes[j] = -norm.scale * per_element * norm.invstd * norm.invstd * sums[walk.channels + channel];
+      shifts[j] = -norm.scale * per_element * totals[channel];
+      slopes[j] = -norm.scale * per_element * norm.invstd * norm.invstd * totals[walk.channels + channel];
     }
   };
   each_vector<typename Reader::Ring, true, kReads>(
@@ -340,7 +341,9 @@ __device__ __forceinline__ void apply_gradients(const NormPlace& place, const Ba
         for (int j = 0; j < Vector::kCount; ++j) {
           const int of = Reader::kChannels > 1 ? j : 0;
           const NormChannel<Acc>& norm = reader.channel(j);
-          result.set(j, norm.scale * grad[j] + (slopes[of] * (x[j] - norm.mean) + shifts[of]));
+          Acc of_sums{0};  // slopes of zero would make NaN of an infinite x
+          if (sums) of_sums = slopes[of] * (x[j] - norm.mean) + shifts[of];
+          result.set(j, norm.scale * grad[j] + of_sums);
         }
         result.template store<kReads>(walk, call.grad_x, item);
       });

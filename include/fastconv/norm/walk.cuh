@@ -38,7 +38,9 @@ struct NormPlace {
   __device__ __forceinline__ bool works() const {
     return static_cast<int>(threadIdx.x) < walk.threads && of_row(in_tile) < walk.row_extent;
   }
-  __device__ __forceinline__ int32_t items() const { return (walk.items - slice + walk.slices - 1) / walk.slices; }
+  __device__ __forceinline__ int32_t items() const {
+    return (walk.items - slice) / walk.slices + ((walk.items - slice) % walk.slices != 0);
+  }
   // Where a group has one tile. The last row may end within it.
   __device__ __forceinline__ int32_t items_of_thread() const {
     const int32_t all = items();
