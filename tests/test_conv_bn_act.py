@@ -315,3 +315,27 @@ def test_torch_fx_keeps_the_modules_whole(device: str) -> None:
     torch.testing.assert_close(traced(x), net(x))
     assert [node.target for node in traced.graph.nodes if node.op == "call_module"] == ["block", "norm"]
     torch.testing.assert_close(torch.fx.symbolic_trace(net.block)(x), net.block(x))
+
+
+@pytest.mark.parametrize("activation", [None, "relu"])
+@pytest.mark.parametrize("make", [nn.SyncBatchNorm, nn.BatchNorm2d, lambda _: nn.Identity()])
+def test_another_module_in_the_place_of_the_batch_norm(device: str, make: Any, activation: Any) -> None:
+    layer: Any = fastconv.ConvBnAct2d(3, 8, 3, activation=activation, dtype=torch.float64, device=device).eval()
+    layer.bn = make(8).to(device, torch.float64).eval()
+    x, residual = (torch.randn(2, *size, dtype=torch.float64, device=device) for size in ((3, 6, 7), (8, 4, 5)))
+    traced = torch.fx.symbolic_trace(layer)
+    for added in (None, residual):
+        y = layer.bn(F.conv2d(x, layer.conv.weight))
+        expected = reference.ACTIVATIONS[activation](y if added is None else y + added)
+        torch.testing.assert_close(layer(x, added), expected)
+        torch.testing.assert_close(traced(x, added), expected)
+
+
+def test_converted_to_sync_batch_norm_it_keeps_its_activation(device: str) -> None:
+    layer = fastconv.ConvBnAct2d(3, 8, 3, activation="relu", device=device)
+    layer(torch.randn(4, 3, 6, 7, device=device))
+    x = torch.randn(2, 3, 6, 7, device=device)
+    expected = layer.eval()(x)
+    converted = nn.SyncBatchNorm.convert_sync_batchnorm(layer)
+    assert type(converted.bn) is nn.SyncBatchNorm
+    torch.testing.assert_close(converted(x), expected)
