@@ -11,7 +11,6 @@ from torch.nn.common_types import _size_2_t
 from torch.nn.modules import module as _module
 from torch.types import Device
 
-from . import ops
 from .activation import Activation, check_activation
 from .batch_norm import batch_norm_act
 from .conv2d_act import composed
@@ -197,9 +196,6 @@ def norm_module(
     by_batch = training or (mean is None and var is None)
     if training and not tracks:
         mean = var = None
-    if residual is not None and torch.is_autocast_enabled(input.device.type):
-        dtype = input.dtype if conv is None else ops.autocast_dtype(input)
-        residual = residual if dtype is None else residual.to(dtype)
     if conv is not None:
         return conv_bn_act(
             input,
