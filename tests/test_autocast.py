@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 import fastconv
 import reference
@@ -145,3 +149,52 @@ def test_a_cast_serves_only_what_it_was_made_of(device: str, change: str) -> Non
     assert (y.dtype, y.requires_grad) == (dtype, change != "no grad")
     reference.assert_right(y, reference.output(x.to(dtype), w.to(dtype)))
     assert kept.requires_grad
+
+
+@pytest.mark.parametrize("what", ["conv2d", "padded conv2d", "Conv2d", "conv_bn_act", "ConvBnAct2d", "batch_norm_act"])
+@pytest.mark.parametrize("from_", [torch.float32, torch.bfloat16, torch.float16, torch.float64], ids=str)
+def test_a_residual_is_cast(device: str, from_: torch.dtype, what: str) -> None:
+    """torch's addition takes both; the gradient comes back in the residual's own dtype."""
+    x, w = tensor((2, 3, 8, 8), device=device), tensor((4, 3, 3, 3), device=device, seed=1)
+    norm: Any = {"running_mean": None, "running_var": None, "training": True}
+    functions: dict[str, Callable[..., Tensor]] = {
+        "conv2d": lambda r: fastconv.conv2d(x, w, residual=r, activation="silu"),
+        "padded conv2d": lambda r: fastconv.conv2d(x, w, padding="valid", residual=r),
+        "Conv2d": fastconv.Conv2d(3, 4, 3, activation="relu", device=device),
+        "conv_bn_act": lambda r: fastconv.conv_bn_act(x, w, None, **norm, residual=r, activation="relu"),
+        "ConvBnAct2d": fastconv.ConvBnAct2d(3, 4, 3, device=device),
+        "batch_norm_act": lambda r: fastconv.batch_norm_act(y, **norm, residual=r, activation="relu"),
+    }
+    function, arguments = functions[what], (x,) if what[0].isupper() else ()
+    y, residual = tensor((2, 4, 6, 6), torch.bfloat16, device, 2), tensor((2, 4, 6, 6), from_, device, 3)
+    results = []
+    for cast in (False, True):
+        leaf = residual.clone().requires_grad_()
+        with torch.autocast(device, torch.bfloat16):
+            output = function(*arguments, leaf.to(torch.bfloat16) if cast else leaf)
+        assert output.dtype == torch.bfloat16
+        output.backward(y)
+        assert leaf.grad is not None and leaf.grad.dtype == from_
+        results.append((output.detach(), leaf.grad))
+    torch.testing.assert_close(*results, rtol=0, atol=0)
+    if from_ != torch.bfloat16:
+        with pytest.raises(RuntimeError, match="same dtype"):
+            fastconv.batch_norm_act(y, **norm, residual=residual)
+
+
+def test_a_residual_of_float64_layers_is_left_alone(device: str) -> None:
+    layer = fastconv.ConvBnAct2d(3, 4, 3, dtype=torch.float64, device=device)
+    x, residual = (tensor(size, torch.float64, device) for size in ((2, 3, 8, 8), (2, 4, 6, 6)))
+    expected = layer(x, residual)
+    with torch.autocast(device, torch.bfloat16):
+        torch.testing.assert_close(layer(x, residual), expected, rtol=0, atol=0)
+
+
+def test_a_residual_is_cast_when_compiled(device: str) -> None:
+    torch._dynamo.reset()
+    layers = torch.nn.ModuleList([fastconv.ConvBnAct2d(3, 4, 3), fastconv.Conv2d(3, 4, 3)]).to(device)
+    x, residual = tensor((2, 3, 8, 8), device=device), tensor((2, 4, 6, 6), device=device)
+    with torch.autocast(device, torch.bfloat16):
+        for layer in layers:
+            y = torch.compile(layer, fullgraph=True, backend="aot_eager")(x, residual)
+            torch.testing.assert_close(y, layer(x, residual))

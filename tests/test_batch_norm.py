@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -18,6 +19,7 @@ from fastconv.activation import ACTIVATIONS
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 LAYOUTS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
 SIZE = (4, 24, 6, 10)
+TENSORS = ["input", "running_mean", "running_var", "weight", "bias", "residual", "num_batches_tracked"]
 
 
 class Operands:
@@ -286,6 +288,21 @@ def test_checkpointing_and_saved_tensor_hooks(device: str) -> None:
         ({"momentum": None}, RuntimeError, "momentum=None needs num_batches_tracked"),
         ({"input": torch.zeros(24, 6, 10)}, RuntimeError, "4-D"),
         ({"input": torch.zeros(1, 24, 1, 1)}, ValueError, "more than 1 value per channel"),
+        ({"input": torch.zeros(SIZE, dtype=torch.complex64)}, NotImplementedError, "input must be float32"),
+        (
+            {"input": torch.zeros(SIZE).double()},
+            RuntimeError,
+            "must be float64 where the input is float64, but",
+        ),
+        ({"input": torch.zeros(SIZE).half(), "bias": torch.ones(24).double()}, RuntimeError, "be float16 or float32"),
+        ({"eps": 0}, ValueError, "eps must be positive in training, but got 0"),
+        ({"eps": -1e-5}, ValueError, "eps must be positive in training, but got -1e-05"),
+        ({"eps": -1e-5, "training": False}, ValueError, "eps must be at least 0, but got -1e-05"),
+        *(
+            ({name: np.ones(24)}, TypeError, rf"batch_norm_act\(\): {name} must be a Tensor, but got ndarray")
+            for name in TENSORS
+        ),
+        ({"input": None}, TypeError, "input must be a Tensor, but got NoneType"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else None,
 )
@@ -296,6 +313,42 @@ def test_bad_input(device: str, change: dict[str, Any], error: type, words: str)
     arguments |= {k: v.to(device) if isinstance(v, Tensor) else v for k, v in change.items()}
     with pytest.raises(error, match=words):
         fastconv.batch_norm_act(**arguments)
+
+
+def test_an_eps_is_refused_where_torch_refuses_it(device: str) -> None:
+    o = Operands(device, torch.float64)
+    options: dict[str, Any] = {"momentum": 0.1}
+    for eps, training in itertools.product((1e-5, 0.0, -1e-5), (True, False)):
+        results = []
+        for function in (fastconv.batch_norm_act, F.batch_norm, torch.ops.fastconv.batch_norm_act):
+            try:
+                running = o.running_mean.clone(), o.running_var.clone()
+                results.append(function(o.input, *running, training=training, eps=eps, **options).sum().item())
+            except ValueError:
+                results.append(None)
+        assert results[0] == results[2] and (results[0] is None) == (results[1] is None), (eps, training)
+
+
+@pytest.mark.parametrize("momentum", [0.1, None])
+@pytest.mark.parametrize("count", [torch.zeros(2).long(), torch.zeros(()), torch.zeros(0).long()], ids=str)
+def test_a_bad_number_of_batches_is_left_as_it_is(device: str, count: Tensor, momentum: float | None) -> None:
+    """In one op, by torch's, and of no image."""
+    count, o = count.to(device), Operands(device, torch.float32)
+
+    def function(input: Tensor) -> Tensor:
+        running = o.running_mean, o.running_var
+        options: dict[str, Any] = {"momentum": momentum, "num_batches_tracked": count}
+        return fastconv.batch_norm_act(input, *running, training=True, **options)
+
+    before = count.clone(), o.running_mean.clone()
+    for call in (
+        lambda: function(o.input),
+        lambda: function(o.input[:0]),
+        lambda: torch.func.jvp(function, (o.input,), (o.input,)),
+    ):
+        with pytest.raises(RuntimeError, match="num_batches_tracked must be one int64"):
+            call()
+        assert torch.equal(count, before[0]) and torch.equal(o.running_mean, before[1])
 
 
 def test_an_empty_batch_is_as_torch_has_it(device: str) -> None:

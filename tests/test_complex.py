@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import fastconv
+from fastconv.activation import ACTIVATIONS
 from shapes import CASES, VIEWS, Problem, tensor
 
 PROBLEMS = {
@@ -131,3 +132,21 @@ def test_real_and_complex_do_not_mix(device: str) -> None:
 def test_explain_plans_the_real_convolution() -> None:
     arguments: dict[str, Any] = {"dtype": torch.complex64, "device": "cpu"}
     assert "C4 H8 W8 K6" in fastconv.explain((1, 2, 8, 8), (3, 2, 3, 3), **arguments)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS, ids=str)
+@pytest.mark.parametrize("residual", [False, True])
+def test_an_activation_is_refused(device: str, activation: Any, residual: bool) -> None:
+    x, w = (complex_tensor(size, torch.complex64, device, 0) for size in ((2, 3, 6, 6), (4, 3, 3, 3)))
+    added = complex_tensor((2, 4, 4, 4), torch.complex64, device, 1) if residual else None
+    layer = fastconv.Conv2d(3, 4, 3, bias=False, dtype=torch.complex64, device=device, activation=activation)
+    for call in (
+        lambda: fastconv.conv2d(x, w, activation=activation, residual=added, precision="ieee"),
+        lambda: torch.ops.fastconv.conv2d_act(x, w, activation=activation, residual=added, precision="ieee"),
+        lambda: layer(x, added),
+    ):
+        if activation is None:
+            assert call().dtype == torch.complex64
+            continue
+        with pytest.raises(NotImplementedError, match="must be float32, .* where an activation follows.*complex64"):
+            call()

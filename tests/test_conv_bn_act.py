@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -315,3 +316,68 @@ def test_torch_fx_keeps_the_modules_whole(device: str) -> None:
     torch.testing.assert_close(traced(x), net(x))
     assert [node.target for node in traced.graph.nodes if node.op == "call_module"] == ["block", "norm"]
     torch.testing.assert_close(torch.fx.symbolic_trace(net.block)(x), net.block(x))
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        ({"residual": torch.zeros(2, 3, 8, 8)}, RuntimeError, r"residual must .* of the output, \[2, 4, 6, 6\]"),
+        ({"residual": torch.zeros(2, 4, 6, 6).double()}, RuntimeError, "output and residual must have the same dtype"),
+        ({"norm_weight": torch.ones(3)}, RuntimeError, "norm_weight must .* as the output has channels, 4, .*3"),
+        ({"norm_bias": torch.ones(3)}, RuntimeError, "norm_bias must .* as the output has channels, 4, .*3"),
+        ({"norm_bias": torch.ones(4).double()}, RuntimeError, "norm_bias must be float32 where the output is float32"),
+        ({"running_mean": torch.ones(3)}, RuntimeError, "running_mean must .* as the output has channels, 4, .*3"),
+        ({"momentum": None, "num_batches_tracked": torch.zeros(2).long()}, RuntimeError, "num_batches_tracked must"),
+        ({"momentum": None}, RuntimeError, "momentum=None needs num_batches_tracked"),
+        ({"running_mean": None, "training": False}, RuntimeError, "running_mean is needed"),
+        ({"input": torch.zeros(1, 3, 3, 3)}, ValueError, r"got output size .*\[1, 4, 1, 1\]"),
+        ({"input": torch.zeros(3, 8, 8)}, RuntimeError, "input must be 4-D"),
+        ({"input": torch.zeros(2, 2, 8, 8)}, RuntimeError, "input must have"),
+        ({"weight": torch.zeros(4, 3, 3, 3).half()}, RuntimeError, "input and weight must have the same dtype"),
+        ({"eps": 0.0}, ValueError, "eps must be positive in training, but got 0.0"),
+        ({"activation": "tanh"}, ValueError, "activation must be"),
+        ({"weight": None}, TypeError, "weight must be a Tensor, but got NoneType"),
+        *(
+            ({name: np.ones(4)}, TypeError, rf"\(\): {name} must be a Tensor, but got ndarray")
+            for name in (*NAMES, "running_mean", "running_var", "num_batches_tracked")
+        ),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else None,
+)
+@pytest.mark.parametrize("padding", [0, "valid"])
+def test_errors_have_the_callers_names(
+    device: str, change: dict[str, Any], error: type[Exception], words: str, padding: Any
+) -> None:
+    """In one call, and in two."""
+    arguments: dict[str, Any] = {"input": torch.zeros(2, 3, 8, 8), "weight": torch.zeros(4, 3, 3, 3), "bias": None}
+    arguments |= {"running_mean": torch.zeros(4), "running_var": torch.ones(4), "training": True} | change
+    arguments = {name: value.to(device) if isinstance(value, Tensor) else value for name, value in arguments.items()}
+    call: Any = fastconv.conv_bn_act
+    with pytest.raises(error, match=words):
+        call(**arguments, padding=padding)
+    if "num_batches_tracked" in change and error is RuntimeError:
+        assert not arguments["num_batches_tracked"].any() and not arguments["running_mean"].any()
+
+
+@pytest.mark.parametrize("activation", [None, "relu"])
+@pytest.mark.parametrize("make", [nn.SyncBatchNorm, nn.BatchNorm2d, lambda _: nn.Identity()])
+def test_another_module_in_the_place_of_the_batch_norm(device: str, make: Any, activation: Any) -> None:
+    layer: Any = fastconv.ConvBnAct2d(3, 8, 3, activation=activation, dtype=torch.float64, device=device).eval()
+    layer.bn = make(8).to(device, torch.float64).eval()
+    x, residual = (torch.randn(2, *size, dtype=torch.float64, device=device) for size in ((3, 6, 7), (8, 4, 5)))
+    traced = torch.fx.symbolic_trace(layer)
+    for added in (None, residual):
+        y = layer.bn(F.conv2d(x, layer.conv.weight))
+        expected = reference.ACTIVATIONS[activation](y if added is None else y + added)
+        torch.testing.assert_close(layer(x, added), expected)
+        torch.testing.assert_close(traced(x, added), expected)
+
+
+def test_converted_to_sync_batch_norm_it_keeps_its_activation(device: str) -> None:
+    layer = fastconv.ConvBnAct2d(3, 8, 3, activation="relu", device=device)
+    layer(torch.randn(4, 3, 6, 7, device=device))
+    x = torch.randn(2, 3, 6, 7, device=device)
+    expected = layer.eval()(x)
+    converted = nn.SyncBatchNorm.convert_sync_batchnorm(layer)
+    assert type(converted.bn) is nn.SyncBatchNorm
+    torch.testing.assert_close(converted(x), expected)

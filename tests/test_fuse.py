@@ -334,6 +334,62 @@ def test_what_does_more_than_compute_is_left(what: str, caplog: pytest.LogCaptur
     assert model.kept is not None or what != "keeps"
 
 
+KEPT: list[Any] = []
+ELSEWHERE: dict[str, Callable[[Tensor], None]] = {
+    "a value": KEPT.append,
+    "a size": lambda y: KEPT.append(y.shape),
+    "in a function": lambda y: KEPT.append(lambda: y),
+    "in a cycle": lambda y: KEPT.append(cycle(y)),
+}
+
+
+def cycle(value: Any) -> list[Any]:
+    found = [value]
+    found.append(found)
+    return found
+
+
+class Keeps(nn.Module):
+    def __init__(self, keep: Callable[[Tensor], Any], training: bool | None = None) -> None:
+        super().__init__()
+        self.bn, self.keep, self.mode = nn.BatchNorm2d(3), keep, training
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.bn(x)
+        if self.mode in (None, self.training):
+            self.keep(y)
+        return F.relu(y)
+
+
+@pytest.mark.parametrize("what", ELSEWHERE)
+def test_what_keeps_values_elsewhere_is_left(what: str, caplog: pytest.LogCaptureFixture) -> None:
+    """It would keep what was traced, and nothing of later calls."""
+    model = Keeps(ELSEWHERE[what])
+    with caplog.at_level(logging.INFO, "fastconv"):
+        fastconv.fuse(model)
+    assert type(model) is Keeps and "1 Keeps (its forward keeps values in other places)" in caplog.text
+    KEPT.clear()
+    model(torch.randn(2, 3, 4, 4))
+    assert len(KEPT) == 1
+    KEPT.clear()
+
+
+def test_what_keeps_values_in_training_is_left_in_training(calls: list[str]) -> None:
+    model, x = fastconv.fuse(Keeps(KEPT.append, training=True)), torch.randn(2, 3, 4, 4)
+    KEPT.clear()
+    model(x)
+    assert not calls and len(KEPT) == 1 and type(KEPT.pop()) is Tensor
+    model.eval()(x)
+    assert calls == ["relu"] and not KEPT
+
+
+def test_what_keeps_a_value_for_itself_is_fused(calls: list[str]) -> None:
+    """In a cycle, which the collector has yet to find."""
+    model = fastconv.fuse(Keeps(cycle))
+    model(torch.randn(2, 3, 4, 4))
+    assert calls == ["relu"]
+
+
 class Square(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -542,6 +598,36 @@ def test_sync_batch_norm_is_left_and_logged(caplog: pytest.LogCaptureFixture) ->
     with caplog.at_level(logging.INFO, "fastconv"):
         fastconv.fuse(model)
     assert "SyncBatchNorm" in caplog.text and type(model) is nn.Sequential
+
+
+def test_what_is_fused_already_is_not_left(caplog: pytest.LogCaptureFixture) -> None:
+    norm = fastconv.BatchNormAct2d(4, activation="relu")
+    model = nn.Sequential(fastconv.ConvBnAct2d(3, 4, 3, activation="relu"), norm)
+    with caplog.at_level(logging.INFO, "fastconv"):
+        fastconv.fuse(model)
+        fastconv.fuse(norm)
+    assert caplog.text.count("fused: nothing; left: nothing") == 2
+    assert type(model[0]) is fastconv.ConvBnAct2d and type(norm) is fastconv.BatchNormAct2d
+
+
+def test_lazy_layers_are_left_until_the_first_batch(caplog: pytest.LogCaptureFixture, calls: list[str]) -> None:
+    model = nn.Sequential(nn.LazyConv2d(4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.LazyBatchNorm2d())
+    with caplog.at_level(logging.INFO, "fastconv"):
+        fastconv.fuse(fastconv.convert(model))
+    for name in ("Sequential", "LazyConv2d", "LazyBatchNorm2d"):
+        assert f"1 {name} (parameters come with the first batch: fuse after that)" in caplog.text
+    x = torch.randn(2, 3, 8, 8)
+    model(x)
+    assert not calls
+    fastconv.fuse(fastconv.convert(model))(x)
+    assert calls == ["relu*", "None*"]
+
+
+def test_another_lazy_layer_is_no_hindrance(calls: list[str]) -> None:
+    head = nn.Sequential(nn.Flatten(), nn.LazyLinear(2))
+    model: nn.Module = nn.Sequential(nn.BatchNorm2d(3), nn.ReLU(), head)
+    fastconv.fuse(model)(torch.randn(2, 3, 4, 4))
+    assert calls == ["relu"]
 
 
 def test_checkpointing(calls: list[str]) -> None:

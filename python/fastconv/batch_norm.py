@@ -45,21 +45,23 @@ def batch_norm_act(
         input: (N, C, H, W), float32, float64, float16 or bfloat16, NCHW or channels_last.
         running_mean, running_var: (C,), or None; as for :func:`torch.nn.functional.batch_norm`. In training they are
             changed in place.
-        weight, bias: (C,), or None. These four are of the input's dtype, or float32.
+        weight, bias: (C,), or None. These four are of the input's dtype, or float32 where that is of 16 bits.
         training: normalise by the mean and variance of the batch instead of the running ones.
         momentum: share of the batch in the running statistics. None: all batches count alike; then
             ``num_batches_tracked`` says how many there were.
-        eps: is added to the variance.
+        eps: is added to the variance. Positive in training, else at least 0.
         activation: ``"relu"``, ``"relu6"``, ``"silu"``, ``"gelu"``, ``"gelu_tanh"``, ``"hardswish"`` or None.
-        residual: of the size, dtype and device of ``input``; is added before the activation.
+        residual: of the size, dtype and device of ``input``; is added before the activation. Autocast casts it.
         num_batches_tracked: int64 of one element; in training it is increased by one.
 
     Returns:
         Of the size, dtype and memory format of ``input``. It is rounded once, whereas torch rounds after each step.
 
     Raises:
-        ValueError: in training, if a channel has a single value; unknown ``activation``.
+        ValueError: in training, if a channel has a single value; unknown ``activation``; an ``eps`` that is too small.
         RuntimeError: sizes, dtypes or devices that do not fit each other.
+        NotImplementedError: an input of another dtype.
+        TypeError: an argument that should be a tensor and is none.
 
     Sums are formed in float32 (float64 of float64), of the mean and the squared distances from it, in a fixed order:
     the same input gives the same bits. The gradients of all arguments come from one call; they can be differentiated.
@@ -69,24 +71,51 @@ def batch_norm_act(
     torch.Size([8, 16, 32, 32])
     """
     index = check_activation(activation)
+    check_eps(training, eps)
+    try:
+        check_batch(training, "input", input)
+        if residual is not None:
+            residual = ops.autocast_residual(residual, input.dtype)
+        if ops._is_compiling():
+            return _public(
+                input,
+                running_mean,
+                running_var,
+                weight,
+                bias,
+                training,
+                momentum,
+                eps,
+                activation=activation,
+                residual=residual,
+                num_batches_tracked=num_batches_tracked,
+            )
+        arguments = (running_mean, running_var, num_batches_tracked, training, momentum, eps, index)
+        return _call(_BatchNormAct.apply, input, residual, weight, bias, *arguments)  # type: ignore[attr-defined]
+    except (RuntimeError, TypeError, AttributeError):
+        # Checked only now, so that good calls do not pay for it. Where these checks pass, the first error stands.
+        parameters = {"weight": weight, "bias": bias, "running_mean": running_mean, "running_var": running_var}
+        others = {"residual": residual, **parameters, "num_batches_tracked": num_batches_tracked}
+        check_kinds("batch_norm_act", {"input": input}, others)
+        check_arguments(input, residual, parameters, training, momentum, num_batches_tracked)
+        raise
+
+
+def check_eps(training: bool, eps: float) -> None:
+    """As torch.nn.functional.batch_norm does: with 0 a channel of equal values gives NaN."""
+    if eps < 0 or (training and eps == 0):
+        raise ValueError(f"fastconv: eps must be {'positive in training' if training else 'at least 0'}, but got {eps}")
+
+
+def check_batch(training: bool, name: str, input: Tensor) -> None:
     if training and input.dim() == 4 and _of_channel(input.shape) == 1:
-        raise ValueError(f"Expected more than 1 value per channel when training, got input size {input.shape}")
-    if ops._is_compiling():
-        return _public(
-            input,
-            running_mean,
-            running_var,
-            weight,
-            bias,
-            training,
-            momentum,
-            eps,
-            activation=activation,
-            residual=residual,
-            num_batches_tracked=num_batches_tracked,
-        )
-    arguments = (running_mean, running_var, num_batches_tracked, training, momentum, eps, index)
-    return _call(_BatchNormAct.apply, input, residual, weight, bias, *arguments)  # type: ignore[attr-defined]
+        raise ValueError(f"Expected more than 1 value per channel when training, got {name} size {input.shape}")
+
+
+def check_kinds(function: str, tensors: dict[str, object], optional: dict[str, Any]) -> None:
+    for name, value in (tensors | optional).items():
+        if not isinstance(value, Tensor) and (value is not None or name in tensors):
+            raise TypeError(f"{function}(): {name} must be a Tensor, but got {type(value).__name__}")
 
 
 def _of_channel(size: Any) -> int:
@@ -126,6 +155,8 @@ def _composite(
     activation: int,
 ) -> Tensor:
     """By torch's ops, which can be differentiated and batched in every way. Not by cuDNN's."""
+    parameters = {"weight": weight, "bias": bias, "running_mean": running_mean, "running_var": running_var}
+    check_arguments(input, residual, parameters, training, momentum, num_batches_tracked)
     if training and num_batches_tracked is not None:
         num_batches_tracked.add_(1)
     if input.numel() == 0:
@@ -258,6 +289,7 @@ def _batch_norm_act_autograd(
     num_batches_tracked: Tensor | None = None,
 ) -> Tensor:
     index = check_activation(activation)
+    check_eps(training, eps)
     arguments = (running_mean, running_var, num_batches_tracked, training, momentum, eps, index)
     return _call(functools.partial(ops._apply, _BatchNormAct), input, residual, weight, bias, *arguments)
 
@@ -268,59 +300,76 @@ for _name in ("_batch_norm_act", "_batch_norm_act_backward"):
     ops._rules.impl(_name, torch.library.fallthrough_kernel, "Autograd")
 
 
-def _check(
+def check_arguments(
     input: Tensor,
     residual: Tensor | None,
     parameters: dict[str, Tensor | None],
     training: bool,
     momentum: float | None,
     num_batches_tracked: Tensor | None,
+    of: str = "input",
 ) -> None:
+    """of: what the caller calls the input, which may be the output of a convolution of its own input."""
     torch._check(input.dim() == 4, lambda: f"fastconv: input must be 4-D (N, C, H, W), but is {input.dim()}-D")
     torch._check_not_implemented(
         input.is_floating_point() and input.dtype in ops.DTYPES,
         lambda: f"fastconv: input must be float32, float64, float16 or bfloat16, but got {input.dtype}",
     )
     if residual is not None:
-        ops.check_tensors("input", input, "residual", residual)
+        ops.check_tensors(of, input, "residual", residual)
         torch._check(
             residual.shape == input.shape,
             lambda: (
-                f"fastconv: residual must have the size of the input, {list(input.shape)}, "
+                f"fastconv: residual must have the size of the {of}, {list(input.shape)}, "
                 f"but got {list(residual.shape)}"
             ),
         )
     for name, tensor in parameters.items():
         if tensor is not None:
-            _check_parameter(name, tensor, input)
+            _check_parameter(name, tensor, input, of)
         elif name.startswith("running") and not training:
             raise RuntimeError(f"fastconv: {name} is needed outside training")
-    torch._check(
-        not training or input.numel() != input.shape[1],
-        lambda: "fastconv: more than one value a channel is needed in training",
-    )
     torch._check(
         momentum is not None or num_batches_tracked is not None,
         lambda: "fastconv: momentum=None needs num_batches_tracked",
     )
+    if num_batches_tracked is not None:
+        count = num_batches_tracked
+        torch._check(
+            count.dtype == torch.int64 and count.numel() == 1 and count.device == input.device,
+            lambda: (
+                f"fastconv: num_batches_tracked must be one int64 on the {of}'s device, {input.device}, "
+                f"but got size {list(count.shape)} of {count.dtype} on {count.device}"
+            ),
+        )
 
 
-def _check_parameter(name: str, tensor: Tensor, input: Tensor) -> None:
-    wide = _sum_dtype(input.dtype)
+def _check_several(input: Tensor, training: bool) -> None:
+    torch._check(
+        not training or input.numel() != input.shape[1],
+        lambda: "fastconv: more than one value a channel is needed in training",
+    )
+
+
+def _check_parameter(name: str, tensor: Tensor, input: Tensor, of: str) -> None:
+    allowed = dict.fromkeys((input.dtype, _sum_dtype(input.dtype)))
     torch._check(
         tensor.dim() == 1 and tensor.shape[0] == input.shape[1],
         lambda: (
-            f"fastconv: {name} must be 1-D with as many elements as the input has channels, {input.shape[1]}, "
+            f"fastconv: {name} must be 1-D with as many elements as the {of} has channels, {input.shape[1]}, "
             f"but got size {list(tensor.shape)}"
         ),
     )
     torch._check(
-        tensor.dtype in (input.dtype, wide),
-        lambda: f"fastconv: {name} must be {wide} or of the input's dtype, but got {tensor.dtype}",
+        tensor.dtype in allowed,
+        lambda: (
+            f"fastconv: {name} must be {' or '.join(map(ops.dtype_name, allowed))} where the {of} is "
+            f"{ops.dtype_name(input.dtype)}, but got {ops.dtype_name(tensor.dtype)}"
+        ),
     )
     torch._check(
         tensor.device == input.device,
-        lambda: f"fastconv: {name} must be on the input's device, {input.device}, but is on {tensor.device}",
+        lambda: f"fastconv: {name} must be on the {of}'s device, {input.device}, but is on {tensor.device}",
     )
 
 
@@ -365,7 +414,8 @@ def _batch_norm_act_fake(
     trains: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     parameters = {"weight": weight, "bias": bias, "running_mean": running_mean, "running_var": running_var}
-    _check(input, residual, parameters, training, momentum, num_batches_tracked)
+    check_arguments(input, residual, parameters, training, momentum, num_batches_tracked)
+    _check_several(input, training)
     channels_last = ops.is_channels_last(input)
     masks = trains and residual is not None and activation in CUT_OFF
     vector = mask_vector(input.shape, input.element_size(), channels_last) if masks and input.is_cuda else 1
@@ -430,7 +480,8 @@ def _batch_norm_act_cpu(
     trains: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     parameters = {"weight": weight, "bias": bias, "running_mean": running_mean, "running_var": running_var}
-    _check(input, residual, parameters, training, momentum, num_batches_tracked)
+    check_arguments(input, residual, parameters, training, momentum, num_batches_tracked)
+    _check_several(input, training)
     wide = input.to(_sum_dtype(input.dtype))
     if training:
         var, mean = torch.var_mean(wide, (0, 2, 3), correction=0)

@@ -17,6 +17,7 @@ _conv2d_act_backward = torch.ops.fastconv._conv2d_act_backward.default._op
 
 _PLAIN = ops.PLAIN | {type(None)}
 _REAL = frozenset(dtype for dtype in ops.DTYPES if not dtype.is_complex)
+_REAL_NAMES = ", ".join(ops.dtype_name(dtype) for dtype in ops.DTYPES if dtype in _REAL)
 _any_autocast = torch._C._is_any_autocast_enabled
 
 
@@ -56,15 +57,19 @@ def wants_gradient(tensors: tuple[Tensor | None, ...]) -> bool:
 
 def composed(output: Tensor, residual: Tensor | None, activation: int) -> Tensor:
     """Of a convolution's output, by torch's ops."""
+    if activation and output.is_complex():
+        name = ops.dtype_name(output.dtype)
+        raise NotImplementedError(f"fastconv: input must be {_REAL_NAMES} where an activation follows, but got {name}")
     if residual is not None:
+        if not isinstance(residual, Tensor):
+            raise TypeError(f"conv2d(): residual must be a Tensor, but got {type(residual).__name__}")
+        residual = ops.autocast_residual(residual, output.dtype)
         _check_residual(output, residual)
     return activated(activation, output, residual)
 
 
 def _check_residual(output: Tensor, residual: Tensor) -> None:
-    """RuntimeError unless it has the output's dtype, device and size; TypeError if it is no tensor."""
-    if not isinstance(residual, Tensor):
-        raise TypeError(f"conv2d(): residual must be a Tensor, but got {type(residual).__name__}")
+    """RuntimeError unless it has the output's dtype, device and size."""
     for what in ("dtype", "device"):
         one, other = getattr(output, what), getattr(residual, what)
         if one != other:
@@ -78,6 +83,8 @@ def one_call(
     input: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None, call: ops.Call, activation: int
 ) -> Tensor:
     input = autocast(input, weight, bias)
+    if residual is not None:
+        residual = ops.autocast_residual(residual, input.dtype)
     output: Tensor
     if wants_gradient((input, weight, bias, residual)):
         output = _apply(input, weight, bias, residual, call, activation)

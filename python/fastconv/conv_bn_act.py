@@ -10,7 +10,15 @@ from torch.autograd import forward_ad
 
 from . import ops
 from .activation import Activation, check_activation
-from .batch_norm import batch_norm_act, differentiable_gradients, keeps_residual
+from .batch_norm import (
+    batch_norm_act,
+    check_arguments,
+    check_batch,
+    check_eps,
+    check_kinds,
+    differentiable_gradients,
+    keeps_residual,
+)
 from .conv2d_act import autocast, is_eager, wants_gradient
 from .functional import call_or_none, conv2d
 from .precision import Precision, check, effective
@@ -50,7 +58,8 @@ def conv_bn_act(
         running_mean, running_var, training, momentum, eps, activation, num_batches_tracked: those of
             :func:`fastconv.batch_norm_act`, of the convolution's output; ``norm_weight`` and ``norm_bias`` are its
             ``weight`` and ``bias``.
-        residual: of the size, dtype and device of the convolution's output; is added before the activation.
+        residual: of the size, dtype and device of the convolution's output; is added before the activation. Autocast
+            casts it.
 
     Returns:
         (N, K, P, Q).
@@ -63,27 +72,49 @@ def conv_bn_act(
     torch.Size([8, 32, 30, 30])
     """
     index = check_activation(activation)
+    check_eps(training, eps)
     tensors = input, weight, bias, residual, norm_weight, norm_bias
-    # One image may have one pixel, which is an error in training.
-    if is_eager(*tensors) and input.shape[0] > training:
-        mode = effective() if precision is None else check(precision)
-        if (call := call_or_none(stride, padding, dilation, groups, mode)) is not None:
-            running = running_mean, running_var, num_batches_tracked
-            return _one_call(*tensors, running, call, (training, momentum, eps, index))
-    output = conv2d(input, weight, bias, stride, padding, dilation, groups, precision=precision)
-    return batch_norm_act(
-        output,
-        running_mean,
-        running_var,
-        norm_weight,
-        norm_bias,
-        training,
-        momentum,
-        eps,
-        activation=activation,
-        residual=residual,
-        num_batches_tracked=num_batches_tracked,
-    )
+    try:
+        # One image may have one pixel, which is an error in training.
+        if is_eager(*tensors) and input.shape[0] > training:
+            mode = effective() if precision is None else check(precision)
+            if (call := call_or_none(stride, padding, dilation, groups, mode)) is not None:
+                running = running_mean, running_var, num_batches_tracked
+                return _one_call(*tensors, running, call, (training, momentum, eps, index))
+        output = conv2d(input, weight, bias, stride, padding, dilation, groups, precision=precision)
+        check_batch(training, "output", output)
+        return batch_norm_act(
+            output,
+            running_mean,
+            running_var,
+            norm_weight,
+            norm_bias,
+            training,
+            momentum,
+            eps,
+            activation=activation,
+            residual=residual,
+            num_batches_tracked=num_batches_tracked,
+        )
+    except (RuntimeError, TypeError, AttributeError):
+        # Checked only now, so that good calls do not pay for it. Where these checks pass, the first error stands.
+        parameters = {"norm_weight": norm_weight, "norm_bias": norm_bias}
+        parameters |= {"running_mean": running_mean, "running_var": running_var}
+        others = {"bias": bias, "residual": residual, **parameters, "num_batches_tracked": num_batches_tracked}
+        check_kinds("conv_bn_act", {"input": input, "weight": weight}, others)
+        like = _like_output(input, weight, bias, stride, padding, dilation, groups)
+        residual = None if residual is None else ops.autocast_residual(residual, like.dtype)
+        check_arguments(like, residual, parameters, training, momentum, num_batches_tracked, "output")
+        raise
+
+
+def _like_output(input: Tensor, weight: Tensor, bias: Tensor | None, *geometry: Any) -> Tensor:
+    """Of the convolution's size, dtype and device, but of one element. Errors are the convolution's own."""
+    input, weight, bias = ops.autocast(input, weight, bias)
+    sizes = (torch.empty(tensor.shape, dtype=input.dtype, device="meta") for tensor in (input, weight))
+    convolve: Any = conv2d
+    with torch.no_grad():
+        return input.new_empty(1).expand(convolve(*sizes, None, *geometry).shape)
 
 
 def _one_call(
@@ -99,6 +130,8 @@ def _one_call(
 ) -> Tensor:
     """running: mean, variance, number of batches. options: training, momentum, eps, the activation's number."""
     input = autocast(input, weight, bias)
+    if residual is not None:
+        residual = ops.autocast_residual(residual, input.dtype)
     tensors = input, weight, bias, residual, norm_weight, norm_bias
     output: Tensor
     if wants_gradient(tensors):

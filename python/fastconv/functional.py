@@ -54,7 +54,7 @@ def conv2d(
         precision: how float32 products are formed; see :class:`fastconv.precision`. None: as set there.
         activation: of the output: ``"relu"``, ``"relu6"``, ``"silu"``, ``"gelu"``, ``"gelu_tanh"``, ``"hardswish"`` or
             None. The first two are part of the kernel on a GPU. Not of complex numbers.
-        residual: of the output's size, dtype and device; is added before the activation.
+        residual: of the output's size, dtype and device; is added before the activation. Autocast casts it.
 
     Returns:
         (N, K, P, Q) or (K, P, Q), where P = (H + 2 * padding - dilation * (R - 1) - 1) // stride + 1 and Q likewise. In

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import gc
 import inspect
 import itertools
 import logging
@@ -12,6 +13,7 @@ import operator
 import random
 import sys
 import threading
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
@@ -19,12 +21,13 @@ from typing import Any, TypeVar
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
+from torch.nn.parameter import is_lazy
 
 from . import _library, ops
 from ._classes import check_module, counted, derive, give
 from .activation import FUNCTIONS, Activation
 from .functional import conv2d
-from .nn import Conv2d, convolves_alone, norm_module, untouched
+from .nn import BatchNormAct2d, Conv2d, ConvBnAct2d, convolves_alone, norm_module, untouched
 from .precision import effective
 
 _Module = TypeVar("_Module", bound=nn.Module)
@@ -90,10 +93,12 @@ def fuse(model: _Module) -> _Module:
         reason = ""
         if hasattr(cls, _ORIGINAL) and _FORWARDS not in vars(module):  # changed since
             vars(module)[_FORWARDS] = _Forwards(module)
-        if isinstance(module, torch.jit.ScriptModule) or hasattr(cls, _BEFORE):
-            continue
+        if isinstance(module, torch.jit.ScriptModule) or hasattr(cls, _BEFORE) or cls in (BatchNormAct2d, ConvBnAct2d):
+            continue  # fused already, those too
         if _is_timm(module):
             classes[module] = _fused_norm(cls)
+        elif any(isinstance(m, nn.LazyConv2d | nn.LazyBatchNorm2d) for m in (module, *module.children())):
+            reason = "parameters come with the first batch: fuse after that"
         elif any(_is_norm(child) or type(child) is Conv2d for child in module.children()):
             forwards = _Forwards(module)
             if forwards.fuses:
@@ -374,7 +379,7 @@ def _watched(module: nn.Module, tracer: _Tracer) -> Iterator[None]:
     before = [dict(place) for place in places]
     held = {name: copy.copy(v) for name, v in vars(module).items() if isinstance(v, list | dict | set)}
     tensors = [v for m in module.modules() for v in (*vars(m).values(), *m.parameters(False), *m.buffers(False))]
-    versions = [(v, v._version) for v in tensors if isinstance(v, Tensor) and not v.is_inference()]
+    versions = [(v, v._version) for v in tensors if isinstance(v, Tensor) and not is_lazy(v) and not v.is_inference()]
     numbers = _random_states()
     modes = [(m, vars(m).pop("training")) for m in module.modules() if m is not module]  # who reads one gets an error
     thread = threading.get_ident()
@@ -478,6 +483,7 @@ class _Tracer(fx.Tracer):
         super().__init__()
         self.kinds, self.asked, self.traced_func_name = kinds, asked, forward
         self.errors: list[str] = []
+        self.proxies: list[weakref.ref[_Proxy]] = []
         self.modes = _modes()
 
     def error(self, reason: str) -> Exception:
@@ -499,7 +505,15 @@ class _Tracer(fx.Tracer):
         return True
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
-        return _Proxy(node, self)
+        proxy = _Proxy(node, self)
+        self.proxies.append(weakref.ref(proxy))
+        return proxy
+
+    def outlived(self) -> bool:
+        """Whether anybody has one of them still, who would have had a tensor of each call."""
+        if any(proxy() is not None for proxy in self.proxies):
+            gc.collect()  # it may be but in a cycle
+        return any(proxy() is not None for proxy in self.proxies)
 
     def create_arg(self, a: Any) -> Any:
         return a.node if type(a) is _Proxy else super().create_arg(a)
@@ -529,6 +543,8 @@ def _traced(module: nn.Module, kinds: dict[str, bool], asked: set[str]) -> Calla
     tracer = _Tracer(kinds, asked, _ORIGINAL if hasattr(type(module), _ORIGINAL) else "forward")
     with _tracing, _watched(module, tracer):
         graph = tracer.trace(module, concrete_args=defaults or None)
+    if tracer.outlived():
+        raise _Left("its forward keeps values in other places")
     if any(node.op == "get_attr" and str(node.target).startswith("_tensor_constant") for node in graph.nodes):
         raise _Left("its forward makes tensors")
     norms = [node for node in graph.nodes if node.op == "call_module" and _is_norm(module.get_submodule(node.target))]

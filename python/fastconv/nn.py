@@ -11,9 +11,9 @@ from torch.nn.common_types import _size_2_t
 from torch.nn.modules import module as _module
 from torch.types import Device
 
-from . import ops
-from .activation import Activation, activated, check_activation
+from .activation import Activation, check_activation
 from .batch_norm import batch_norm_act
+from .conv2d_act import composed
 from .conv_bn_act import conv_bn_act
 from .functional import conv2d
 from .precision import Precision, check
@@ -87,7 +87,7 @@ class Conv2d(torch.nn.Conv2d):
             return self._conv_forward(input, self.weight, self.bias)
         if type(self)._conv_forward is not Conv2d._conv_forward:  # a subclass's own
             output = self._conv_forward(input, self.weight, self.bias)
-            return activated(check_activation(self.activation), output, residual)
+            return composed(output, residual, check_activation(self.activation))
         input, padding = self._padded(input)
         return conv2d(
             input,
@@ -138,6 +138,11 @@ class BatchNormAct2d(torch.nn.BatchNorm2d):
         ValueError: unknown ``activation``.
 
     Shapes, dtypes, errors of a call and its numerical contract are those of :func:`fastconv.batch_norm_act`.
+
+    ``nn.SyncBatchNorm.convert_sync_batchnorm`` makes a plain ``nn.SyncBatchNorm`` of this layer, as it is an
+    ``nn.BatchNorm2d``: the activation is lost, without a word, and a ``residual`` is refused. It asks no layer, so none
+    can object. Use ``nn.BatchNorm2d`` with an activation behind it where statistics are to be those of several
+    processes, or :class:`fastconv.ConvBnAct2d`, which keeps its activation.
 
     >>> norm = fastconv.BatchNormAct2d(16, activation="relu")
     >>> x = torch.randn(8, 16, 32, 32)
@@ -191,9 +196,6 @@ def norm_module(
     by_batch = training or (mean is None and var is None)
     if training and not tracks:
         mean = var = None
-    if residual is not None and torch.is_autocast_enabled(input.device.type):
-        dtype = input.dtype if conv is None else ops.autocast_dtype(input)
-        residual = residual if dtype is None else residual.to(dtype)
     if conv is not None:
         return conv_bn_act(
             input,
@@ -271,7 +273,8 @@ class ConvBnAct2d(torch.nn.Module):
         in_channels, out_channels, kernel_size, stride, padding, dilation, groups, padding_mode, precision, device,
             dtype: those of :class:`fastconv.Conv2d`, which is the submodule ``conv``.
         eps, momentum, affine, track_running_stats, activation: those of :class:`fastconv.BatchNormAct2d`, which is the
-            submodule ``bn``.
+            submodule ``bn``. Where ``bn`` is replaced by another module, as ``nn.SyncBatchNorm``, residual and
+            activation follow it as calls of their own.
 
     Raises:
         ValueError: unknown ``activation`` or ``precision``, or what :class:`torch.nn.Conv2d` refuses.
@@ -319,6 +322,7 @@ class ConvBnAct2d(torch.nn.Module):
         self.bn = BatchNormAct2d(
             out_channels, eps, momentum, affine, track_running_stats, device, dtype, activation=activation
         )
+        self.activation = activation  # for what may take the place of bn
 
     def forward(self, input: Tensor, residual: Tensor | None = None) -> Tensor:
         if (whole := _traced_whole(self, input, residual)) is not None:
@@ -327,5 +331,13 @@ class ConvBnAct2d(torch.nn.Module):
         traced = isinstance(input, Proxy)
         if not traced and convolves_alone(conv) and type(bn) is BatchNormAct2d and untouched(conv, bn):
             return norm_module(bn, input, bn.activation, residual, conv)
+        if not isinstance(bn, BatchNormAct2d):
+            return _followed(bn(conv(input)), residual, self.activation)
         result: Tensor = bn(conv(input), residual)
         return result
+
+
+@torch.fx.wrap
+def _followed(output: Tensor, residual: Tensor | None, activation: Activation | None) -> Tensor:
+    """A graph has it whole, as it does not know whether there is a residual."""
+    return composed(output, residual, check_activation(activation))

@@ -130,9 +130,7 @@ def check_tensors(first: str, reference: Tensor, second: str, tensor: Tensor | N
     check_kind(second, tensor)
     if tensor is None:
         return
-    _check_same(
-        f"{first} and {second} must have the same dtype", _dtype_name(reference.dtype), _dtype_name(tensor.dtype)
-    )
+    _check_same(f"{first} and {second} must have the same dtype", dtype_name(reference.dtype), dtype_name(tensor.dtype))
     _check_same(f"{first} and {second} must be on the same device", str(reference.device), str(tensor.device))
 
 
@@ -140,12 +138,12 @@ def _check_same(rule: str, one: str, other: str) -> None:
     torch._check(one == other, lambda: f"fastconv: {rule}, but got {one} and {other}")
 
 
-def _dtype_name(dtype: torch.dtype) -> str:
+def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
 def dtype_names() -> str:
-    return ", ".join(map(_dtype_name, DTYPES))
+    return ", ".join(map(dtype_name, DTYPES))
 
 
 def output_size(
@@ -940,6 +938,13 @@ def cast(tensor: Tensor, device_type: str, dtype: torch.dtype) -> Tensor:
     if tensor.device.type != device_type or tensor.dtype == torch.float64 or not tensor.is_floating_point():
         return tensor
     return tensor.to(dtype)
+
+
+def autocast_residual(residual: Tensor, dtype: torch.dtype) -> Tensor:
+    """In the dtype of what it is added to, where autocast is on: torch's addition takes both."""
+    if residual.dtype is dtype or autocast_dtype(residual) is None:
+        return residual
+    return residual if residual.is_complex() or dtype.is_complex else residual.to(dtype)
 
 
 # By a parameter's id: what it was, its version and memory; its cast, which whoever uses it keeps alive.
