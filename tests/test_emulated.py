@@ -889,10 +889,10 @@ TAPS = [pytest.param(kernel, id=kernel.name) for kernel in ALL_KERNELS if kernel
 
 
 @st.composite
-def tap_problems(draw: st.DrawFn) -> Problem:
-    """Whole chunks of channels: 8 of 16 bits are 2 of float32."""
-    groups = draw(st.sampled_from([1, 1, 2, 3]))
-    c, k = (8 * draw(st.integers(1, 18)) * groups for _ in range(2))
+def tap_problems(draw: st.DrawFn, kernel: str) -> Problem:
+    """Whole chunks of channels, or any: 8 of 16 bits are 2 of float32."""
+    groups, chunk = draw(st.sampled_from([1, 1, 2, 3])), 1 if kernel.endswith("_any") else 8
+    c, k = (chunk * draw(st.one_of(st.integers(1, 18), st.integers(60 // chunk, 140 // chunk))) * groups for _ in range(2))
     r, s = draw(st.sampled_from([(1, 1), (3, 3), (1, 3), (2, 5), (4, 1)]))
     stride, dilation = (draw(st.tuples(*[st.integers(1, 3)] * 2)) for _ in range(2))
     padding = draw(st.tuples(*[st.integers(0, 3)] * 2))
@@ -905,32 +905,37 @@ def tap_problems(draw: st.DrawFn) -> Problem:
 
 @pytest.mark.parametrize("kernel", TAPS)
 @given(
-    problem=tap_problems(),
     dtype=st.sampled_from([*HALF, torch.float32]),
     seed=st.integers(0, 2**31),
     sms=st.sampled_from([1, 4, 132]),
     haste=st.booleans(),
+    weight_view=st.sampled_from(["contiguous", "channels_last", "misaligned", "transposed"]),
     special=st.sampled_from([None, None, math.inf, math.nan]),
     data=st.data(),
 )
 @settings(max_examples=examples(40))
 def test_emulated_taps(
     kernel: native.Kernel,
-    problem: Problem,
     dtype: torch.dtype,
     seed: int,
     sms: int,
     haste: bool,
+    weight_view: str,
     special: float | None,
     data: st.DataObject,
 ) -> None:
+    problem, of_any_layout = data.draw(tap_problems(kernel.name)), kernel.name.endswith("_any")
+    views = ["contiguous", "misaligned", "misaligned_channels_last"] if of_any_layout else ["channels_last"]
+    x_view, y_view = data.draw(st.sampled_from(views)), data.draw(st.sampled_from(views))
     dtype, precision = (dtype, "tf32") if dtype == torch.float32 else (half(kernel, dtype), "ieee")
     assume(is_compiled(kernel, dtype))
-    o = operands(problem, dtype, "cpu", seed, ("channels_last",) * 3)
+    o = operands(problem, dtype, "cpu", seed, (x_view, weight_view, y_view))
     if special is not None:
         changed = {"fprop": o.input, "dgrad": o.grad_output, "wgrad": o.input}[kernel.pass_]
         changed[tuple(data.draw(st.integers(0, size - 1)) for size in changed.shape)] = special
-    result = run(kernel, o, problem, sms, haste, "channels_last", precision)
+    assume(weight_view != "transposed" or kernel.pass_ != "wgrad")  # whose rows of taps do not follow each other
+    written = {"fprop": y_view, "dgrad": x_view, "wgrad": weight_view}[kernel.pass_]
+    result = run(kernel, o, problem, sms, haste, written, precision)
     assert result is not None, "refused"
     assert_right_where_finite(result.value, expect_pass(kernel.pass_, o, problem), precision)
 

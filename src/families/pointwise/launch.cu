@@ -7,7 +7,7 @@
 namespace fastconv {
 
 Launcher pointwise_launcher(const KernelEntry& kernel, DType dtype) {
-  const bool taps = kernel.config.as<PointwiseConfig>().taps;
+  const bool taps = kernel.config.as<PointwiseConfig>().taps != TapReads::kNone;
   return with_dtype(dtype, [&]<typename T>() -> Launcher {
     if constexpr (!std::is_same_v<T, double>) {
       const auto of_pass = [&]<Pass kPass>() {

@@ -34,34 +34,73 @@ TapAxis channels_of(int64_t channels, int64_t chunk) {
   return axis;
 }
 
-const char* why_not(const ConvProblem& problem) {
+bool channels_inner(const Side& side) { return is_step(side.stride.c, side.c, 1); }
+const Side& source_of(const ConvProblem& problem, const Side& x, const Side& y) {
+  return problem.pass == Pass::kDgrad ? y : x;
+}
+
+// Chunks of neighbouring channels, of which both tensors have whole ones where they are read.
+bool reads_chunks(const ConvProblem& problem) {
+  const int64_t element = element_size(problem.dtype);
+  const Side x = input_side(problem), y = output_side(problem);
+  const auto whole = [&](const Side& side) {
+    const Strides step = image_strides(side);
+    return channels_inner(side) &&
+           vector_bytes(element, side.align, {side.c, step.n, step.h, step.w}) == kPointwiseChunkBytes;
+  };
+  return whole(source_of(problem, x, y)) && (problem.pass != Pass::kWgrad || whole(y));
+}
+// The filter as it is given: chunks of neighbouring channels.
+bool packs_filter(const ConvProblem& problem) {
+  if (problem.pass == Pass::kWgrad) return false;
+  const Strides& w = problem.w_strides;
+  return !is_step(w.c, problem.c_per_group(), 1) ||
+         vector_bytes(element_size(problem.dtype), problem.w_align,
+                      {problem.c_per_group(), used_stride(w.n, problem.k), used_stride(w.h, problem.r),
+                       used_stride(w.w, problem.s)}) < kPointwiseChunkBytes;
+}
+int64_t chunked(int64_t channels, int64_t element) {
+  const int64_t chunk = kPointwiseChunkBytes / element;
+  return ceil_div(channels, chunk) * chunk;
+}
+int64_t packed_bytes(const ConvProblem& problem) {
+  const int64_t element = element_size(problem.dtype), of_tap = chunked(problem.c_per_group(), element);
+  return ceil_div(problem.k * problem.r * problem.s * of_tap * element, 256) * 256;
+}
+// The output's channels lie apart, its pixels mostly side by side.
+bool is_turned(const ConvProblem& problem) {
+  return problem.pass != Pass::kWgrad &&
+         !channels_inner(problem.pass == Pass::kDgrad ? input_side(problem) : output_side(problem));
+}
+
+const char* why_not(const ConvProblem& problem, TapReads reads) {
   if (problem.dtype == DType::kFloat32 && problem.precision != Precision::kTf32) return "rounds to TF32";
   const Side x = input_side(problem), y = output_side(problem);
+  const int64_t element = element_size(problem.dtype), of_tap = chunked(problem.c_per_group(), element);
   if (!images_fit_int32(problem) || problem.n * std::max(problem.h * problem.w, y.h * y.w) >= kMaxExtent ||
-      problem.k * problem.c_per_group() * problem.r * problem.s >= kMaxExtent) {
+      problem.k * of_tap * problem.r * problem.s >= kMaxExtent || problem.n * problem.groups >= kMaxExtent) {
     return "counts with 32 bits: pixels and taps stay below 2^29";
   }
   const int64_t most_h = std::max(problem.h + 2 * problem.padding.h, problem.r * problem.dilation.h);
   const int64_t most_w = std::max(problem.w + 2 * problem.padding.w, problem.s * problem.dilation.w);
-  if (std::max(most_h, most_w) >= kMaxPixels) return "counts rows and columns with 15 bits, padding included";
-  if (!is_step(x.stride.c, problem.c, 1) || !is_step(y.stride.c, problem.k, 1) ||
-      !is_step(problem.w_strides.c, problem.c_per_group(), 1)) {
-    return "reads channels side by side";
+  if (std::max({most_h, most_w, y.h * problem.stride.h, y.w * problem.stride.w}) >= kMaxPixels) {
+    return "counts rows and columns with 15 bits, padding included";
+  }
+  if (problem.pass == Pass::kWgrad && problem.r > 1 && problem.s > 1 &&
+      problem.w_strides.h != problem.s * problem.w_strides.w) {
+    return "writes rows of taps that follow each other";
   }
   // Offsets from a tile's first pixel.
-  const Side& source = problem.pass == Pass::kDgrad ? y : x;
+  const Side& source = source_of(problem, x, y);
   const int64_t images = 128 / std::max<int64_t>(1, problem.pass == Pass::kDgrad ? 1 : y.h * y.w) + 2;
   if (images * std::max<int64_t>(used_stride(source.stride.n, source.n), 1) >= INT32_MAX) {
     return "reads images that lie close to each other";
   }
-  if (problem.pass == Pass::kWgrad) {
-    const int64_t chunk = kPointwiseChunkBytes / element_size(problem.dtype), c = problem.c_per_group();
-    const Strides& w = problem.w_strides;
-    if (c % chunk != 0 || !is_step(w.w, problem.s, c) || !is_step(w.h, problem.r, problem.s * c)) {
-      return "writes whole chunks of channels, and taps side by side";
-    }
-  }
-  return nullptr;
+  const bool chunks = reads_chunks(problem);
+  if (reads == TapReads::kElements)
+    return chunks && !is_turned(problem) ? "is for other layouts than channels_last" : nullptr;
+  if (!chunks) return "reads whole chunks of 16 bytes of neighbouring channels";
+  return is_turned(problem) ? "writes channels side by side" : nullptr;
 }
 
 int64_t tiles_of(const TapParams& params) {
@@ -99,21 +138,21 @@ Plan plan_of_slices(const KernelEntry& entry, const ConvProblem& problem, const 
   plan.smem_bytes = smem_bytes(tiling.stages);
   plan.tiling = tiling;
   const int64_t sums = int64_t{most.out.lines.extent} * most.out.length * most.by_images.divisor;
-  plan.workspace_bytes = wanted > 1 ? wanted * sums * 4 : 0;
+  const int64_t partial_bytes = wanted > 1 ? wanted * sums * 4 : 0;
+  plan.workspace_bytes = tiling.packed_bytes + partial_bytes;
 
-  auto copies = [](int32_t bytes, int rows) {
-    return rows * kPointwiseDepthBytes /
-           (bytes == 16  ? kCopyBytes
-            : bytes == 8 ? kEightBytes
-            : bytes == 4 ? kFourBytes
-                         : kScalarBytes);
+  const bool single = entry.config.as<PointwiseConfig>().taps == TapReads::kElements, turned = tiling.turned;
+  auto copies = [&](bool pixels, int rows) {
+    const double rate = !pixels || !single ? kCopyBytes : element == 4 ? kFourBytes : kScalarBytes;
+    return rows * kPointwiseDepthBytes / rate;
   };
+  const bool wgrad = problem.pass == Pass::kWgrad;
   const int form = problem.pass == Pass::kFprop ? 0 : problem.pass == Pass::kDgrad ? 1 : 2;
   const double products =
       static_cast<double>(tile.m) * tile.n * kPointwiseDepthBytes / (kWarpProductBytes / kFormTimes[form]);
   const double tile_clocks = kTileClocks + tile.m * tile.n * static_cast<double>(out_element) / kStoreBytes;
-  const double step = copies(most.a.vector_bytes, tile.m) + copies(most.b.vector_bytes, tile.n) + products;
-  const double wait = kStepClocks + kProductLatency * products;
+  const double step = copies(wgrad || !turned, tile.m) + copies(wgrad || turned, tile.n) + products;
+  const double wait = kStepClocks + kProductLatency * products + (single && element == 2 ? 2 * kScalarClocks : 0);
   const double alone = tile_clocks + most.slice_steps * wait;
   const int64_t resident = std::max<int64_t>(1, resident_blocks(plan.smem_bytes, device, tile.blocks_per_sm()));
   const auto waves = static_cast<double>(ceil_div(blocks, device.sm_count * resident));
@@ -126,9 +165,9 @@ Plan plan_of_slices(const KernelEntry& entry, const ConvProblem& problem, const 
                           .us = kUs * launches},
                          device);
   if (wanted > 1) {
-    plan.cost_us +=
-        kReduceUs * launches + memory_us(2. * static_cast<double>(plan.workspace_bytes) / kPartialRate, device);
+    plan.cost_us += kReduceUs * launches + memory_us(2. * static_cast<double>(partial_bytes) / kPartialRate, device);
   }
+  if (tiling.packs) plan.cost_us += kReduceUs + memory_us(2. * static_cast<double>(tiling.packed_bytes), device);
   return plan;
 }
 
@@ -140,11 +179,24 @@ Pair tap_phases(const ConvProblem& problem) {
   return {map.h.phases, map.w.phases};
 }
 
+TapPacking tap_packing(const ConvProblem& problem) {
+  const int64_t element = element_size(problem.dtype), chunk = kPointwiseChunkBytes / element;
+  const int64_t of_tap = chunked(problem.c_per_group(), element) / chunk, taps = problem.r * problem.s;
+  const Strides& w = problem.w_strides;
+  TapPacking packing{};
+  packing.chunks = problem.k * taps * of_tap;
+  packing.by_filter = FastDivmod(taps * of_tap), packing.by_tap = FastDivmod(of_tap);
+  packing.by_columns = FastDivmod(problem.s);
+  packing.filter = w.n, packing.row = w.h, packing.column = w.w, packing.channel = w.c;
+  packing.channels = narrowed(problem.c_per_group());
+  return packing;
+}
+
 TapParams tap_params(const ConvProblem& problem, const TapTiling& tiling, int64_t slices, int32_t phase_h,
                      int32_t phase_w) {
   const ConvMap map = make_conv_map(problem, true);
   const AxisPhase h = map.h.phase(phase_h), w = map.w.phase(phase_w);
-  const bool wgrad = problem.pass == Pass::kWgrad, dgrad = problem.pass == Pass::kDgrad;
+  const bool wgrad = problem.pass == Pass::kWgrad, dgrad = problem.pass == Pass::kDgrad, turned = tiling.turned;
   const int64_t element = element_size(problem.dtype), chunk = kPointwiseChunkBytes / element;
   const int64_t stage_depth = kPointwiseDepthBytes / element;
   const Side x = input_side(problem), y = output_side(problem);
@@ -153,7 +205,8 @@ TapParams tap_params(const ConvProblem& problem, const TapTiling& tiling, int64_
   const Strides from = image_strides(source), to = image_strides(target);
   const int64_t rows = ceil_div(map.h.target_extent - h.index, map.h.target_step);
   const int64_t columns = ceil_div(map.w.target_extent - w.index, map.w.target_step);
-  const int64_t taps = int64_t{h.taps} * w.taps, pixels = problem.n * rows * columns;
+  const int64_t taps = int64_t{h.taps} * w.taps;
+  const int64_t pixels = (turned ? 1 : problem.n) * rows * columns;  // of a product
 
   // The source through its window.
   TapMatrix gathered{};
@@ -168,55 +221,73 @@ TapParams tap_params(const ConvProblem& problem, const TapTiling& tiling, int64_
   seen.step_h = map.h.source_step, seen.step_w = map.w.source_step;
   gathered.across = channels_of(map.channels, chunk);
   gathered.across.by_columns = FastDivmod(std::max(1, w.taps));
-  gathered.across.taps = narrowed(taps);
+  gathered.across.taps = narrowed(taps), gathered.across.channel = source.stride.c;
   gathered.across.row = map.h.tap_source_step * from.h, gathered.across.column = map.w.tap_source_step * from.w;
   gathered.across.row_h = map.h.tap_source_step, gathered.across.column_w = map.w.tap_source_step;
-  gathered.group = source.c;
-  gathered.vector_bytes = vector_bytes(element, source.align, {source.c, from.n, from.h, from.w});
+  gathered.image = turned ? from.n : 0, gathered.group = source.c * source.stride.c;
 
   // The filter's taps.
-  const Strides given = problem.w_strides;
-  const Strides filter{used_stride(given.n, problem.k), 1, used_stride(given.h, problem.r),
-                       used_stride(given.w, problem.s)};
+  const int64_t of_tap = chunked(problem.c_per_group(), element);
+  const Strides given{used_stride(problem.w_strides.n, problem.k), 1, used_stride(problem.w_strides.h, problem.r),
+                      used_stride(problem.w_strides.w, problem.s)};
+  const Strides packed{problem.r * problem.s * of_tap, 1, problem.s * of_tap, of_tap};
+  const Strides& filter = tiling.packs ? packed : given;
   TapMatrix filters{};
   filters.group = problem.k_per_group() * filter.n;
-  filters.vector_bytes = vector_bytes(element, problem.w_align, {problem.c_per_group(), filter.n, filter.h, filter.w});
   TapAxis of_filter = channels_of(map.channels, chunk);
   of_filter.by_columns = gathered.across.by_columns, of_filter.taps = narrowed(taps);
   of_filter.first = h.first_tap * filter.h + w.first_tap * filter.w;
   of_filter.row = map.h.tap_step * filter.h, of_filter.column = map.w.tap_step * filter.w;
+  if (dgrad) {
+    of_filter.channel = filter.n;
+    filters.line_taps = of_filter;
+    filters.across = channels_of(map.filters, chunk);
+  } else {
+    filters.pixels.extent = map.filters, filters.pixels.image = filter.n;
+    filters.across = of_filter;
+  }
 
   TapParams params{};
-  PointwiseLines& lines = params.out.lines;
-  params.out.length = map.filters;
-  int64_t depth = 0;
+  PointwiseMatrix& out = params.out;
+  int64_t depth = taps * gathered.across.by_channels.divisor;
   if (wgrad) {
     params.a.pixels = seen;
     PixelAxis& of_y = params.a.pixels;
     of_y.first = 0, of_y.image = to.n, of_y.row = to.h, of_y.column = to.w;
     of_y.height = narrowed(y.h), of_y.width = narrowed(y.w), of_y.first_h = of_y.first_w = 0;
     of_y.step_h = of_y.step_w = 1;
-    params.a.across = channels_of(map.filters, chunk);
-    params.a.group = y.c;
-    params.a.vector_bytes = vector_bytes(element, y.align, {y.c, to.n, to.h, to.w});
+    params.a.across = channels_of(map.filters, chunk), params.a.across.channel = y.stride.c;
+    params.a.group = y.c * y.stride.c;
     params.b = gathered;
     depth = pixels;
-    lines.extent = map.filters, lines.column = filter.n;
-    params.out.length = narrowed(taps * map.channels);
-    params.out.image = filters.group;
-    params.out.vector_bytes = filters.vector_bytes;
+    const Strides& written = problem.w_strides;
+    out.lines.extent = map.filters, out.lines.column = given.n;
+    out.length = narrowed(taps * of_tap);
+    params.out_group = problem.k_per_group() * given.n;
+    params.columns.apart = of_tap != problem.c_per_group() || !is_step(written.c, map.channels, 1) ||
+                           !is_step(given.w, problem.s, of_tap) || !is_step(given.h, problem.r, problem.s * of_tap);
+    params.columns.by_row = FastDivmod(of_tap), params.columns.column = written.c;
+    params.columns.row = problem.s > 1 ? given.w : given.h;
+    params.columns.exist = map.channels;
+    out.vector_bytes = params.columns.apart ? narrowed(element)
+                                            : vector_bytes(element, problem.w_align, {problem.c_per_group(), given.n});
+  } else if (turned) {
+    params.a = filters, params.b = gathered;
+    out.lines.extent = map.filters, out.lines.column = target.stride.c;
+    out.length = narrowed(pixels);
+    out.image = to.n, params.out_group = target.c * target.stride.c;
+    const int64_t row = map.h.target_step * to.h, column = map.w.target_step * to.w;
+    params.columns.apart = !is_step(column, columns, 1) || !is_step(row, rows, columns);
+    params.columns.by_row = seen.by_row, params.columns.row = row, params.columns.column = column;
+    params.columns.exist = narrowed(columns);
+    out.vector_bytes = params.columns.apart
+                           ? narrowed(element)
+                           : vector_bytes(element, target.align,
+                                          {pixels, to.n, used_stride(target.stride.c, problem.groups * target.c)});
+    params.m_inner = true;
   } else {
-    params.a = gathered;
-    params.b = filters;
-    if (dgrad) {
-      of_filter.channel = filter.n;
-      params.b.line_taps = of_filter;
-      params.b.across = channels_of(map.filters, chunk);
-    } else {
-      params.b.pixels.extent = map.filters, params.b.pixels.image = filter.n;
-      params.b.across = of_filter;
-    }
-    depth = taps * gathered.across.by_channels.divisor;
+    params.a = gathered, params.b = filters;
+    PointwiseLines& lines = out.lines;
     lines.extent = narrowed(pixels);
     lines.pixels = true;
     lines.by_image = seen.by_image, lines.by_row = seen.by_row;
@@ -224,27 +295,32 @@ TapParams tap_params(const ConvProblem& problem, const TapTiling& tiling, int64_
     const bool rows_follow = rows == 1 || lines.row == columns * lines.column;
     const bool images_follow = target.n == 1 || lines.image == rows * columns * lines.column;
     if (rows_follow && images_follow && columns > 1) lines.pixels = false;
-    params.out_first = h.index * to.h + w.index * to.w;
-    params.out.image = target.c;
-    params.out.vector_bytes = vector_bytes(element, target.align, {target.c, to.n, to.h, to.w});
-    params.group_filters = dgrad ? 0 : map.filters;
+    out.length = map.filters, params.out_group = target.c;
+    out.vector_bytes = vector_bytes(element, target.align, {target.c, to.n, to.h, to.w});
     params.bias_along_n = true;
   }
+  params.out_first = wgrad ? 0 : h.index * to.h + w.index * to.w;
+  params.group_filters = problem.pass == Pass::kFprop ? map.filters : 0;
   params.stages = tiling.stages;
   params.steps = narrowed(ceil_div(depth, stage_depth));
   params.slice_steps = narrowed(ceil_div(std::max<int64_t>(params.steps, 1), slices));
-  params.by_inner = FastDivmod(std::max<int64_t>(1, ceil_div(params.out.length, tiling.tile.n)));
-  params.by_outer = FastDivmod(std::max<int64_t>(1, ceil_div(lines.extent, tiling.tile.m)));
-  params.by_images = FastDivmod(problem.groups);
+  const int64_t tiles_m = std::max<int64_t>(1, ceil_div(out.lines.extent, tiling.tile.m));
+  const int64_t tiles_n = std::max<int64_t>(1, ceil_div(out.length, tiling.tile.n));
+  params.by_inner = FastDivmod(params.m_inner ? tiles_m : tiles_n);
+  params.by_outer = FastDivmod(params.m_inner ? tiles_n : tiles_m);
+  params.by_images = FastDivmod((turned ? problem.n : 1) * problem.groups);
+  params.by_groups = FastDivmod(problem.groups);
   return params;
 }
 
 Offer tap_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
-  if (const char* reason = why_not(problem)) return reason;
   const auto& config = entry.config.as<PointwiseConfig>();
-  TapTiling tiling{{config.m, config.n}, PointwiseTile{config.m, config.n}.stages()};
-  const TapParams first = tap_params(problem, tiling, 1, 0, 0);
-  if (std::min(first.a.vector_bytes, first.b.vector_bytes) < kPointwiseChunkBytes) return "reads 16 bytes at a time";
+  if (const char* reason = why_not(problem, config.taps)) return reason;
+  TapTiling tiling{};
+  tiling.turned = is_turned(problem), tiling.packs = packs_filter(problem);
+  tiling.tile = tiling.turned ? PointwiseTile{config.n, config.m} : PointwiseTile{config.m, config.n};
+  tiling.stages = tiling.tile.stages();
+  tiling.packed_bytes = tiling.packs ? packed_bytes(problem) : 0;
   const Pair phases = tap_phases(problem);
   int64_t tiles = 0, sums = 0, steps = 1;
   for (int32_t h = 0; h < phases.h; ++h) {
@@ -257,7 +333,9 @@ Offer tap_plan(const KernelEntry& entry, const ConvProblem& problem, const Devic
   const int64_t least = ceil_div(steps * int64_t{kPointwiseDepthBytes}, kMaxChainBytes);
   constexpr int64_t kMostBlocks = INT32_MAX / 2;
   if (tiles * least > kMostBlocks) return "would need more blocks than a grid has";
-  const int64_t room = sums > INT32_MAX ? 0 : workspace_room(problem, device, false) / (4 * std::max<int64_t>(1, sums));
+  const int64_t free_bytes = workspace_room(problem, device, false) - tiling.packed_bytes;
+  if (free_bytes < 0) return "packs the filter, for which there is no workspace";
+  const int64_t room = sums > INT32_MAX ? 0 : free_bytes / (4 * std::max<int64_t>(1, sums));
   const int64_t most =
       std::max<int64_t>(1, std::min({kMaxSlices, steps, room, kMostBlocks / std::max<int64_t>(1, tiles)}));
   if (least > most) return "adds up parts of long sums, which would need too much workspace";

@@ -40,9 +40,13 @@ struct PointwiseTile {
   constexpr int epilogue_bytes() const { return (m > n ? m : n) * kStagedEpilogueBytes; }
 };
 
+// How the kernels of several taps read pixels: chunks of 16 bytes of neighbouring channels, or single elements in any
+// layout.
+enum class TapReads : int8_t { kNone, kChunks, kElements };
+
 struct PointwiseConfig {
-  int m, n;           // pixels by channels of the output; of weight gradients filters by channels
-  bool taps = false;  // any filter, in channels_last
+  int m, n;  // pixels by channels of the output; of weight gradients filters by channels
+  TapReads taps = TapReads::kNone;
 
   bool operator==(const PointwiseConfig&) const = default;
 };
@@ -54,6 +58,9 @@ enum class PointwiseForm : int8_t { kDepthDepth, kDepthRows, kRowsRows };
 struct TapTiling {
   PointwiseTile tile;
   int stages;
+  bool turned;           // rows of the product are the output's channels, columns an image's pixels
+  bool packs;            // the filter, to
+  int64_t packed_bytes;  // the beginning of the workspace
 };
 
 struct PointwiseTiling {

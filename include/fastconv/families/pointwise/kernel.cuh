@@ -2,6 +2,8 @@
 // several blocks share an SM, and one's loads hide behind another's products.
 #pragma once
 
+#include <type_traits>
+
 #include "fastconv/families/pointwise/products.cuh"
 #include "fastconv/families/pointwise/store.cuh"
 #include "fastconv/families/pointwise/taps_operand.cuh"
@@ -79,31 +81,42 @@ struct PointwiseOperands {
   static __device__ __forceinline__ int32_t first_filter(const Params&, int32_t) { return 0; }
 };
 
-// Operands that taps move. Products are those of groups.
-template <typename T, Pass kPass>
+// Operands that taps move. kTurned: rows of the product are the output's channels, columns an image's pixels.
+template <typename T, Pass kPass, TapReads kReads, bool kTurned>
 struct TapOperands {
   using Params = TapParams;
-  static constexpr bool kRowsA = kPass == Pass::kWgrad, kRowsB = kPass != Pass::kFprop;
-  static constexpr bool kMayUseWgmma = false;
-  static constexpr TapLines kLinesB = kPass == Pass::kFprop   ? TapLines::kFilters
-                                      : kPass == Pass::kDgrad ? TapLines::kTaps
-                                                              : TapLines::kPixels;
+  static constexpr bool kMayUseWgmma = false, kWgrad = kPass == Pass::kWgrad, kDgrad = kPass == Pass::kDgrad;
+  static constexpr bool kRowsA = kWgrad || (kDgrad && kTurned), kRowsB = kWgrad || (kDgrad && !kTurned);
+  template <bool kAlongRows, int kRows>
+  using Pixels = std::conditional_t<kReads == TapReads::kChunks, TapLoader<T, TapLines::kPixels, kAlongRows, kRows>,
+                                    TapGatherer<T, kAlongRows, kRows>>;
+  template <bool kAlongRows, int kRows>
+  using Filters = TapLoader<T, kDgrad ? TapLines::kTaps : TapLines::kFilters, kAlongRows, kRows>;
   template <int kM>
-  using LoaderA = TapLoader<T, TapLines::kPixels, kRowsA, kM>;
+  using LoaderA = std::conditional_t<kTurned, Filters<kDgrad, kM>, Pixels<kRowsA, kM>>;
   template <int kN>
-  using LoaderB = TapLoader<T, kLinesB, kRowsB, kN>;
+  using LoaderB = std::conditional_t<kTurned || kWgrad, Pixels<kRowsB, kN>, Filters<kDgrad, kN>>;
 
   const T *a, *b;
   int32_t depth;
 
-  __device__ __forceinline__ TapOperands(const Params& params, const PointwiseBuffers<T>& buffers, int32_t group,
+  __device__ __forceinline__ TapOperands(const Params& params, const PointwiseBuffers<T>& buffers, int32_t product,
                                          int32_t first_step, int stage_depth)
-      : a(buffers.a + group * params.a.group), b(buffers.b + group * params.b.group), depth(first_step * stage_depth) {}
-  __device__ __forceinline__ void advance(int stage_depth) { depth += stage_depth; }
-  static __device__ __forceinline__ int64_t out_offset(const Params& params, int32_t group) {
-    return group * params.out.image;
+      : depth(first_step * stage_depth) {
+    int32_t image, group;
+    params.by_groups.divmod(product, image, group);
+    a = buffers.a + image * params.a.image + group * params.a.group;
+    b = buffers.b + image * params.b.image + group * params.b.group;
   }
-  static __device__ __forceinline__ int32_t first_filter(const Params& params, int32_t group) {
+  __device__ __forceinline__ void advance(int stage_depth) { depth += stage_depth; }
+  static __device__ __forceinline__ int64_t out_offset(const Params& params, int32_t product) {
+    int32_t image, group;
+    params.by_groups.divmod(product, image, group);
+    return image * params.out.image + group * params.out_group;
+  }
+  static __device__ __forceinline__ int32_t first_filter(const Params& params, int32_t product) {
+    int32_t image, group;
+    params.by_groups.divmod(product, image, group);
     return group * params.group_filters;
   }
 };
@@ -172,7 +185,7 @@ __global__ void __launch_bounds__(kPointwiseThreads, PointwiseTile{kM, kN}.block
   ptx::async_copy_wait<0>();
   Products::wait();
   __syncthreads();
-  const PointwiseOutput output{place.m, place.n, params.out.length};
+  const PointwiseOutput output{place.m, place.n, params.out.length, params.columns};
   if (buffers.partial != nullptr) {
     const int64_t products = static_cast<int64_t>(params.by_images.divisor) * place.slice + place.image;
     const int64_t sums_of_one = static_cast<int64_t>(params.out.lines.extent) * params.out.length;

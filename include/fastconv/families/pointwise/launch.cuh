@@ -27,12 +27,10 @@ PointwiseBuffers<T> pointwise_buffers(const ConvProblem& problem, const ConvBuff
   return found;
 }
 
-// group_filters: of a product, if products are groups.
 template <typename T, typename Params>
-void launch_pointwise_reduction(const Plan& plan, const Params& params, int32_t group_filters,
+void launch_pointwise_reduction(const Plan& plan, const Params& params, PointwiseReduction reduction,
                                 const PointwiseBuffers<T>& tensors, Stream& stream) {
-  PointwiseReduction reduction{};
-  reduction.out = params.out, reduction.bias_along_n = params.bias_along_n, reduction.group_filters = group_filters;
+  reduction.out = params.out, reduction.columns = params.columns, reduction.bias_along_n = params.bias_along_n;
   const int64_t product = int64_t{params.out.lines.extent} * params.out.length;
   reduction.by_product = FastDivmod(product), reduction.by_line = FastDivmod(params.out.length);
   reduction.sums = product * params.by_images.divisor;
@@ -47,7 +45,7 @@ void launch_pointwise(const Plan& plan, const ConvProblem& problem, const ConvBu
   const PointwiseBuffers<T> tensors = pointwise_buffers<T>(problem, buffers, !params.m_inner, plan.split > 1);
   launch(plan.kernel->name, pointwise<T, PointwiseOperands<T, kForm>, kM, kN>,
          LaunchShape{plan.grid, kPointwiseThreads, plan.smem_bytes}, stream, params, tensors);
-  if (plan.split > 1) launch_pointwise_reduction(plan, params, 0, tensors, stream);
+  if (plan.split > 1) launch_pointwise_reduction(plan, params, {}, tensors, stream);
 }
 
 // Of a forward pass or an input gradient m are pixels where channels lie side by side, else channels.

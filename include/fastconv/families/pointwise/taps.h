@@ -30,18 +30,28 @@ struct PixelAxis {
 struct TapMatrix {
   PixelAxis pixels;
   TapAxis line_taps, across;
-  int64_t group;  // elements
+  int64_t image, group;  // of a product's, elements
   int32_t vector_bytes;
 };
 
 struct TapParams {
   TapMatrix a, b;
-  PointwiseMatrix out;  // its image is a group
-  int64_t out_first;    // of a phase, elements: the launcher adds it
+  PointwiseMatrix out;
+  PointwiseColumns columns;
+  int64_t out_group;  // of a product's, elements
+  int64_t out_first;  // of a phase, elements: the launcher adds it
   int32_t group_filters;
   int32_t steps, slice_steps, stages;
   bool bias_along_n, m_inner;
-  FastDivmod by_inner, by_outer, by_images;  // tiles; groups
+  FastDivmod by_inner, by_outer, by_images, by_groups;  // tiles; products, which are groups of images
+};
+
+// A filter as the kernels want it, in the workspace: [filter][tap][channels in whole chunks].
+struct TapPacking {
+  int64_t chunks;  // of all
+  FastDivmod by_filter, by_tap, by_columns;
+  int64_t filter, row, column, channel;  // elements of the given one
+  int32_t channels;                      // of a tap
 };
 
 }  // namespace fastconv

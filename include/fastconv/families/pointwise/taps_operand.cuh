@@ -111,4 +111,68 @@ class TapLoader {
   int32_t offsets_[kKept ? kCopies : 1], places_[kKept ? kCopies : 1];
 };
 
+// Pixels of any layout, whose channels may lie apart: neighbouring lanes take neighbouring pixels, and a thread has
+// some chunks of its line, element by element.
+template <typename T, bool kAlongRows, int kRows>
+class TapGatherer {
+  using Stage = PointwiseStage<T, kAlongRows, kRows>;
+  static constexpr int kChunk = Stage::kChunk, kLines = Stage::kLines, kParts = kPointwiseThreads / kLines;
+  static constexpr int kChunks = Stage::kLength / kChunk / kParts, kBatch = kChunks < 4 ? kChunks : 4;
+  static_assert(kLines * kParts == kPointwiseThreads && kChunks % kBatch == 0);
+
+ public:
+  // Of the rows from `first` on.
+  __device__ __forceinline__ TapGatherer(const TapMatrix& matrix, int32_t first) : matrix_(matrix), first_(first) {
+    if constexpr (!kAlongRows) place_ = pixel_at(matrix.pixels, first + line());
+  }
+
+  // From depth `depth` on.
+  __device__ __forceinline__ void start(uint32_t stage, const T* source, int32_t depth) const {
+    const TapPlace place = kAlongRows ? pixel_at(matrix_.pixels, depth + line()) : place_;
+    const int32_t part = static_cast<int32_t>(threadIdx.x) / kLines, across = kAlongRows ? first_ : depth;
+#pragma unroll
+    for (int first = 0; first < kChunks; first += kBatch) {
+      uint32_t words[kBatch][4];
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        const int32_t chunk = part + (first + i) * kParts;
+        const Tap tap = tap_at(matrix_.across, across + chunk * kChunk);
+        const bool inside = static_cast<uint32_t>(place.h + tap.h) < static_cast<uint32_t>(matrix_.pixels.height) &&
+                            static_cast<uint32_t>(place.w + tap.w) < static_cast<uint32_t>(matrix_.pixels.width);
+        const T* from = source + (place.offset + tap.offset);
+        const int32_t elements = inside ? tap.elements : 0;
+        if constexpr (sizeof(T) == 4) {
+          const uint32_t to = stage + Stage::offset(line(), chunk);
+#pragma unroll
+          for (int j = 0; j < kChunk; ++j, from += matrix_.across.channel) {
+            ptx::async_copy<4>(to + j * sizeof(T), from, j < elements);
+          }
+        } else {
+          uint16_t values[kChunk];
+#pragma unroll
+          for (int j = 0; j < kChunk; ++j, from += matrix_.across.channel) {
+            values[j] = j < elements ? *reinterpret_cast<const uint16_t*>(from) : 0;
+          }
+#pragma unroll
+          for (int j = 0; j < 4; ++j) words[i][j] = values[2 * j] | static_cast<uint32_t>(values[2 * j + 1]) << 16;
+        }
+      }
+      if constexpr (sizeof(T) == 2) {
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) {
+          const uint32_t to = stage + Stage::offset(line(), part + (first + i) * kParts);
+          ptx::store_shared16(to, make_uint4(words[i][0], words[i][1], words[i][2], words[i][3]));
+        }
+      }
+    }
+  }
+
+ private:
+  static __device__ __forceinline__ int32_t line() { return static_cast<int32_t>(threadIdx.x) % kLines; }
+
+  const TapMatrix& matrix_;
+  int32_t first_;
+  TapPlace place_;
+};
+
 }  // namespace fastconv

@@ -12,6 +12,7 @@ Offer tap_plan(const KernelEntry& entry, const ConvProblem& problem, const Devic
 
 // A strided input gradient is a launch for each phase: pixels that agree modulo the stride see the same taps.
 Pair tap_phases(const ConvProblem& problem);
+TapPacking tap_packing(const ConvProblem& problem);
 TapParams tap_params(const ConvProblem& problem, const TapTiling& tiling, int64_t slices, int32_t phase_h,
                      int32_t phase_w);
 
