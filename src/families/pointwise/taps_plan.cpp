@@ -96,10 +96,8 @@ const char* why_not(const ConvProblem& problem, TapReads reads) {
   if (images * std::max<int64_t>(used_stride(source.stride.n, source.n), 1) >= INT32_MAX) {
     return "reads images that lie close to each other";
   }
-  const bool chunks = reads_chunks(problem);
-  if (reads == TapReads::kElements)
-    return chunks && !is_turned(problem) ? "is for other layouts than channels_last" : nullptr;
-  if (!chunks) return "reads whole chunks of 16 bytes of neighbouring channels";
+  if (reads == TapReads::kElements) return nullptr;
+  if (!reads_chunks(problem)) return "reads whole chunks of 16 bytes of neighbouring channels";
   return is_turned(problem) ? "writes channels side by side" : nullptr;
 }
 
