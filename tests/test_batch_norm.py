@@ -326,7 +326,8 @@ def test_an_eps_is_refused_where_torch_refuses_it(device: str) -> None:
                 results.append(function(o.input, *running, training=training, eps=eps, **options).sum().item())
             except ValueError:
                 results.append(None)
-        assert results[0] == results[2] and (results[0] is None) == (results[1] is None), (eps, training)
+        assert results[0] == results[2] and (results[0] is None) == (eps < 0 or (training and eps == 0))
+        assert results[0] is None or results[1] is not None, (eps, training)  # some releases of torch refuse fewer
 
 
 @pytest.mark.parametrize("momentum", [0.1, None])
