@@ -147,10 +147,12 @@ Plan plan_of_slices(const KernelEntry& entry, const ConvProblem& problem, const 
   const bool wgrad = problem.pass == Pass::kWgrad;
   const int form = problem.pass == Pass::kFprop ? 0 : problem.pass == Pass::kDgrad ? 1 : 2;
   const double products =
-      static_cast<double>(tile.m) * tile.n * kPointwiseDepthBytes / (kWarpProductBytes / kFormTimes[form]);
+      static_cast<double>(tile.m) * tile.n * kPointwiseDepthBytes / (kWarpProductBytes / kTapFormTimes[form]);
   const double tile_clocks = kTileClocks + tile.m * tile.n * static_cast<double>(out_element) / kStoreBytes;
-  const double step = copies(wgrad || !turned, tile.m) + copies(wgrad || turned, tile.n) + products;
-  const double wait = kStepClocks + kProductLatency * products + (single && element == 2 ? 2 * kScalarClocks : 0);
+  const double gathered = single && wgrad ? kGatheredPixels : 1;
+  const double step = gathered * (copies(wgrad || !turned, tile.m) + copies(wgrad || turned, tile.n) + products);
+  const double wait =
+      gathered * (kStepClocks + kProductLatency * products + (single && element == 2 ? 2 * kScalarClocks : 0));
   const double alone = tile_clocks + most.slice_steps * wait;
   const int64_t resident = std::max<int64_t>(1, resident_blocks(plan.smem_bytes, device, tile.blocks_per_sm()));
   const auto waves = static_cast<double>(ceil_div(blocks, device.sm_count * resident));
@@ -165,6 +167,7 @@ Plan plan_of_slices(const KernelEntry& entry, const ConvProblem& problem, const 
   if (wanted > 1) {
     plan.cost_us += kReduceUs * launches + memory_us(2. * static_cast<double>(partial_bytes) / kPartialRate, device);
   }
+  if (device.arch == 90) plan.cost_us *= kTapsOnHopper;
   if (tiling.packs) plan.cost_us += kReduceUs + memory_us(2. * static_cast<double>(tiling.packed_bytes), device);
   return plan;
 }
@@ -293,7 +296,7 @@ TapParams tap_params(const ConvProblem& problem, const TapTiling& tiling, int64_
     const bool rows_follow = rows == 1 || lines.row == columns * lines.column;
     const bool images_follow = target.n == 1 || lines.image == rows * columns * lines.column;
     if (rows_follow && images_follow && columns > 1) lines.pixels = false;
-    out.length = map.filters, params.out_group = target.c;
+    out.length = map.filters, params.out_group = target.c * target.stride.c;
     out.vector_bytes = vector_bytes(element, target.align, {target.c, to.n, to.h, to.w});
     params.bias_along_n = true;
   }
