@@ -885,6 +885,62 @@ def test_emulated_pointwise_convolutions(
     assert_right_where_finite(result.value, expect_pass(kernel.pass_, o, problem), precision)
 
 
+TAPS = [pytest.param(kernel, id=kernel.name) for kernel in ALL_KERNELS if kernel.name.startswith("taps_")]
+
+
+@st.composite
+def tap_problems(draw: st.DrawFn, kernel: str) -> Problem:
+    """Whole chunks of channels, or any: 8 of 16 bits are 2 of float32."""
+    groups, chunk = draw(st.sampled_from([1, 1, 2, 3])), 1 if kernel.endswith("_any") else 8
+    extents = st.one_of(st.just(1), st.integers(1, 18), st.integers(60 // chunk, 140 // chunk))
+    c, k = (chunk * draw(extents) * groups for _ in range(2))
+    r, s = draw(st.sampled_from([(1, 1), (3, 3), (1, 3), (2, 5), (4, 1)]))
+    stride, dilation = (draw(st.tuples(*[st.integers(1, 3)] * 2)) for _ in range(2))
+    padding = draw(st.tuples(*[st.integers(0, 3)] * 2))
+    h, w = draw(st.sampled_from([(1, 1), (1, 7), (7, 7), (5, 8), (12, 12), (9, 15)]))
+    h, w = max(h, dilation[0] * (r - 1) + 1 - 2 * padding[0]), max(w, dilation[1] * (s - 1) + 1 - 2 * padding[1])
+    n = draw(st.sampled_from([1, 2, 3, 33] if h == 1 else [1, 2, 3]))
+    bias = draw(st.booleans())
+    return Problem(n, c, h, w, k, r, s, stride, padding, dilation, groups, bias)
+
+
+@pytest.mark.parametrize("kernel", TAPS)
+@given(
+    dtype=st.sampled_from([*HALF, torch.float32]),
+    seed=st.integers(0, 2**31),
+    sms=st.sampled_from([1, 4, 132]),
+    haste=st.booleans(),
+    weight_view=st.sampled_from(["contiguous", "channels_last", "misaligned", "transposed"]),
+    special=st.sampled_from([None, None, math.inf, math.nan]),
+    data=st.data(),
+)
+@settings(max_examples=examples(40))
+def test_emulated_taps(
+    kernel: native.Kernel,
+    dtype: torch.dtype,
+    seed: int,
+    sms: int,
+    haste: bool,
+    weight_view: str,
+    special: float | None,
+    data: st.DataObject,
+) -> None:
+    problem, of_any_layout = data.draw(tap_problems(kernel.name)), kernel.name.endswith("_any")
+    views = ["contiguous", "misaligned", "misaligned_channels_last"] if of_any_layout else ["channels_last"]
+    x_view, y_view = data.draw(st.sampled_from(views)), data.draw(st.sampled_from(views))
+    dtype, precision = (dtype, "tf32") if dtype == torch.float32 else (half(kernel, dtype), "ieee")
+    assume(is_compiled(kernel, dtype))
+    o = operands(problem, dtype, "cpu", seed, (x_view, weight_view, y_view))
+    if special is not None:
+        changed = {"fprop": o.input, "dgrad": o.grad_output, "wgrad": o.input}[kernel.pass_]
+        changed[tuple(data.draw(st.integers(0, size - 1)) for size in changed.shape)] = special
+    assume(weight_view != "transposed" or kernel.pass_ != "wgrad")  # whose rows of taps do not follow each other
+    written = {"fprop": y_view, "dgrad": x_view, "wgrad": weight_view}[kernel.pass_]
+    result = run(kernel, o, problem, sms, haste, written, precision)
+    assert result is not None, "refused"
+    assert_right_where_finite(result.value, expect_pass(kernel.pass_, o, problem), precision)
+
+
 @dataclass
 class Choice:
     problem: Problem

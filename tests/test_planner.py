@@ -735,15 +735,16 @@ def test_sums_of_few_products_are_not_of_two_parts(channels_last: bool) -> None:
 
 @pytest.mark.parametrize("pass_", PASSES)
 @pytest.mark.parametrize("arch", [80, 86, 89, 90, 100, 120])
-def test_channels_last_is_multiplied_on_tensor_cores_everywhere(arch: int, pass_: str) -> None:
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_tensor_cores_multiply_in_every_layout(channels_last: bool, arch: int, pass_: str) -> None:
     """Multiply-adds, which it was left to but on Hopper, take several times as long there."""
     problem = Problem(8, 128, 28, 28, 128, 3, 3, padding=(1, 1))
-    tensor_cores = ("halo_", "wgrad_") if arch == 90 else "mma_"
+    tensor_cores = ("halo_", "wgrad_") if arch == 90 else ("mma_", "taps_")
     for dtype, precision in [("float32", precision) for precision in PRECISIONS] + [
         ("float16", None),
         ("bfloat16", None),
     ]:
-        options = {"dtype": dtype, "channels_last": True, **({"precision": precision} if precision else {})}
+        options = {"dtype": dtype, "channels_last": channels_last, **({"precision": precision} if precision else {})}
         kernel = native.make_plan(native_problem(problem, pass_, **options), GPUS[arch]).kernel
         if arch == 90 or precision in (None, "tf32"):
             assert kernel.startswith(tensor_cores), (dtype, precision)
@@ -1439,7 +1440,7 @@ def test_gradients_that_no_tap_reaches_are_not_for_the_halo_engine(problem: Prob
     for kernel in KERNELS.values():
         if kernel.name.startswith("halo_dgrad"):
             assert kernel.why_not(asked, GPUS[90]) is not None, kernel.name
-    others = ("direct_dgrad", "grouped_dgrad", "depthwise_diagonal_dgrad")
+    others = ("direct_dgrad", "grouped_dgrad", "depthwise_diagonal_dgrad", "taps_dgrad")
     assert native.make_plan(asked, GPUS[90]).kernel.startswith(others)
 
 

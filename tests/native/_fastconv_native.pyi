@@ -50,6 +50,8 @@ class ConvProblem:
     flops: float
     compulsory_bytes: float
 
+GPUS: list[str]
+
 class DeviceSpec:
     is_cuda: bool
     arch: int
@@ -63,6 +65,9 @@ class DeviceSpec:
     def cpu(threads: int = 1) -> DeviceSpec: ...
     @staticmethod
     def cuda(arch: int, sm_count: int, smem_optin_bytes: int) -> DeviceSpec: ...
+    @staticmethod
+    def gpu(name_or_arch: str) -> DeviceSpec: ...
+    def acting_as(self, other: DeviceSpec) -> DeviceSpec: ...
 
 class Plan:
     """What make_plan chose. An empty `kernel` means that nothing runs the problem; `reason` then says why."""

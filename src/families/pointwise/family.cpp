@@ -3,6 +3,7 @@
 
 #include "fastconv/families/pointwise/config.h"
 #include "fastconv/families/pointwise/plan.h"
+#include "fastconv/families/pointwise/taps_plan.h"
 #include "fastconv/planner/registry.h"
 
 namespace fastconv {
@@ -14,22 +15,35 @@ class Pointwise final : public Family {
 
   void add_kernels(std::vector<KernelEntry>& table) const override {
     int line = 0;
-    auto add = [&](const char* name, Pass pass, int m, int n, unsigned dtypes) {
+    auto add = [&](const char* name, Pass pass, int m, int n, unsigned dtypes, TapReads taps) {
       const TileShape tile{m, n, kPointwiseDepthBytes / 2};
-      table.push_back({name, pass, this, dtypes, kSm80, tile, PointwiseConfig{m, n}, line++});
+      table.push_back({name, pass, this, dtypes, kSm80, tile, PointwiseConfig{m, n, taps}, line++});
     };
-#define POINTWISE_KERNEL(name, pass, m, n, dtypes) add(#name, Pass::pass, m, n, dtypes);
+#define POINTWISE_KERNEL(name, pass, m, n, dtypes) add(#name, Pass::pass, m, n, dtypes, TapReads::kNone);
 #include "fastconv/families/pointwise/kernels.def"
 #undef POINTWISE_KERNEL
+    line = 0;
+#define TAP_KERNEL(name, pass, reads, m, n, dtypes) add(#name, Pass::pass, m, n, dtypes, TapReads::reads);
+#include "fastconv/families/pointwise/taps.def"
+#undef TAP_KERNEL
   }
 
   Offer plan(const KernelEntry& kernel, const ConvProblem& problem, const DeviceSpec& device) const override {
-    return pointwise_plan(kernel, problem, device);
+    return kernel.config.as<PointwiseConfig>().taps != TapReads::kNone ? tap_plan(kernel, problem, device)
+                                                                       : pointwise_plan(kernel, problem, device);
   }
 
   void describe(std::ostream& out, const Plan& plan) const override {
-    const auto& tiling = plan.tiling.as<PointwiseTiling>();
-    out << " product of " << tiling.tile.m << "x" << tiling.tile.n << ", stages " << tiling.stages;
+    const auto print = [&](const PointwiseTile& tile, int stages) {
+      out << " product of " << tile.m << "x" << tile.n << ", stages " << stages;
+    };
+    if (plan.tiling.holds<TapTiling>()) {
+      const auto& tiling = plan.tiling.as<TapTiling>();
+      print(tiling.tile, tiling.stages);
+    } else {
+      const auto& tiling = plan.tiling.as<PointwiseTiling>();
+      print(tiling.tile, tiling.stages);
+    }
   }
 };
 

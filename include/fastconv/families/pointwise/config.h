@@ -40,14 +40,28 @@ struct PointwiseTile {
   constexpr int epilogue_bytes() const { return (m > n ? m : n) * kStagedEpilogueBytes; }
 };
 
+// How the kernels of several taps read pixels: chunks of 16 bytes of neighbouring channels, or single elements in any
+// layout.
+enum class TapReads : int8_t { kNone, kChunks, kElements };
+
 struct PointwiseConfig {
   int m, n;  // pixels by channels of the output; of weight gradients filters by channels
+  TapReads taps = TapReads::kNone;
 
   bool operator==(const PointwiseConfig&) const = default;
 };
 
 // In which of its indices the elements of a and of b lie side by side.
 enum class PointwiseForm : int8_t { kDepthDepth, kDepthRows, kRowsRows };
+
+// Of filters of several taps.
+struct TapTiling {
+  PointwiseTile tile;
+  int stages;
+  bool turned;           // rows of the product are the output's channels, columns an image's pixels
+  bool packs;            // the filter, to
+  int64_t packed_bytes;  // the beginning of the workspace
+};
 
 struct PointwiseTiling {
   PointwiseForm form;

@@ -2,8 +2,11 @@
 // several blocks share an SM, and one's loads hide behind another's products.
 #pragma once
 
+#include <type_traits>
+
 #include "fastconv/families/pointwise/products.cuh"
 #include "fastconv/families/pointwise/store.cuh"
+#include "fastconv/families/pointwise/taps_operand.cuh"
 #include "fastconv/ptx/dependent_launch.cuh"
 
 namespace fastconv {
@@ -21,8 +24,8 @@ struct PointwiseBuffers {
 struct PointwisePlace {
   int32_t m, n, image, slice;
 };
-template <int kM, int kN>
-__device__ __forceinline__ PointwisePlace pointwise_place(const PointwiseParams& params) {
+template <int kM, int kN, typename Params>
+__device__ __forceinline__ PointwisePlace pointwise_place(const Params& params) {
   int32_t rest, inner, outer;
   PointwisePlace place;
   params.by_inner.divmod(static_cast<int32_t>(blockIdx.x), rest, inner);
@@ -35,24 +38,99 @@ __device__ __forceinline__ PointwisePlace pointwise_place(const PointwiseParams&
 // Of the tile's filters, for all threads once they have met.
 template <typename T, int kM, int kN>
 __device__ __forceinline__ void stage_epilogues(const Epilogue<T>& epilogue, const PointwisePlace& place,
-                                                const PointwiseParams& params, uint32_t table) {
-  const bool along_n = params.bias_along_n;
+                                                const PointwiseMatrix& out, bool along_n, int32_t first_filter,
+                                                uint32_t table) {
   const int32_t first = along_n ? place.n : place.m, count = along_n ? kN : kM;
-  const int32_t filters = along_n ? params.out.length : params.out.lines.extent;
+  const int32_t filters = along_n ? out.length : out.lines.extent;
   static_assert(kM <= kPointwiseThreads && kN <= kPointwiseThreads);
   const auto i = static_cast<int32_t>(threadIdx.x);
-  if (i < count) stage_epilogue(table, i, epilogue.of(first + i, first + i < filters));
+  if (i < count) stage_epilogue(table, i, epilogue.of(first_filter + first + i, first + i < filters));
 }
 
-template <typename T, PointwiseForm kForm, int kM, int kN>
+// Operands of one tap: where a block's part of the depth begins, and how it goes on.
+template <typename T, PointwiseForm kForm>
+struct PointwiseOperands {
+  using Params = PointwiseParams;
+  static constexpr bool kRowsA = kForm == PointwiseForm::kRowsRows, kRowsB = kForm != PointwiseForm::kDepthDepth;
+  static constexpr bool kMayUseWgmma = true;
+  template <int kM>
+  using LoaderA = PointwiseLoader<T, kRowsA, kM>;
+  template <int kN>
+  using LoaderB = PointwiseLoader<T, kRowsB, kN>;
+
+  const Params& params;
+  const T *a, *b;
+  int32_t depth;
+
+  // Of a weight gradient a slice may begin and end in the middle of an image's product.
+  __device__ __forceinline__ PointwiseOperands(const Params& params, const PointwiseBuffers<T>& buffers,
+                                               int32_t product, int32_t first_step, int stage_depth)
+      : params(params) {
+    int32_t image = product, step_of_image = first_step;
+    if (params.adds_images) image = first_step / params.image_steps, step_of_image = first_step % params.image_steps;
+    a = buffers.a + image * params.a.image, b = buffers.b + image * params.b.image;
+    depth = step_of_image * stage_depth;
+  }
+  __device__ __forceinline__ void advance(int stage_depth) {
+    depth += stage_depth;
+    if (params.adds_images && depth >= params.depth) depth = 0, a += params.a.image, b += params.b.image;
+  }
+  static __device__ __forceinline__ int64_t out_offset(const Params& params, int32_t product) {
+    return product * params.out.image;
+  }
+  static __device__ __forceinline__ int32_t first_filter(const Params&, int32_t) { return 0; }
+};
+
+// Operands that taps move. kTurned: rows of the product are the output's channels, columns an image's pixels.
+template <typename T, Pass kPass, TapReads kReads, bool kTurned>
+struct TapOperands {
+  using Params = TapParams;
+  static constexpr bool kMayUseWgmma = false, kWgrad = kPass == Pass::kWgrad, kDgrad = kPass == Pass::kDgrad;
+  static constexpr bool kRowsA = kWgrad || (kDgrad && kTurned), kRowsB = kWgrad || (kDgrad && !kTurned);
+  template <bool kAlongRows, int kRows>
+  using Pixels = std::conditional_t<kReads == TapReads::kChunks, TapLoader<T, TapLines::kPixels, kAlongRows, kRows>,
+                                    TapGatherer<T, kAlongRows, kRows>>;
+  template <bool kAlongRows, int kRows>
+  using Filters = TapLoader<T, kDgrad ? TapLines::kTaps : TapLines::kFilters, kAlongRows, kRows>;
+  template <int kM>
+  using LoaderA = std::conditional_t<kTurned, Filters<kDgrad, kM>, Pixels<kRowsA, kM>>;
+  template <int kN>
+  using LoaderB = std::conditional_t<kTurned || kWgrad, Pixels<kRowsB, kN>, Filters<kDgrad, kN>>;
+
+  const T *a, *b;
+  int32_t depth;
+
+  __device__ __forceinline__ TapOperands(const Params& params, const PointwiseBuffers<T>& buffers, int32_t product,
+                                         int32_t first_step, int stage_depth)
+      : depth(first_step * stage_depth) {
+    int32_t image, group;
+    params.by_groups.divmod(product, image, group);
+    a = buffers.a + image * params.a.image + group * params.a.group;
+    b = buffers.b + image * params.b.image + group * params.b.group;
+  }
+  __device__ __forceinline__ void advance(int stage_depth) { depth += stage_depth; }
+  static __device__ __forceinline__ int64_t out_offset(const Params& params, int32_t product) {
+    int32_t image, group;
+    params.by_groups.divmod(product, image, group);
+    return image * params.out.image + group * params.out_group;
+  }
+  static __device__ __forceinline__ int32_t first_filter(const Params& params, int32_t product) {
+    int32_t image, group;
+    params.by_groups.divmod(product, image, group);
+    return group * params.group_filters;
+  }
+};
+
+template <typename T, typename Operands, int kM, int kN>
 __global__ void __launch_bounds__(kPointwiseThreads, PointwiseTile{kM, kN}.blocks_per_sm())
-    pointwise(const __grid_constant__ PointwiseParams params, const __grid_constant__ PointwiseBuffers<T> buffers) {
+    pointwise(const __grid_constant__ typename Operands::Params params,
+              const __grid_constant__ PointwiseBuffers<T> buffers) {
 #if __CUDA_ARCH__ >= 800
   constexpr PointwiseTile kTile{kM, kN};
-  constexpr bool kRowsA = kForm == PointwiseForm::kRowsRows, kRowsB = kForm != PointwiseForm::kDepthDepth;
+  constexpr bool kRowsA = Operands::kRowsA, kRowsB = Operands::kRowsB;
   constexpr int kStageBytes = kTile.stage_bytes(), kBytesA = kM * kPointwiseDepthBytes;
   constexpr int kDepth = kPointwiseDepthBytes / sizeof(T);
-  using Products = PointwiseProducts<T, kRowsA, kRowsB, kM, kN>;
+  using Products = PointwiseProducts<T, kRowsA, kRowsB, kM, kN, Operands::kMayUseWgmma && kPointwiseWgmma<T, kM>>;
   extern __shared__ uint4 pointwise_smem[];
   const uint32_t smem = ptx::smem_address(pointwise_smem);
   const uint32_t ring = (smem + kPointwiseAlign - 1) & ~(kPointwiseAlign - 1);
@@ -60,23 +138,17 @@ __global__ void __launch_bounds__(kPointwiseThreads, PointwiseTile{kM, kN}.block
   const bool in_front = ring - smem >= static_cast<uint32_t>(kTile.epilogue_bytes());
   const uint32_t table = in_front ? smem : ring + kTile.ring_bytes(params.stages, params.slice_steps, sizeof(T));
   const PointwisePlace place = pointwise_place<kM, kN>(params);
-  PointwiseLoader<T, kRowsA, kM> load_a(params.a, place.m);
-  PointwiseLoader<T, kRowsB, kN> load_b(params.b, place.n);
+  const typename Operands::template LoaderA<kM> load_a(params.a, place.m);
+  const typename Operands::template LoaderB<kN> load_b(params.b, place.n);
 
-  // Of a weight gradient a slice may begin and end in the middle of an image's product.
   const int32_t first = place.slice * params.slice_steps;
   const int32_t steps = min(params.slice_steps, params.steps - first);
-  int32_t image = place.image, step_of_image = first;
-  if (params.adds_images) image = first / params.image_steps, step_of_image = first % params.image_steps;
-  const T* a = buffers.a + image * params.a.image;
-  const T* b = buffers.b + image * params.b.image;
-  int32_t depth = step_of_image * kDepth;
+  Operands operands(params, buffers, place.image, first, kDepth);
   auto start = [&](int slot) {
     const uint32_t stage = ring + slot * kStageBytes;
-    load_a.start(stage, a, depth);
-    load_b.start(stage + kBytesA, b, depth);
-    depth += kDepth;
-    if (params.adds_images && depth >= params.depth) depth = 0, a += params.a.image, b += params.b.image;
+    load_a.start(stage, operands.a, operands.depth);
+    load_b.start(stage + kBytesA, operands.b, operands.depth);
+    operands.advance(kDepth);
   };
 
   ptx::follow_previous_kernel();
@@ -86,7 +158,10 @@ __global__ void __launch_bounds__(kPointwiseThreads, PointwiseTile{kM, kN}.block
     ptx::async_copy_commit();
   }
   const bool finishes = buffers.partial == nullptr && !buffers.epilogue.does_nothing();
-  if (finishes) stage_epilogues<T, kM, kN>(buffers.epilogue, place, params, table);
+  if (finishes) {
+    const int32_t first_filter = Operands::first_filter(params, place.image);
+    stage_epilogues<T, kM, kN>(buffers.epilogue, place, params.out, params.bias_along_n, first_filter, table);
+  }
   const typename Products::Warp warp;
   typename Products::Warp::Sums sums = {};
   int slot = 0, free_slot = params.stages - 1;
@@ -110,7 +185,7 @@ __global__ void __launch_bounds__(kPointwiseThreads, PointwiseTile{kM, kN}.block
   ptx::async_copy_wait<0>();
   Products::wait();
   __syncthreads();
-  const PointwiseOutput output{place.m, place.n, params.out.length};
+  const PointwiseOutput output{place.m, place.n, params.out.length, params.columns};
   if (buffers.partial != nullptr) {
     const int64_t products = static_cast<int64_t>(params.by_images.divisor) * place.slice + place.image;
     const int64_t sums_of_one = static_cast<int64_t>(params.out.lines.extent) * params.out.length;
@@ -118,7 +193,8 @@ __global__ void __launch_bounds__(kPointwiseThreads, PointwiseTile{kM, kN}.block
                                  buffers.partial + products * sums_of_one);
   } else {
     if (finishes) finish_sums(sums, warp, table, buffers.epilogue.bounds, params.bias_along_n);
-    store_pointwise<T, kM, kN>(sums, warp, ring, output, params.out, buffers.out + place.image * params.out.image);
+    T* out = buffers.out + Operands::out_offset(params, place.image);
+    store_pointwise<T, kM, kN>(sums, warp, ring, output, params.out, out);
   }
 #endif
 }

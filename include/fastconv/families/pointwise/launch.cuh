@@ -27,21 +27,25 @@ PointwiseBuffers<T> pointwise_buffers(const ConvProblem& problem, const ConvBuff
   return found;
 }
 
-template <typename T, PointwiseForm kForm, int kM, int kN>
-void launch_pointwise(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, Stream& stream) {
-  const PointwiseParams params = pointwise_params(problem, plan.tiling.as<PointwiseTiling>(), plan.split);
-  const PointwiseBuffers<T> tensors = pointwise_buffers<T>(problem, buffers, !params.m_inner, plan.split > 1);
-  launch(plan.kernel->name, pointwise<T, kForm, kM, kN>, LaunchShape{plan.grid, kPointwiseThreads, plan.smem_bytes},
-         stream, params, tensors);
-  if (plan.split == 1) return;
-  PointwiseReduction reduction{};
-  reduction.out = params.out, reduction.bias_along_n = params.bias_along_n;
+template <typename T, typename Params>
+void launch_pointwise_reduction(const Plan& plan, const Params& params, PointwiseReduction reduction,
+                                const PointwiseBuffers<T>& tensors, Stream& stream) {
+  reduction.out = params.out, reduction.columns = params.columns, reduction.bias_along_n = params.bias_along_n;
   const int64_t product = int64_t{params.out.lines.extent} * params.out.length;
   reduction.by_product = FastDivmod(product), reduction.by_line = FastDivmod(params.out.length);
   reduction.sums = product * params.by_images.divisor;
   reduction.slices = static_cast<int32_t>(plan.split), reduction.strands = reduce_strands(plan.split);
   const LaunchShape shape{reduce_blocks(reduction.sums, reduction.strands), kReduceThreads};
   launch(plan.kernel->name, reduce_pointwise<T>, shape, stream, reduction, tensors);
+}
+
+template <typename T, PointwiseForm kForm, int kM, int kN>
+void launch_pointwise(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, Stream& stream) {
+  const PointwiseParams params = pointwise_params(problem, plan.tiling.as<PointwiseTiling>(), plan.split);
+  const PointwiseBuffers<T> tensors = pointwise_buffers<T>(problem, buffers, !params.m_inner, plan.split > 1);
+  launch(plan.kernel->name, pointwise<T, PointwiseOperands<T, kForm>, kM, kN>,
+         LaunchShape{plan.grid, kPointwiseThreads, plan.smem_bytes}, stream, params, tensors);
+  if (plan.split > 1) launch_pointwise_reduction(plan, params, {}, tensors, stream);
 }
 
 // Of a forward pass or an input gradient m are pixels where channels lie side by side, else channels.

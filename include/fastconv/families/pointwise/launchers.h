@@ -7,5 +7,7 @@ namespace fastconv {
 
 template <Pass kPass, typename T>
 Launcher pointwise_launcher(int line);
+template <Pass kPass, typename T>
+Launcher tap_launcher(int line);
 
 }  // namespace fastconv

@@ -42,6 +42,26 @@ struct PointwiseStage {
   }
 };
 
+// A chunk of 16 bytes, of which so many elements exist: zeros in place of the others.
+template <int kBytes, typename T>
+__device__ __forceinline__ void copy_chunk(uint32_t to, const T* from, int32_t elements) {
+  constexpr int kChunk = kPointwiseChunkBytes / sizeof(T);
+  if constexpr (kBytes >= 4) {
+#pragma unroll
+    for (int i = 0; i < kChunk; i += kBytes / sizeof(T)) {
+      ptx::async_copy<kBytes>(to + i * sizeof(T), from + i, i < elements);
+    }
+  } else {
+    uint16_t values[kChunk];
+#pragma unroll
+    for (int i = 0; i < kChunk; ++i) values[i] = i < elements ? reinterpret_cast<const uint16_t*>(from)[i] : 0;
+    uint32_t words[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) words[i] = values[2 * i] | static_cast<uint32_t>(values[2 * i + 1]) << 16;
+    ptx::store_shared16(to, make_uint4(words[0], words[1], words[2], words[3]));
+  }
+}
+
 // A thread's copies of a stage: it keeps its chunk of a line, and steps along the lines.
 template <typename T, bool kAlongRows, int kRows>
 class PointwiseLoader {
@@ -94,25 +114,6 @@ class PointwiseLoader {
       for (int i = 0; i < kCopies; ++i) {
         copy_chunk<kBytes>(to + i * kToStep, source + places_[i], i * kStep < lines ? elements : 0);
       }
-    }
-  }
-
-  // Of which so many elements exist: zeros in place of the others.
-  template <int kBytes>
-  static __device__ __forceinline__ void copy_chunk(uint32_t to, const T* from, int32_t elements) {
-    if constexpr (kBytes >= 4) {
-#pragma unroll
-      for (int i = 0; i < kChunk; i += kBytes / sizeof(T)) {
-        ptx::async_copy<kBytes>(to + i * sizeof(T), from + i, i < elements);
-      }
-    } else {
-      uint16_t values[kChunk];
-#pragma unroll
-      for (int i = 0; i < kChunk; ++i) values[i] = i < elements ? reinterpret_cast<const uint16_t*>(from)[i] : 0;
-      uint32_t words[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) words[i] = values[2 * i] | static_cast<uint32_t>(values[2 * i + 1]) << 16;
-      ptx::store_shared16(to, make_uint4(words[0], words[1], words[2], words[3]));
     }
   }
 

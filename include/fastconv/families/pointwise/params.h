@@ -31,8 +31,25 @@ struct PointwiseMatrix {
   int64_t image;  // from one product's to the next one's
 };
 
+// Where the columns of an output lie: side by side, or in rows of so many.
+struct PointwiseColumns {
+  bool apart;
+  FastDivmod by_row;
+  int64_t row, column;  // elements
+  int32_t exist;        // of a row
+
+  // Negative where there is none.
+  FASTCONV_HOST_DEVICE int64_t at(int32_t n) const {
+    if (!apart) return n;
+    int32_t i, j;
+    by_row.divmod(n, i, j);
+    return j < exist ? i * row + j * column : -1;
+  }
+};
+
 struct PointwiseParams {
   PointwiseMatrix a, b, out;
+  PointwiseColumns columns;
   int32_t depth, image_steps;  // of a product; stages that it takes
   // Of a weight gradient products are added, and all their stages are cut into slices.
   int32_t steps, slice_steps;

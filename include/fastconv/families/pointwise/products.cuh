@@ -44,9 +44,8 @@ struct PointwiseWarp {
   }
 };
 
-template <typename T, bool kRowsA, bool kRowsB, int kM, int kN>
+template <typename T, bool kRowsA, bool kRowsB, int kM, int kN, bool kWgmma>
 struct PointwiseProducts {
-  static constexpr bool kWgmma = kPointwiseWgmma<T, kM>;
   using Warp = PointwiseWarp<kM, kN, kWgmma, kPointwiseFours<T, kRowsA>, kPointwiseFours<T, kRowsB>>;
   using StageA = PointwiseStage<T, kRowsA, kM>;
   using StageB = PointwiseStage<T, kRowsB, kN>;

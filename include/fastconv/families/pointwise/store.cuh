@@ -10,6 +10,7 @@ namespace fastconv {
 struct PointwiseOutput {
   int32_t m, n;    // the tile's first
   int32_t length;  // of a line
+  const PointwiseColumns& columns;
 };
 
 // The tile's lines from shared memory, kBytes at a time.
@@ -24,7 +25,9 @@ __device__ __forceinline__ void store_lines(uint32_t smem, const PointwiseOutput
   const int column = static_cast<int>(threadIdx.x) % kUnits * kElements;
   const int32_t n = output.n + column;
   if (n >= output.length) return;
-  out += n;
+  const int64_t at_n = output.columns.at(n);
+  if (at_n < 0) return;
+  out += at_n;
 #pragma unroll 1
   for (int row = static_cast<int>(threadIdx.x) / kUnits; row < kM; row += kRows * kBatch) {
     const int32_t m = output.m + row;
@@ -129,7 +132,9 @@ __device__ __forceinline__ void store_pointwise_sums(const typename Warp::Sums& 
   stage_sums<float, kM, kN>(sums, warp, smem);
   PointwiseLines rows{};
   rows.extent = lines, rows.column = output.length;
-  store_lines<float, kM, kN>(smem, output, rows, partial, output.length % 4 == 0 ? kPointwiseChunkBytes : 4);
+  const PointwiseColumns side_by_side{};
+  const PointwiseOutput sums_only{output.m, output.n, output.length, side_by_side};
+  store_lines<float, kM, kN>(smem, sums_only, rows, partial, output.length % 4 == 0 ? kPointwiseChunkBytes : 4);
 }
 
 }  // namespace fastconv
