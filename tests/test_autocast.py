@@ -198,3 +198,33 @@ def test_a_residual_is_cast_when_compiled(device: str) -> None:
         for layer in layers:
             y = torch.compile(layer, fullgraph=True, backend="aot_eager")(x, residual)
             torch.testing.assert_close(y, layer(x, residual))
+
+
+def _layers(x: Tensor, w: Tensor, running: Tensor) -> dict[str, Callable[[], Tensor]]:
+    return {
+        "conv2d": lambda: fastconv.conv2d(x, w),
+        "silu": lambda: fastconv.conv2d(x, w, activation="silu"),
+        "relu": lambda: fastconv.conv2d(x, w, activation="relu"),
+        "norm": lambda: fastconv.conv_bn_act(
+            x, w, None, running.clone(), running.clone(), None, None, activation="gelu", training=True
+        ),
+    }
+
+
+@pytest.mark.parametrize("name", ["conv2d", "silu", "relu", "norm"])
+@pytest.mark.parametrize("twice", [False, True])
+def test_gradients_are_as_exact_within_autocast_as_outside(device: str, name: str, twice: bool) -> None:
+    """A gradient penalty: the critic runs in float32, its gradients are taken where autocast is on."""
+    x = tensor((4, 8, 9, 9), torch.float32, device).requires_grad_()
+    w = tensor((8, 8, 3, 3), torch.float32, device, 1).requires_grad_()
+    results = []
+    for enabled in (False, True):
+        y = _layers(x, w, torch.ones(8, device=device))[name]()
+        with torch.autocast(device, torch.bfloat16, enabled=enabled):
+            grads = torch.autograd.grad(y.pow(2).sum(), (x, w), create_graph=True)
+            if twice:
+                grads = torch.autograd.grad(sum(grad.pow(2).sum() for grad in grads), (x, w))
+        results.append(grads)
+    for plain, within in zip(*results, strict=True):
+        assert within.dtype == plain.dtype
+        assert (within - plain).norm() <= 1e-5 * plain.norm()

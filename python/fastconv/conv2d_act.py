@@ -152,7 +152,7 @@ def _differentiable(
         else:
             *geometry, precision = ctx.call[0]
             shift = None if bias is None else bias.to(filters.dtype)
-            z = ops.conv2d(input, filters, shift, *geometry, precision=precision)
+            z = ops.conv2d_of_gradient(input, filters, shift, *geometry, precision=precision)
             grad_z = gradient(ctx.activation, grad, z if residual is None else z + residual)
         layout = input.shape, ops.is_channels_last(input)
         wanted = of_input, of_weight, of_bias

@@ -223,7 +223,7 @@ def _differentiable(
     with torch.enable_grad():
         filters = ops.as_cast_of(weight, filters) if ctx.is_cast else filters
         bias = None if bias is None else bias.to(filters.dtype)
-        convolved = ops.conv2d(input, filters, bias, *arguments[:4], precision=arguments[4])
+        convolved = ops.conv2d_of_gradient(input, filters, bias, *arguments[:4], precision=arguments[4])
         convolved = ops.in_layout(convolved, ctx.channels_last)  # as the mask is
     of_convolution = of_input or of_weight or of_bias
     needs = of_convolution, of_residual, of_norm_weight, of_norm_bias

@@ -552,7 +552,7 @@ class _Conv2dInput(_Function):
                 channels_last=is_channels_last(weight),
             )
         if grad is not None and ctx.needs_input_grad[2]:
-            grad_grad_output = conv2d(grad, _conj(weight), None, *ctx.geometry, precision=precision)
+            grad_grad_output = conv2d_of_gradient(grad, _conj(weight), None, *ctx.geometry, precision=precision)
         return None, grad_weight, grad_grad_output, None, None, None
 
     @staticmethod
@@ -600,7 +600,7 @@ class _Conv2dWeight(_Function):
                 channels_last=is_channels_last(input),
             )
         if grad is not None and ctx.needs_input_grad[2]:
-            grad_grad_output = conv2d(_conj(input), grad, None, *ctx.geometry, precision=precision)
+            grad_grad_output = conv2d_of_gradient(_conj(input), grad, None, *ctx.geometry, precision=precision)
         return grad_input, None, grad_grad_output, None, None, None
 
     @staticmethod
@@ -984,6 +984,12 @@ def _register_autocast(device_type: str, key: str) -> None:
             return conv2d(input, weight, bias, *args, **kwargs)
 
     _rules.impl("conv2d", kernel, key)
+
+
+def conv2d_of_gradient(*args: Any, **kwargs: Any) -> Tensor:
+    """In the dtype that the forward pass had: autocast may be on where gradients are taken, in torch too."""
+    with _ExcludeDispatchKeyGuard(_AUTOCAST_KEYS):
+        return conv2d(*args, **kwargs)
 
 
 _register_autocast("cpu", "AutocastCPU")
