@@ -85,7 +85,8 @@ def test_padding_meets_no_inf_or_nan(kernel: Kernel, name: str, special: float) 
 
 
 # torch rounds operands of float32 matrix products to bfloat16 if told so, on chips with instructions for that. This
-# does the same on any chip: it takes the place of torch's function in the process into which it is loaded first.
+# does the same on any chip: it takes the place of torch's functions, and of BLAS', in the process into which it is
+# loaded first.
 ROUNDING_PRODUCT = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -95,6 +96,22 @@ ROUNDING_PRODUCT = r"""
 typedef void* Tensor;
 #define CALL(name, type) ((type)dlsym(dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD), #name))
 
+static void round_value(float* value) {
+  uint32_t bits;
+  memcpy(&bits, value, 4);
+  bits &= 0xffff0000u;
+  memcpy(value, &bits, 4);
+}
+typedef void (*Product)(const char*, const char*, const int*, const int*, const int*, const float*, const float*,
+                        const int*, const float*, const int*, const float*, float*, const int*);
+void sgemm_(const char* ta, const char* tb, const int* m, const int* n, const int* k, const float* alpha,
+            const float* a, const int* lda, const float* b, const int* ldb, const float* beta, float* c,
+            const int* ldc) {
+  CALL(sgemm_, Product)(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+  for (int j = 0; j < *n; ++j) {
+    for (int i = 0; i < *m; ++i) round_value(c + i + (int64_t)j * *ldc);
+  }
+}
 static int32_t rounded(Tensor out) {
   int32_t dtype;
   void* data;
@@ -106,11 +123,7 @@ static int32_t rounded(Tensor out) {
   CALL(aoti_torch_get_strides, int32_t (*)(Tensor, int64_t**))(out, &strides);
   for (int64_t i = 0; i < sizes[0]; ++i) {
     for (int64_t j = 0; j < sizes[1]; ++j) {
-      uint32_t bits;
-      float* value = (float*)data + i * strides[0] + j * strides[1];
-      memcpy(&bits, value, 4);
-      bits &= 0xffff0000u;
-      memcpy(value, &bits, 4);
+      round_value((float*)data + i * strides[0] + j * strides[1]);
     }
   }
   return 0;

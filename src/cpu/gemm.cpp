@@ -21,7 +21,8 @@ constexpr int64_t kLeastPositions = 128, kMostPositions = 512;
 constexpr int64_t kFewPositions = 128;  // of an image: several are packed for one product
 constexpr int64_t kTargetItems = 8;     // for the threads, at least
 constexpr int64_t kMinRows = 32;        // of a product that is cut for their sake
-constexpr int64_t kDepth = 256;         // of the weight gradient's products: a longer sum has a larger error
+constexpr int64_t kDepth = 256;         // of some products: a longer sum has a larger error
+constexpr int64_t kFew = 8;             // rows or columns, for which libraries add up one by one
 
 int64_t tile_positions(int64_t depth) {
   const int64_t positions = std::clamp(kTileElements / std::max<int64_t>(depth, 1), kLeastPositions, kMostPositions);
@@ -211,17 +212,41 @@ class Gemm {
         const Matrix rows = rows_of(matrix, begin, end, kSize);
         if (in_place) {
           const Matrix out = rows_of(target.matrix(nullptr, tiles, 0, tile), begin, end, kSize);
-          runtime_.multiply(kDType, out, rows, columns, false);
+          product(out, rows, columns);
           if (has_bias() || has_padding()) store(out, target, target_data, begin, tiles.begin(tile));
         } else {
           AlignedBuffer<Scalar> sums((end - begin) * tiles.size(tile));
           Matrix out = {sums.data(), end - begin, tiles.size(tile), tiles.size(tile), 1};
           if (!target.columns().planes()) out.row_step = 1, out.col_step = end - begin;
-          runtime_.multiply(kDType, out, rows, columns, false);
+          product(out, rows, columns);
           store(out, target, target_data, begin, tiles.begin(tile));
         }
       };
     });
+  }
+
+  // Of few rows or columns in parts, which are added here: libraries add products to what is there one by one.
+  void product(const Matrix& out, const Matrix& a, const Matrix& b) {
+    const int64_t step = std::min(out.rows, out.cols) < kFew ? kDepth : a.cols;
+    if (a.cols <= step) return runtime_.multiply(kDType, out, a, b, false);
+    AlignedBuffer<Scalar> buffer(out.rows * out.cols);
+    Matrix sums = {buffer.data(), out.rows, out.cols, out.cols, 1};
+    if (out.col_step != 1) sums.row_step = 1, sums.col_step = out.rows;
+    for (int64_t begin = 0; begin < a.cols; begin += step) {
+      const int64_t end = std::min(begin + step, a.cols);
+      const Matrix part = rows_of(a.transposed(), begin, end, kSize).transposed();
+      runtime_.multiply(kDType, begin == 0 ? out : sums, part, rows_of(b, begin, end, kSize), false);
+      if (begin > 0) add(out, sums);
+    }
+  }
+  static void add(const Matrix& out, const Matrix& sums) {
+    auto* to = static_cast<Scalar*>(out.data);
+    const auto* from = static_cast<const Scalar*>(sums.data);
+    for (int64_t i = 0; i < out.rows; ++i) {
+      for (int64_t j = 0; j < out.cols; ++j) {
+        to[i * out.row_step + j * out.col_step] += from[i * sums.row_step + j * sums.col_step];
+      }
+    }
   }
 
   void pack(const Operand<T, Scalar>& operand, Scalar* buffer, const Tiles& tiles, int64_t first, int64_t count) {
