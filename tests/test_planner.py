@@ -1222,6 +1222,40 @@ def test_folded_halos_are_three_at_least(taps: int, stride: tuple[int, int]) -> 
     assert plans > 0
 
 
+def test_taps_refuse_what_they_cannot_count() -> None:
+    """Offsets in a tile with 32 bits, and a launch for each phase of strides."""
+    refused = 0
+    for kernel in KERNELS.values():
+        if not kernel.name.startswith("taps_") or kernel.pass_ == "wgrad":
+            continue
+        for pitch, fits in [(1024, True), (2**29, False)]:  # of rows, in a crop of a wide image
+            problem = Problem(1, 8, 2, 1, 8, 3, 1, padding=(8, 0))
+            if kernel.pass_ == "dgrad":
+                problem = Problem(1, 8, 16, 1, 8, 15, 1)
+            strides = {"fprop": "x_strides", "dgrad": "y_strides"}[kernel.pass_]
+            far: Any = {strides: (2 * pitch, 1, pitch, 8)}
+            asked = native_problem(problem, kernel.pass_, dtype="float16", channels_last=True, **far)
+            assert (kernel.why_not(asked, GPUS[80]) is None) == (fits or kernel.name.endswith("_any")), kernel.name
+        many = native_problem(Problem(1, 8, 64, 64, 8, 1, 1, stride=(9, 9)), kernel.pass_, dtype="float16")
+        refused += kernel.why_not(many, GPUS[80]) is not None
+    assert refused == sum(name.startswith("taps_fprop") and not name.endswith("_any") for name in KERNELS) + sum(
+        name.startswith("taps_dgrad") for name in KERNELS
+    )
+
+
+def test_vectors_fit_where_a_phase_begins() -> None:
+    """Turned products of strided gradients: pixels side by side that do not begin at whole vectors."""
+    ran = 0
+    for kernel in KERNELS.values():
+        if kernel.name.startswith("taps_dgrad") and kernel.name.endswith("_any"):
+            asked = native_problem(
+                Problem(2, 8, 2, 8, 8, 1, 1, stride=(2, 1)), "dgrad", dtype="float16", x_strides=(576, 72, 9, 1)
+            )
+            assert native.tap_vector_bytes(asked, kernel, GPUS[80]) == [16, 2]
+            ran += 1
+    assert ran
+
+
 def test_unknown_kernels_are_refused() -> None:
     for force in ("no_such_kernel", "no_such_kernel,also_none"):
         for device in DEVICES.values():

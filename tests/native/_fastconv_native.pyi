@@ -319,6 +319,9 @@ def check_streaming(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) ->
     """For weight gradients that stream x. Raises IndexError if shared memory has no place for that, if a tile may be
     staged before its pixels are there, or if all tiles wait for all pixels; ValueError if x is not streamed."""
 
+def tap_vector_bytes(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> list[int]:
+    """Bytes that a kernel of several taps stores at once, of each phase. Raises ValueError if it refuses."""
+
 def wgrad_products(
     problem: ConvProblem, kernel: Kernel, device: DeviceSpec, filter: int = 0, product: int = 0
 ) -> npt.NDArray[np.int64]:

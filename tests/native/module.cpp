@@ -9,6 +9,7 @@ PYBIND11_MODULE(_fastconv_native, m) {
   fastconv::bind_grouped(m);
   fastconv::bind_halo(m);
   fastconv::bind_implicit_gemm(m);
+  fastconv::bind_pointwise(m);
   fastconv::bind_space_to_depth(m);
   fastconv::bind_wgrad(m);
 }

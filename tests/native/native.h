@@ -41,6 +41,7 @@ void bind_depthwise(py::module_& m);
 void bind_few_channels(py::module_& m);
 void bind_grouped(py::module_& m);
 void bind_halo(py::module_& m);
+void bind_pointwise(py::module_& m);
 void bind_implicit_gemm(py::module_& m);
 void bind_space_to_depth(py::module_& m);
 void bind_wgrad(py::module_& m);

@@ -16,7 +16,9 @@ using namespace cost::pointwise;
 
 constexpr int64_t kMaxSlices = 512;
 constexpr int64_t kMaxChainBytes = 1024 * kPointwiseStepBytes;  // as in plan.cpp
-constexpr int64_t kMaxPixels = 1 << 15;                         // of a side, padding included; see kBeforeImages
+constexpr int64_t kMaxPhases = 64;
+constexpr int64_t kTilePixels = 128;
+constexpr int64_t kMaxPixels = 1 << 15;  // of a side, padding included; see kBeforeImages
 
 int32_t narrowed(int64_t value) { return static_cast<int32_t>(value); }
 
@@ -73,9 +75,24 @@ bool is_turned(const ConvProblem& problem) {
          !channels_inner(problem.pass == Pass::kDgrad ? input_side(problem) : output_side(problem));
 }
 
+// Where a tile's windows begin, counted from its first pixel's; see TapLoader.
+bool tiles_fit_int32(const ConvProblem& problem) {
+  const ConvMap map = make_conv_map(problem, true);
+  const Side x = input_side(problem), y = output_side(problem);
+  const Strides from = image_strides(source_of(problem, x, y));
+  const int64_t rows = std::max(1, map.h.target_extent / map.h.target_step);  // of the smallest phase
+  const int64_t columns = std::max(1, map.w.target_extent / map.w.target_step);
+  const auto reach = [](int64_t pixels, int64_t extent, int64_t step) {  // if so many are one of its steps
+    return std::min(kTilePixels / pixels + 2, extent) * step;
+  };
+  const int64_t of_rows = reach(columns, map.h.rows, map.h.source_step * from.h);
+  const int64_t of_columns = reach(1, map.w.rows, map.w.source_step * from.w);
+  return reach(rows * columns, problem.n, from.n) + of_rows + of_columns < INT32_MAX;
+}
+
 const char* why_not(const ConvProblem& problem, TapReads reads) {
   if (problem.dtype == DType::kFloat32 && problem.precision != Precision::kTf32) return "rounds to TF32";
-  const Side x = input_side(problem), y = output_side(problem);
+  const Side y = output_side(problem);
   const int64_t element = element_size(problem.dtype), of_tap = chunked(problem.c_per_group(), element);
   if (!images_fit_int32(problem) || problem.n * std::max(problem.h * problem.w, y.h * y.w) >= kMaxExtent ||
       problem.k * of_tap * problem.r * problem.s >= kMaxExtent || problem.n * problem.groups >= kMaxExtent) {
@@ -90,14 +107,12 @@ const char* why_not(const ConvProblem& problem, TapReads reads) {
       problem.w_strides.h != problem.s * problem.w_strides.w) {
     return "writes rows of taps that follow each other";
   }
-  // Offsets from a tile's first pixel.
-  const Side& source = source_of(problem, x, y);
-  const int64_t images = 128 / std::max<int64_t>(1, problem.pass == Pass::kDgrad ? 1 : y.h * y.w) + 2;
-  if (images * std::max<int64_t>(used_stride(source.stride.n, source.n), 1) >= INT32_MAX) {
-    return "reads images that lie close to each other";
-  }
+  const Pair phases = tap_phases(problem);
+  if (phases.h * phases.w > kMaxPhases)
+    return "has a launch for each phase of its strides, of which there are too many";
   if (reads == TapReads::kElements) return nullptr;
   if (!reads_chunks(problem)) return "reads whole chunks of 16 bytes of neighbouring channels";
+  if (problem.pass != Pass::kWgrad && !tiles_fit_int32(problem)) return "counts a tile's elements with 32 bits";
   return is_turned(problem) ? "writes channels side by side" : nullptr;
 }
 
@@ -148,7 +163,7 @@ Plan plan_of_slices(const KernelEntry& entry, const ConvProblem& problem, const 
   const int form = problem.pass == Pass::kFprop ? 0 : problem.pass == Pass::kDgrad ? 1 : 2;
   const double products =
       static_cast<double>(tile.m) * tile.n * kPointwiseDepthBytes / (kWarpProductBytes / kTapFormTimes[form]);
-  const double tile_clocks = kTileClocks + tile.m * tile.n * static_cast<double>(out_element) / kStoreBytes;
+  const double tile_clocks = kTapTileClocks + tile.m * tile.n * static_cast<double>(out_element) / kStoreBytes;
   const double gathered = single && wgrad ? kGatheredPixels : 1;
   const double step = gathered * (copies(wgrad || !turned, tile.m) + copies(wgrad || turned, tile.n) + products);
   const double wait =
@@ -250,6 +265,7 @@ TapParams tap_params(const ConvProblem& problem, const TapTiling& tiling, int64_
 
   TapParams params{};
   PointwiseMatrix& out = params.out;
+  params.out_first = wgrad ? 0 : h.index * to.h + w.index * to.w;
   int64_t depth = taps * gathered.across.by_channels.divisor;
   if (wgrad) {
     params.a.pixels = seen;
@@ -281,10 +297,11 @@ TapParams tap_params(const ConvProblem& problem, const TapTiling& tiling, int64_
     params.columns.apart = !is_step(column, columns, 1) || !is_step(row, rows, columns);
     params.columns.by_row = seen.by_row, params.columns.row = row, params.columns.column = column;
     params.columns.exist = narrowed(columns);
-    out.vector_bytes = params.columns.apart
-                           ? narrowed(element)
-                           : vector_bytes(element, target.align,
-                                          {pixels, to.n, used_stride(target.stride.c, problem.groups * target.c)});
+    out.vector_bytes =
+        params.columns.apart
+            ? narrowed(element)
+            : vector_bytes(element, target.align,
+                           {pixels, to.n, used_stride(target.stride.c, problem.groups * target.c), params.out_first});
     params.m_inner = true;
   } else {
     params.a = gathered, params.b = filters;
@@ -300,7 +317,6 @@ TapParams tap_params(const ConvProblem& problem, const TapTiling& tiling, int64_
     out.vector_bytes = vector_bytes(element, target.align, {target.c, to.n, to.h, to.w});
     params.bias_along_n = true;
   }
-  params.out_first = wgrad ? 0 : h.index * to.h + w.index * to.w;
   params.group_filters = problem.pass == Pass::kFprop ? map.filters : 0;
   params.stages = tiling.stages;
   params.steps = narrowed(ceil_div(depth, stage_depth));
