@@ -223,7 +223,7 @@ def test_gradients_are_as_exact_within_autocast_as_outside(device: str, name: st
         with torch.autocast(device, torch.bfloat16, enabled=enabled):
             grads = torch.autograd.grad(y.pow(2).sum(), (x, w), create_graph=True)
             if twice:
-                grads = torch.autograd.grad(sum(grad.pow(2).sum() for grad in grads), (x, w))
+                grads = torch.autograd.grad(torch.stack([grad.pow(2).sum() for grad in grads]).sum(), (x, w))
         results.append(grads)
     for plain, within in zip(*results, strict=True):
         assert within.dtype == plain.dtype

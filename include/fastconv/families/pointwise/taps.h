@@ -25,13 +25,12 @@ struct PixelAxis {
   int32_t first_h, first_w, step_h, step_w;
 };
 
-// Of a matrix whose lines are pixels, or filters, across which taps' channels lie: lines and across. Of an input
-// gradient's filter lines are taps' filters, across which the channels lie.
+// A matrix whose lines are pixels (filters count as such) across which taps' channels lie; or, of an input gradient's
+// filter, taps' filters across which channels lie.
 struct TapMatrix {
   PixelAxis pixels;
   TapAxis line_taps, across;
   int64_t image, group;  // of a product's, elements
-  int32_t vector_bytes;
 };
 
 struct TapParams {
