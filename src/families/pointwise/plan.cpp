@@ -6,6 +6,7 @@
 
 #include "fastconv/core/integers.h"
 #include "fastconv/families/pointwise/cost.h"
+#include "fastconv/families/pointwise/slices.h"
 #include "fastconv/planner/scaled.h"
 #include "fastconv/planner/sides.h"
 
@@ -13,10 +14,6 @@ namespace fastconv {
 namespace {
 
 using namespace cost::pointwise;
-
-constexpr int64_t kMaxSlices = 512;
-// Tensor cores truncate what they add to, so that a sum is of so many steps at most (docs/precision.md).
-constexpr int64_t kMaxChainBytes = 1024 * kPointwiseStepBytes;
 
 // Pixels of x that y has, so that both count them alike.
 Side on_pixels(const Side& side, const Pair& step, int64_t h, int64_t w) {
@@ -233,23 +230,16 @@ Offer pointwise_plan(const KernelEntry& entry, const ConvProblem& problem, const
   tiling.tile = turned ? PointwiseTile{config.n, config.m} : PointwiseTile{config.m, config.n};
   const PointwiseParams whole = pointwise_params(problem, tiling, 1);
   const int64_t sums = sums_of(whole), tiles = tiles_of(whole);
-  const int64_t least = ceil_div(whole.steps * int64_t{kPointwiseDepthBytes}, kMaxChainBytes);
-  constexpr int64_t kMostBlocks = INT32_MAX / 2;
-  if (tiles * least > kMostBlocks) return "would need more blocks than a grid has";
+  const int64_t least = ceil_div(whole.steps * int64_t{kPointwiseDepthBytes}, kMaxPointwiseChainBytes);
+  if (tiles * least > kMaxPointwiseBlocks) return "would need more blocks than a grid has";
   // One slice needs no workspace; sums of several are counted with 32 bits.
   const int64_t room = sums > INT32_MAX ? 0 : workspace_room(problem, device, false) / (4 * sums);
-  const int64_t most = std::max<int64_t>(1, std::min({kMaxSlices, int64_t{whole.steps}, room, kMostBlocks / tiles}));
+  const int64_t most =
+      std::max<int64_t>(1, std::min({kMaxPointwiseSlices, int64_t{whole.steps}, room, kMaxPointwiseBlocks / tiles}));
   if (least > most) return "adds up parts of long sums, which would need too much workspace";
-  auto fits = [&](const Plan& plan) { return plan.smem_bytes <= device.smem_optin_bytes; };
-  Plan best = plan_of_slices(entry, problem, device, tiling, least);
-  if (!fits(best)) return "needs more shared memory";
-  constexpr int64_t kMostRounds = 6;  // of a block an SM
-  for (int64_t rounds = 1; rounds <= kMostRounds; ++rounds) {
-    const int64_t slices = std::min(most, rounds * device.sm_count / tiles);
-    if (slices <= least) continue;
-    Plan plan = plan_of_slices(entry, problem, device, tiling, slices);
-    if (fits(plan) && plan.cost_us < best.cost_us) best = plan;
-  }
+  const auto of_slices = [&](int64_t slices) { return plan_of_slices(entry, problem, device, tiling, slices); };
+  Plan best = best_of_slices(tiles, least, most, device, of_slices);
+  if (best.smem_bytes > device.smem_optin_bytes) return "needs more shared memory";
   return best;
 }
 

@@ -5,6 +5,7 @@
 
 #include "fastconv/core/integers.h"
 #include "fastconv/families/pointwise/cost.h"
+#include "fastconv/families/pointwise/slices.h"
 #include "fastconv/planner/scaled.h"
 #include "fastconv/planner/sides.h"
 #include "fastconv/tile/conv_coords.cuh"
@@ -14,8 +15,6 @@ namespace {
 
 using namespace cost::pointwise;
 
-constexpr int64_t kMaxSlices = 512;
-constexpr int64_t kMaxChainBytes = 1024 * kPointwiseStepBytes;  // as in plan.cpp
 constexpr int64_t kMaxPhases = 64;
 constexpr int64_t kTilePixels = 128;
 constexpr int64_t kMaxPixels = 1 << 15;  // of a side, padding included; see kBeforeImages
@@ -183,7 +182,7 @@ Plan plan_of_slices(const KernelEntry& entry, const ConvProblem& problem, const 
     plan.cost_us += kReduceUs * launches + memory_us(2. * static_cast<double>(partial_bytes) / kPartialRate, device);
   }
   if (device.arch == 90) plan.cost_us *= kTapsOnHopper;
-  if (tiling.packs) plan.cost_us += kReduceUs + memory_us(2. * static_cast<double>(tiling.packed_bytes), device);
+  if (tiling.packs()) plan.cost_us += kReduceUs + memory_us(2. * static_cast<double>(tiling.packed_bytes), device);
   return plan;
 }
 
@@ -247,7 +246,7 @@ TapParams tap_params(const ConvProblem& problem, const TapTiling& tiling, int64_
   const Strides given{used_stride(problem.w_strides.n, problem.k), 1, used_stride(problem.w_strides.h, problem.r),
                       used_stride(problem.w_strides.w, problem.s)};
   const Strides packed{problem.r * problem.s * of_tap, 1, problem.s * of_tap, of_tap};
-  const Strides& filter = tiling.packs ? packed : given;
+  const Strides& filter = tiling.packs() ? packed : given;
   TapMatrix filters{};
   filters.group = problem.k_per_group() * filter.n;
   TapAxis of_filter = channels_of(map.channels, chunk);
@@ -334,10 +333,10 @@ Offer tap_plan(const KernelEntry& entry, const ConvProblem& problem, const Devic
   const auto& config = entry.config.as<PointwiseConfig>();
   if (const char* reason = why_not(problem, config.taps)) return reason;
   TapTiling tiling{};
-  tiling.turned = is_turned(problem), tiling.packs = packs_filter(problem);
+  tiling.turned = is_turned(problem);
   tiling.tile = tiling.turned ? PointwiseTile{config.n, config.m} : PointwiseTile{config.m, config.n};
   tiling.stages = tiling.tile.stages();
-  tiling.packed_bytes = tiling.packs ? packed_bytes(problem) : 0;
+  tiling.packed_bytes = packs_filter(problem) ? packed_bytes(problem) : 0;
   const Pair phases = tap_phases(problem);
   int64_t tiles = 0, sums = 0, steps = 1;
   for (int32_t h = 0; h < phases.h; ++h) {
@@ -347,25 +346,17 @@ Offer tap_plan(const KernelEntry& entry, const ConvProblem& problem, const Devic
       sums = std::max(sums, int64_t{params.out.lines.extent} * params.out.length * params.by_images.divisor);
     }
   }
-  const int64_t least = ceil_div(steps * int64_t{kPointwiseDepthBytes}, kMaxChainBytes);
-  constexpr int64_t kMostBlocks = INT32_MAX / 2;
-  if (tiles * least > kMostBlocks) return "would need more blocks than a grid has";
+  const int64_t least = ceil_div(steps * int64_t{kPointwiseDepthBytes}, kMaxPointwiseChainBytes);
+  if (tiles * least > kMaxPointwiseBlocks) return "would need more blocks than a grid has";
   const int64_t free_bytes = workspace_room(problem, device, false) - tiling.packed_bytes;
   if (free_bytes < 0) return "packs the filter, for which there is no workspace";
   const int64_t room = sums > INT32_MAX ? 0 : free_bytes / (4 * std::max<int64_t>(1, sums));
-  const int64_t most =
-      std::max<int64_t>(1, std::min({kMaxSlices, steps, room, kMostBlocks / std::max<int64_t>(1, tiles)}));
+  const int64_t most = std::max<int64_t>(
+      1, std::min({kMaxPointwiseSlices, steps, room, kMaxPointwiseBlocks / std::max<int64_t>(1, tiles)}));
   if (least > most) return "adds up parts of long sums, which would need too much workspace";
-  auto fits = [&](const Plan& plan) { return plan.smem_bytes <= device.smem_optin_bytes; };
-  Plan best = plan_of_slices(entry, problem, device, tiling, least);
-  if (!fits(best)) return "needs more shared memory";
-  constexpr int64_t kMostRounds = 6;  // of a block an SM
-  for (int64_t rounds = 1; rounds <= kMostRounds; ++rounds) {
-    const int64_t slices = std::min(most, rounds * device.sm_count / std::max<int64_t>(1, tiles));
-    if (slices <= least) continue;
-    Plan plan = plan_of_slices(entry, problem, device, tiling, slices);
-    if (fits(plan) && plan.cost_us < best.cost_us) best = plan;
-  }
+  const auto of_slices = [&](int64_t slices) { return plan_of_slices(entry, problem, device, tiling, slices); };
+  Plan best = best_of_slices(tiles, least, most, device, of_slices);
+  if (best.smem_bytes > device.smem_optin_bytes) return "needs more shared memory";
   return best;
 }
 

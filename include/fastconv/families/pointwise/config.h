@@ -59,8 +59,9 @@ struct TapTiling {
   PointwiseTile tile;
   int stages;
   bool turned;           // rows of the product are the output's channels, columns an image's pixels
-  bool packs;            // the filter, to
-  int64_t packed_bytes;  // the beginning of the workspace
+  int64_t packed_bytes;  // of the filter, at the beginning of the workspace; 0: it is read as it lies
+
+  bool packs() const { return packed_bytes > 0; }
 };
 
 struct PointwiseTiling {

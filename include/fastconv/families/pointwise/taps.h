@@ -23,6 +23,11 @@ struct PixelAxis {
   int64_t first, image, row, column;  // elements
   int32_t height, width;              // of the image that is seen
   int32_t first_h, first_w, step_h, step_w;
+
+  FASTCONV_HOST_DEVICE bool sees(int32_t h, int32_t w) const {
+    return static_cast<uint32_t>(h) < static_cast<uint32_t>(height) &&
+           static_cast<uint32_t>(w) < static_cast<uint32_t>(width);
+  }
 };
 
 // A matrix whose lines are pixels (filters count as such) across which taps' channels lie; or, of an input gradient's

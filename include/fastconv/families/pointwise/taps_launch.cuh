@@ -32,7 +32,7 @@ void launch_taps(const Plan& plan, const ConvProblem& problem, const ConvBuffers
   if (plan.grid == 0) return;
   const auto& tiling = plan.tiling.as<TapTiling>();
   ConvBuffers given = buffers;
-  if (tiling.packs) {
+  if (tiling.packs()) {
     auto* packed = static_cast<T*>(buffers.workspace);
     const TapPacking packing = tap_packing(problem);
     launch(plan.kernel->name, pack_taps<T>,

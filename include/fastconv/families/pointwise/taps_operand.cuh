@@ -87,10 +87,11 @@ class TapLoader {
         const Tap line_tap = tap_at(matrix_.line_taps, depth + line() + i * kStep);
         offset = line_tap.offset, exists = line_tap.elements > 0;
       } else if constexpr (kKept) {
-        offset = offsets_[i], exists = inside((places_[i] >> 16) + tap.h, static_cast<int16_t>(places_[i]) + tap.w);
+        offset = offsets_[i],
+        exists = matrix_.pixels.sees((places_[i] >> 16) + tap.h, static_cast<int16_t>(places_[i]) + tap.w);
       } else {
         const TapPlace place = pixel_at(matrix_.pixels, depth + line() + i * kStep);
-        offset = place.offset, exists = inside(place.h + tap.h, place.w + tap.w);
+        offset = place.offset, exists = matrix_.pixels.sees(place.h + tap.h, place.w + tap.w);
       }
       copy_chunk<kPointwiseChunkBytes>(to + i * kToStep, source + offset, exists ? tap.elements : 0);
     }
@@ -98,11 +99,6 @@ class TapLoader {
 
  private:
   static __device__ __forceinline__ int32_t line() { return static_cast<int32_t>(threadIdx.x) / kLanes; }
-
-  __device__ __forceinline__ bool inside(int32_t h, int32_t w) const {
-    return static_cast<uint32_t>(h) < static_cast<uint32_t>(matrix_.pixels.height) &&
-           static_cast<uint32_t>(w) < static_cast<uint32_t>(matrix_.pixels.width);
-  }
 
   const TapMatrix& matrix_;
   int32_t across_, first_ = 0;
@@ -137,8 +133,7 @@ class TapGatherer {
       for (int i = 0; i < kBatch; ++i) {
         const int32_t chunk = part + (first + i) * kParts;
         const Tap tap = tap_at(matrix_.across, across + chunk * kChunk);
-        const bool inside = static_cast<uint32_t>(place.h + tap.h) < static_cast<uint32_t>(matrix_.pixels.height) &&
-                            static_cast<uint32_t>(place.w + tap.w) < static_cast<uint32_t>(matrix_.pixels.width);
+        const bool inside = matrix_.pixels.sees(place.h + tap.h, place.w + tap.w);
         const T* from = source + (place.offset + tap.offset);
         const int32_t elements = inside ? tap.elements : 0;
         if constexpr (sizeof(T) == 4) {

@@ -1,0 +1,32 @@
+// Into how many slices the depth of a product is cut.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "fastconv/families/pointwise/config.h"
+#include "fastconv/planner/device_spec.h"
+#include "fastconv/planner/plan.h"
+
+namespace fastconv {
+
+inline constexpr int64_t kMaxPointwiseSlices = 512;
+// Tensor cores truncate what they add to, so that a sum is of so many steps at most (docs/precision.md).
+inline constexpr int64_t kMaxPointwiseChainBytes = 1024 * kPointwiseStepBytes;
+inline constexpr int64_t kMaxPointwiseBlocks = INT32_MAX / 2;
+
+// The cheapest of plans of `least` to `most` slices that fit, or that of `least`, whether it does or not.
+template <typename F>
+Plan best_of_slices(int64_t tiles, int64_t least, int64_t most, const DeviceSpec& device, F&& plan_of_slices) {
+  constexpr int64_t kMostRounds = 6;  // of a block an SM
+  Plan best = plan_of_slices(least);
+  for (int64_t rounds = 1; rounds <= kMostRounds; ++rounds) {
+    const int64_t slices = std::min(most, rounds * device.sm_count / std::max<int64_t>(1, tiles));
+    if (slices <= least) continue;
+    Plan plan = plan_of_slices(slices);
+    if (plan.smem_bytes <= device.smem_optin_bytes && plan.cost_us < best.cost_us) best = plan;
+  }
+  return best;
+}
+
+}  // namespace fastconv
