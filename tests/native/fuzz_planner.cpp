@@ -37,6 +37,7 @@
 #include "fastconv/families/implicit_gemm/direct_plan.h"
 #include "fastconv/families/implicit_gemm/im2col_plan.h"
 #include "fastconv/families/pointwise/plan.h"
+#include "fastconv/families/pointwise/taps_plan.h"
 #include "fastconv/families/space_to_depth/patches_plan.h"
 #include "fastconv/families/space_to_depth/subpixel_plan.h"
 #include "fastconv/families/wgrad/plan.h"
@@ -301,6 +302,14 @@ void make_launch(const Plan& plan, const ConvProblem& problem) {
     halo_launch(plan, problem);
   } else if (config.holds<WgradConfig>()) {
     wgrad_launch(plan, problem);
+  } else if (config.holds<PointwiseConfig>() && tiling.holds<TapTiling>()) {
+    const auto& taps = tiling.as<TapTiling>();
+    const Pair phases = tap_phases(problem);
+    for (const int64_t phase : {int64_t{0}, phases.h * phases.w - 1}) {
+      tap_params(problem, taps, plan.split, static_cast<int32_t>(phase / phases.w),
+                 static_cast<int32_t>(phase % phases.w));
+    }
+    if (taps.packs()) tap_packing(problem);
   } else if (config.holds<PointwiseConfig>()) {
     pointwise_params(problem, tiling.as<PointwiseTiling>(), plan.split);
   } else if (config.holds<PatchesConfig>()) {
