@@ -45,17 +45,23 @@ __device__ __forceinline__ void mma(T type, float (&d)[4], uint32_t a0, uint32_t
 // bits each, in rising order: of four fours of row i / 4, then of row i / 4 + 8; lanes of a row give the same, so that
 // the next four fours have the same places. Its depth is 32 values, of which the four words of b have 2 * (i % 4) and
 // the next, and those 8, 16 and 24 after.
-#define FASTCONV_MMA_SPARSE(type, values)                                                                         \
-  __device__ __forceinline__ void mma_sparse(type, float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[4], \
-                                             uint32_t places, const float (&c)[4]) {                              \
-    asm("mma.sp::ordered_metadata.sync.aligned.m16n8k32.row.col.f32." values "." values                           \
-        ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9, %10, %11}, {%12, %13, %14, %15}, %16, 0x0;"            \
-        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])                                                          \
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(b[2]), "r"(b[3]), "f"(c[0]),      \
-          "f"(c[1]), "f"(c[2]), "f"(c[3]), "r"(places));                                                          \
+#if __CUDACC_VER_MAJOR__ > 12 || (__CUDACC_VER_MAJOR__ == 12 && __CUDACC_VER_MINOR__ >= 5)
+#define FASTCONV_SPARSE "mma.sp::ordered_metadata"
+#else  // which takes places in any order, and makes the same machine code
+#define FASTCONV_SPARSE "mma.sp"
+#endif
+#define FASTCONV_MMA_SPARSE(type, values)                                                                              \
+  __device__ __forceinline__ void mma_sparse(type, float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[4],      \
+                                             uint32_t places, const float (&c)[4]) {                                   \
+    asm(FASTCONV_SPARSE ".sync.aligned.m16n8k32.row.col.f32." values "." values                                        \
+                        ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9, %10, %11}, {%12, %13, %14, %15}, %16, 0x0;" \
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])                                                               \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(b[2]), "r"(b[3]), "f"(c[0]),           \
+          "f"(c[1]), "f"(c[2]), "f"(c[3]), "r"(places));                                                               \
   }
 FASTCONV_MMA_SPARSE(__half, "f16")
 FASTCONV_MMA_SPARSE(__nv_bfloat16, "bf16")
 #undef FASTCONV_MMA_SPARSE
+#undef FASTCONV_SPARSE
 
 }  // namespace fastconv::ptx
