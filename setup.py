@@ -139,7 +139,7 @@ def cuda_extension(home: Path, version: str, stub_dir: Path) -> Extension:
     archs = os.environ.setdefault("TORCH_CUDA_ARCH_LIST", DEFAULT_ARCHS)
     # A line of the ninja file. The user's own may be several words, as with ccache.
     nvcc = os.environ.get("PYTORCH_NVCC", shlex.quote(str(home / "bin/nvcc")))
-    os.environ["PYTORCH_NVCC"] = f"sh {shlex.quote(str(ROOT / 'build_backend/strict_nvcc.sh'))} {nvcc}"
+    os.environ["PYTORCH_NVCC"] = f"{shlex.join([sys.executable, str(ROOT / 'build_backend/nvcc.py')])} {nvcc}"
     nvcc_flags = [
         "-O3",
         "-std=c++20",

@@ -9,7 +9,8 @@ with the header that defines it:
     // halo/launch.cuh: halo_launcher<HaloStaging::staging, T>
 
 Names of arguments stand for what a line of the file has in their place, T for each of its element types: those of its
-argument `dtypes`, or of all lines, as in `for kHalf` after the launcher. Choices of arguments become files, which
+argument `dtypes`, or of all lines, as in `for kHalf` after the launcher. What ends that comment, as `from sm_80`, says
+what the kernels are compiled for (see nvcc.py). Choices of arguments become files, which
 compile in parallel; element types share one, which saves reading headers again. With --one-half each file has one of
 the two types of 16 bits, by turns, and of the other a launcher that is null.
 """
@@ -44,13 +45,15 @@ def write(directory: Path, one_half: bool = False) -> list[Path]:
 
 def files(definition: Path) -> dict[str, str]:
     text = definition.read_text()
-    launcher = re.search(r"^// (\S+\.cuh): (.+?)(?: for (k[\w| ]+))?$", text, re.MULTILINE)
+    launcher = re.search(
+        r"^// (\S+\.cuh): (.+?)(?: for (k\w+(?: \| k\w+)*))?(?: (from sm_\d+a?))?$", text, re.MULTILINE
+    )
     if launcher is None:  # launched by functions that are no templates
         return {}
     macro = re.search(r"^// (\w+)\((.+)\)$", text, re.MULTILINE)
     if macro is None:
         sys.exit(f"{definition}: no comment names the arguments of its macro")
-    header, template, dtypes = launcher.groups()
+    header, template, dtypes, least = launcher.groups()
     parameters = macro[2].split(", ")
     if dtypes is None and "dtypes" not in parameters:
         sys.exit(f"{definition}: neither its macro nor its launcher names element types")
@@ -64,8 +67,9 @@ def files(definition: Path) -> dict[str, str]:
         for type_ in (t for bits in (dtypes or given["dtypes"]).split(" | ") for t in ELEMENT_TYPES[bits]):
             instance = re.sub(r"\w+", lambda m: {**given, "T": type_}.get(m[0], m[0]), template)  # noqa: B023
             found.setdefault(f"{name}.cu", set()).add(f"template Launcher {instance}(int);\n")
+    begin = f"// {least}\n" if least else ""
     return {
-        name: f'#include "fastconv/families/{header}"\n\nnamespace fastconv {{\n\n{"".join(sorted(instances))}\n'
+        name: f'{begin}#include "fastconv/families/{header}"\n\nnamespace fastconv {{\n\n{"".join(sorted(instances))}\n'
         "}  // namespace fastconv\n"
         for name, instances in found.items()
     }

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import instances
+import nvcc
 import pytest
 
 ROOT = Path(__file__).parents[1]
@@ -292,3 +293,48 @@ def test_a_def_file_names_its_arguments(tmp_path: Path) -> None:
     assert list(found) == [f"{tmp_path.name}_kOne.cu", f"{tmp_path.name}_kTwo.cu"]
     assert found[f"{tmp_path.name}_kOne.cu"].count("template") == 3
     assert "some<Kind::kTwo, double>(int)" in found[f"{tmp_path.name}_kTwo.cu"]
+
+
+GENCODE = [
+    "-gencode=arch=compute_70,code=sm_70",
+    "-gencode=arch=compute_80,code=compute_80",
+    "-gencode=arch=compute_80,code=sm_80",
+    "-gencode=arch=compute_90a,code=sm_90a",
+    "-gencode=arch=compute_120,code=sm_120",
+]
+
+
+@pytest.mark.parametrize(
+    ("first_line", "kept"),
+    [
+        ("#include <cstdint>", GENCODE),
+        ("// from sm_80", GENCODE[1:]),
+        ("// from sm_90a", [GENCODE[3]]),
+        ("// from sm_130", [GENCODE[0]]),  # nothing is asked for that runs it: the host's half is needed all the same
+    ],
+)
+def test_sources_are_compiled_for_what_runs_them(tmp_path: Path, first_line: str, kept: list[str]) -> None:
+    source = tmp_path / "some.cu"
+    source.write_text(first_line + "\n")
+    command = ["nvcc", "-O3", *GENCODE, "-c", str(source)]
+    assert nvcc.for_kernels(command) == ["nvcc", "-O3", *kept, "-c", str(source)]
+    as_cmake = r'"--generate-code=arch=compute_\1,code=[sm_\1]"'
+    cmake = {word: re.sub(r".*compute_(\w+),.*", as_cmake, word) for word in GENCODE}
+    assert nvcc.for_kernels([*cmake.values(), str(source)]) == [*(cmake[word] for word in kept), str(source)]
+    assert nvcc.for_kernels(["nvcc", "--version"]) == ["nvcc", "--version"]
+
+
+@pytest.mark.parametrize(
+    ("says", "refused"),
+    [
+        ("", False),
+        ("ptxas warning : Registers are spilled to local memory in function 'some_sm80', 4 bytes spill stores", False),
+        ("ptxas warning : Registers are spilled to local memory in function 'halo_sm90', 4 bytes spill stores", True),
+        ("ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized", True),
+    ],
+)
+def test_the_build_refuses_what_ptxas_complains_of(says: str, refused: bool, capfd: pytest.CaptureFixture[str]) -> None:
+    status = nvcc.main(["sh", "-c", 'echo "$0"; exit 3', says])
+    assert status == (1 if refused else 3)
+    said = capfd.readouterr().err
+    assert says in said and ("refused" in said) == refused

@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import instances
+import nvcc
 import pytest
 import torch
 import torch.nn.functional as F
@@ -1624,3 +1626,24 @@ def test_a_device_with_little_shared_memory_has_plans(smem_bytes: int) -> None:
         for kernel in ran:
             assert native.make_plan(problem, device, kernel.name).smem_bytes <= smem_bytes
         assert ran
+
+
+def test_kernels_are_compiled_for_each_architecture_that_runs_them() -> None:
+    """What a .def says is no newer than what the planner takes its kernels for."""
+    checked = set()
+    for definition in instances.FAMILIES.glob("*/*.def"):
+        least = {nvcc.FROM.match(text) for text in instances.files(definition).values()}
+        archs = {int(said[1].rstrip("a")) if said else 0 for said in least}
+        words = set(definition.stem.split("_")) - {"kernels"}
+        for name in re.findall(r"^[A-Z_]+_KERNEL\((\w+)", definition.read_text(), re.MULTILINE):
+            named = [
+                kernel
+                for kernel in native.kernel_table()
+                if kernel.family == definition.parent.name
+                and f"_{kernel.name}".endswith(f"_{name}")
+                and words <= set(kernel.name.split("_"))
+            ]
+            assert named or not archs, (definition, name)
+            assert all(kernel.least_arch >= max(archs, default=0) for kernel in named), (definition, name)
+            checked |= {kernel.name for kernel in named}
+    assert checked == {kernel.name for kernel in native.kernel_table() if kernel.is_cuda}

@@ -95,6 +95,7 @@ class Kernel:
     pass_: str
     family: str
     is_cuda: bool
+    least_arch: int
     tile: tuple[int, int, int]
     def why_not(self, problem: ConvProblem, device: DeviceSpec) -> str | None: ...
 

@@ -179,6 +179,7 @@ void bind_planning(py::module_& m) {
       .def_property_readonly("pass_", [](const KernelEntry& kernel) { return to_string(kernel.pass); })
       .def_property_readonly("family", [](const KernelEntry& kernel) { return kernel.family->name; })
       .def_property_readonly("is_cuda", &KernelEntry::is_cuda)
+      .def_property_readonly("least_arch", [](const KernelEntry& kernel) { return kernel.archs.least; })
       .def_property_readonly(
           "tile", [](const KernelEntry& kernel) { return std::tuple{kernel.tile.m, kernel.tile.n, kernel.tile.k}; })
       .def(

@@ -250,7 +250,7 @@ __global__ void __launch_bounds__(kCrossThreads, 1)
   ptx::acquire_registers<kCrossRegisters>();
   auto* products = reinterpret_cast<float*>(smem_raw + (data - smem));
   const int32_t chunk = warp % kCrossChunks, half = warp / kCrossChunks;
-  CrossSums<kConfig> sums = {};
+  float sums[kCrossChunk][kConfig.shifts()][4] = {};  // not by the alias: CUDA 12.4's compiler crashes
   if (half == 0) {
     add_cross_products<T, kConfig, 0>(params, slice, chunk, rings, sums);
   } else {

@@ -1,0 +1,55 @@
+"""Runs the nvcc command that it is given, with two differences.
+
+    python build_backend/nvcc.py nvcc ARGUMENT...
+
+A source whose first line is `// from sm_80` is compiled for those architectures alone, as it has no kernels for older
+ones. sm_90a has no successors, so that is what `// from sm_90a` is compiled for. If none of them is asked for, it is
+compiled for the first that is, where its kernels are empty.
+
+And it fails where ptxas says that a kernel for sm_90a spills registers, or that it had to serialise or patch up
+asynchronous matrix products (C7508 to C7519). ptxas calls the latter information, which -Werror lets pass, and kernels
+for other chips may spill.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+FROM = re.compile(r"// from sm_(\d+a?)\n")
+# As cpp_extension and CMake write it.
+CODE = re.compile(r'"?--?gen(?:erate-)?code=arch=compute_(\d+a?),')
+REFUSED = re.compile(r"\(C75[01]\d\)|Registers are spilled .*(?:_sm90|reduce_wgrad)")
+
+
+def is_served(arch: str, least: str) -> bool:
+    return arch == least if least.endswith("a") else int(arch.rstrip("a")) >= int(least)
+
+
+def for_kernels(command: list[str]) -> list[str]:
+    """The command without the architectures that its source has no kernels for."""
+    source = next((Path(word) for word in command if word.endswith(".cu")), None)
+    if source is None:
+        return command
+    with source.open() as text:
+        least = FROM.fullmatch(text.readline())
+    archs = {word: code[1] for word in command if (code := CODE.match(word))}
+    if least is None or not archs:
+        return command
+    kept = {word for word, arch in archs.items() if is_served(arch, least[1])} or {next(iter(archs))}
+    return [word for word in command if word not in archs or word in kept]
+
+
+def main(command: list[str]) -> int:
+    done = subprocess.run(for_kernels(command), stderr=subprocess.STDOUT, stdout=subprocess.PIPE, text=True)
+    sys.stderr.write(done.stdout)
+    if REFUSED.search(done.stdout):
+        print("nvcc.py: refused, see ptxas's complaints above", file=sys.stderr)
+        return 1
+    return done.returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
