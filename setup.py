@@ -139,7 +139,10 @@ def cuda_extension(home: Path, version: str, stub_dir: Path) -> Extension:
     archs = os.environ.setdefault("TORCH_CUDA_ARCH_LIST", DEFAULT_ARCHS)
     # A line of the ninja file. The user's own may be several words, as with ccache.
     nvcc = os.environ.get("PYTORCH_NVCC", shlex.quote(str(home / "bin/nvcc")))
-    os.environ["PYTORCH_NVCC"] = f"{shlex.join([sys.executable, str(ROOT / 'build_backend/nvcc.py')])} {nvcc}"
+    # CUDA 12.4's compiler spills up to four registers of a few kernels, between tiles and not where products run.
+    spills = 0 if int(version.split(".")[0]) >= 13 else 16
+    script = shlex.join([sys.executable, str(ROOT / "build_backend/nvcc.py"), str(spills)])
+    os.environ["PYTORCH_NVCC"] = f"{script} {nvcc}"
     nvcc_flags = [
         "-O3",
         "-std=c++20",

@@ -1,14 +1,14 @@
 """Runs the nvcc command that it is given, with two differences.
 
-    python build_backend/nvcc.py nvcc ARGUMENT...
+    python build_backend/nvcc.py SPILLS nvcc ARGUMENT...
 
 A source whose first line is `// from sm_80` is compiled for those architectures alone, as it has no kernels for older
 ones. sm_90a has no successors, so that is what `// from sm_90a` is compiled for. If none of them is asked for, it is
 compiled for the first that is, where its kernels are empty.
 
-And it fails where ptxas says that a kernel for sm_90a spills registers, or that it had to serialise or patch up
-asynchronous matrix products (C7508 to C7519). ptxas calls the latter information, which -Werror lets pass, and kernels
-for other chips may spill.
+And it fails where ptxas says that a kernel for sm_90a spills registers, more than SPILLS bytes of them, or that it had
+to serialise or patch up asynchronous matrix products (C7508 to C7519). ptxas calls the latter information, which
+-Werror lets pass, and kernels for other chips may spill.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from pathlib import Path
 FROM = re.compile(r"// from sm_(\d+a?)\n")
 # As cpp_extension and CMake write it.
 CODE = re.compile(r'"?--?gen(?:erate-)?code=arch=compute_(\d+a?),')
-REFUSED = re.compile(r"\(C75[01]\d\)|Registers are spilled .*(?:_sm90|reduce_wgrad)")
+SERIALISED = re.compile(r"\(C75[01]\d\)")
+SPILLED = re.compile(r"Registers are spilled .*(?:_sm90|reduce_wgrad).*, (\d+) bytes spill stores")
 
 
 def is_served(arch: str, least: str) -> bool:
@@ -42,14 +43,14 @@ def for_kernels(command: list[str]) -> list[str]:
     return [word for word in command if word not in archs or word in kept]
 
 
-def main(command: list[str]) -> int:
+def main(spills: int, command: list[str]) -> int:
     done = subprocess.run(for_kernels(command), stderr=subprocess.STDOUT, stdout=subprocess.PIPE, text=True)
     sys.stderr.write(done.stdout)
-    if REFUSED.search(done.stdout):
+    if SERIALISED.search(done.stdout) or any(int(bytes) > spills for bytes in SPILLED.findall(done.stdout)):
         print("nvcc.py: refused, see ptxas's complaints above", file=sys.stderr)
         return 1
     return done.returncode
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(int(sys.argv[1]), sys.argv[2:]))

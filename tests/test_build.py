@@ -329,12 +329,13 @@ def test_sources_are_compiled_for_what_runs_them(tmp_path: Path, first_line: str
     [
         ("", False),
         ("ptxas warning : Registers are spilled to local memory in function 'some_sm80', 4 bytes spill stores", False),
-        ("ptxas warning : Registers are spilled to local memory in function 'halo_sm90', 4 bytes spill stores", True),
+        ("ptxas warning : Registers are spilled to local memory in function 'halo_sm90', 16 bytes spill stores", False),
+        ("ptxas warning : Registers are spilled to local memory in function 'halo_sm90', 20 bytes spill stores", True),
         ("ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized", True),
     ],
 )
 def test_the_build_refuses_what_ptxas_complains_of(says: str, refused: bool, capfd: pytest.CaptureFixture[str]) -> None:
-    status = nvcc.main(["sh", "-c", 'echo "$0"; exit 3', says])
+    status = nvcc.main(16, ["sh", "-c", 'echo "$0"; exit 3', says])
     assert status == (1 if refused else 3)
     said = capfd.readouterr().err
     assert says in said and ("refused" in said) == refused
