@@ -20,7 +20,6 @@ import torch
 import fastconv
 from check import KERNELS
 from fastconv import _library
-from fastconv.explain import _runs_on
 
 PACKAGE = Path(inspect.getfile(fastconv)).parent
 ROOT = Path(__file__).parents[1]
@@ -128,19 +127,18 @@ def test_cuda_error_says_why_not(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fastconv.cuda_error() == "torch sees no CUDA device"
 
 
-@pytest.mark.parametrize(
-    ("architectures", "runs", "refuses"),
-    [
-        ("8.0+PTX;9.0a", [(8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0)], [(7, 0), (7, 5)]),
-        ("8.6 9.0a", [(8, 6), (8, 9), (9, 0)], [(8, 0), (10, 0), (9, 1)]),
-        ("80;90a-real", [(8, 0), (9, 0)], [(7, 5)]),
-    ],
-)
-def test_cuda_error_knows_what_runs_on_which_device(
-    architectures: str, runs: list[tuple[int, int]], refuses: list[tuple[int, int]]
-) -> None:
-    assert all(_runs_on(architectures, capability) for capability in runs)
-    assert not any(_runs_on(architectures, capability) for capability in refuses)
+def test_cuda_error_is_what_a_call_would_raise(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(index: int) -> list[int]:
+        raise RuntimeError(f"fastconv: no code for device {index}\nand where C++ was then")
+
+    monkeypatch.setattr(_library, "cuda_error", None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    monkeypatch.setattr(torch.ops.fastconv, "_cuda_device", refuse, raising=False)
+    assert fastconv.cuda_error() == "no code for device 1"
+    assert fastconv.cuda_error("cuda:2") == fastconv.cuda_error(2) == "no code for device 2"
+    monkeypatch.setattr(torch.ops.fastconv, "_cuda_device", lambda index: [90], raising=False)
+    assert fastconv.cuda_error() is None
 
 
 def test_the_command_line_explains() -> None:

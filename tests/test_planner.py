@@ -1647,3 +1647,28 @@ def test_kernels_are_compiled_for_each_architecture_that_runs_them() -> None:
             assert all(kernel.least_arch >= max(archs, default=0) for kernel in named), (definition, name)
             checked |= {kernel.name for kernel in named}
     assert checked == {kernel.name for kernel in native.kernel_table() if kernel.is_cuda}
+
+
+@pytest.mark.parametrize(
+    ("archs", "runs", "refuses"),
+    [
+        ("7.0;8.0+PTX;9.0a", [70, 75, 80, 86, 89, 90, 100, 120], [60]),
+        ("8.0+PTX;9.0a", [80, 86, 89, 90, 100, 120], [70, 75]),
+        ("7.5;8.0;9.0a;10.0;12.0", [75, 80, 89, 90, 100, 103, 120, 121], [70, 110]),
+        ("8.6 9.0a", [86, 89, 90], [80, 91, 100]),
+        ("80;90a-real", [80, 90], [75]),
+        ("Ampere;Hopper", [70, 80, 90], []),
+    ],
+)
+def test_it_is_known_what_runs_where(archs: str, runs: list[int], refuses: list[int]) -> None:
+    assert [arch for arch in runs + refuses if native.is_compiled_for(archs, arch)] == runs
+
+
+def test_a_driver_that_is_too_old_gives_a_sentence() -> None:
+    for runtime, driver in ((12040, 12000), (12040, 12080), (12040, 13000), (13000, 13000), (13010, 13000)):
+        assert native.why_not_with_driver(runtime, driver) == ""
+    assert native.why_not_with_driver(13000, 12040) == (
+        "this build for CUDA 13.0 needs an NVIDIA driver from 580 on, and the one here is for CUDA 12.4: "
+        "update it, or install the build for CUDA 12"
+    )
+    assert "from 525 on" in native.why_not_with_driver(12040, 11080)

@@ -169,8 +169,8 @@ def cuda_error(device: torch.device | str | int | None = None) -> str | None:
         device: a CUDA device. None: torch's current one.
 
     Returns:
-        A sentence: the library is not in this build, torch has no CUDA, the loader's own words, no device, or one that
-        the kernels are not compiled for.
+        A sentence: the library is not in this build, torch has no CUDA, the loader's own words, no device, a driver
+        that is too old, a device that the kernels are not compiled for, or a FASTCONV_ARCH that is none.
 
     >>> device = "cpu" if fastconv.cuda_error() else "cuda"
     """
@@ -178,21 +178,13 @@ def cuda_error(device: torch.device | str | int | None = None) -> str | None:
         return _library.cuda_error
     if not torch.cuda.is_available():
         return "torch sees no CUDA device"
-    capability = torch.cuda.get_device_capability(device)
-    architectures = torch.ops.fastconv._cuda_build().partition("\t")[2].strip()
-    if _runs_on(architectures, capability):
-        return None
-    return f"the kernels are compiled for {architectures}, and this device is {capability[0]}.{capability[1]}"
-
-
-def _runs_on(architectures: str, capability: tuple[int, int]) -> bool:
-    """Machine code runs on later chips of its major version, too, and PTX on all later ones, but neither if it is for
-    one chip's own features."""
-    for major, minor, own, ptx in re.findall(r"(\d+)\.?(\d)(a?)(\+PTX)?", architectures):
-        compiled = (int(major), int(minor))
-        if compiled == capability or (not own and compiled < capability and (ptx or compiled[0] == capability[0])):
-            return True
-    return re.search(r"\d", architectures) is None  # a list of names (Ampere;Hopper) says nothing here
+    index = device if isinstance(device, int) else torch.device("cuda" if device is None else device).index
+    try:
+        torch.ops.fastconv._cuda_device(torch.cuda.current_device() if index is None else index)
+    except RuntimeError as error:
+        said = re.search(r"fastconv: (.*)", str(error))
+        return said[1] if said else str(error)
+    return None
 
 
 def info(*, kernels: bool = False) -> str:

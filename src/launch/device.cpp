@@ -3,6 +3,8 @@
 #include <cstdlib>
 #include <map>
 #include <mutex>
+#include <stdexcept>
+#include <string>
 
 #include "fastconv/launch/launch.cuh"
 #include "fastconv/launch/launch.h"
@@ -12,6 +14,11 @@ namespace fastconv {
 namespace {
 
 DeviceSpec query_device(int device_index) {
+  int driver = 0;
+  check_cuda(cudaDriverGetVersion(&driver), "cudaDriverGetVersion");
+  if (const std::string reason = why_not_with_driver(CUDART_VERSION, driver); !reason.empty()) {
+    throw std::runtime_error("fastconv: " + reason);
+  }
   auto attribute = [&](cudaDeviceAttr name) {
     int value = 0;
     check_cuda(cudaDeviceGetAttribute(&value, name, device_index), "cudaDeviceGetAttribute");
@@ -20,6 +27,10 @@ DeviceSpec query_device(int device_index) {
   DeviceSpec spec;
   spec.is_cuda = true;
   spec.arch = 10 * attribute(cudaDevAttrComputeCapabilityMajor) + attribute(cudaDevAttrComputeCapabilityMinor);
+  if (!is_compiled_for(FASTCONV_CUDA_ARCHS, spec.arch)) {
+    throw std::runtime_error("fastconv: the kernels are compiled for " FASTCONV_CUDA_ARCHS ", and this device is " +
+                             std::to_string(spec.arch / 10) + "." + std::to_string(spec.arch % 10));
+  }
   spec.sm_count = attribute(cudaDevAttrMultiProcessorCount);
   spec.smem_optin_bytes = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
   spec.l2_bytes = attribute(cudaDevAttrL2CacheSize);

@@ -1,12 +1,21 @@
+#include <cuda_runtime_api.h>
+
+#include <string>
+
 #include "fastconv/ops/conv2d_ops.h"
 #include "fastconv/ops/cuda_call.h"
+#include "fastconv/planner/gpus.h"
 
 namespace fastconv::ops {
 namespace {
 
 Ints cuda_device(int64_t index) { return ints_of(cuda_device_spec(static_cast<int>(index))); }
 
-std::string cuda_build() { return "architectures\t" FASTCONV_CUDA_ARCHS "\n"; }
+std::string cuda_build() {
+  return "architectures\t" FASTCONV_CUDA_ARCHS "\nCUDA runtime\t" + std::to_string(CUDART_VERSION / 1000) + "." +
+         std::to_string(CUDART_VERSION % 1000 / 10) + ", for drivers from " +
+         std::to_string(oldest_driver(CUDART_VERSION)) + " on\n";
+}
 
 }  // namespace
 

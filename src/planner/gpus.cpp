@@ -1,6 +1,7 @@
 #include "fastconv/planner/gpus.h"
 
 #include <algorithm>
+#include <cctype>
 #include <iterator>
 #include <stdexcept>
 
@@ -20,6 +21,8 @@ constexpr Gpu kGpus[] = {
     {"rtx5090", gpu(120, 170, 99, 2407, 1792, 96)},
 };
 
+std::string dotted(int tens) { return std::to_string(tens / 10) + "." + std::to_string(tens % 10); }
+
 }  // namespace
 
 std::span<const Gpu> known_gpus() { return kGpus; }
@@ -38,14 +41,43 @@ const DeviceSpec& gpu_of(std::string_view name_or_arch, const std::string& what)
 
 DeviceSpec acting_as(const DeviceSpec& device, const DeviceSpec& other, const std::string& what) {
   if (other.arch > device.arch) {
-    throw std::runtime_error(what + " asks for kernels of compute capability " + std::to_string(other.arch / 10) + "." +
-                             std::to_string(other.arch % 10) + ", which do not run on this device of " +
-                             std::to_string(device.arch / 10) + "." + std::to_string(device.arch % 10));
+    throw std::runtime_error(what + " asks for kernels of compute capability " + dotted(other.arch) +
+                             ", which do not run on this device of " + dotted(device.arch));
   }
   DeviceSpec acting = other;
   acting.sm_count = std::min(other.sm_count, device.sm_count);
   acting.smem_optin_bytes = std::min(other.smem_optin_bytes, device.smem_optin_bytes);
   return acting;
+}
+
+bool is_compiled_for(std::string_view archs, int arch) {
+  bool is_named = false;
+  for (size_t at = 0; at < archs.size(); ++at) {
+    if (!std::isdigit(static_cast<unsigned char>(archs[at]))) continue;
+    const size_t end = std::min(archs.find_first_of("; ,", at), archs.size());
+    const std::string_view entry = archs.substr(at, end - at);
+    int compiled = 0;
+    for (const char c : entry.substr(0, entry.find_first_not_of("0123456789."))) {
+      if (c != '.') compiled = 10 * compiled + (c - '0');
+    }
+    const bool own = entry.find('a') < entry.find_first_of("+-"), ptx = entry.ends_with("PTX");
+    const bool follows = !own && compiled < arch && (ptx || compiled / 10 == arch / 10);
+    if (compiled == arch || follows) return true;
+    is_named = true;
+    at = end;
+  }
+  return !is_named;
+}
+
+int oldest_driver(int runtime_version) { return runtime_version >= 13000 ? 580 : runtime_version >= 12000 ? 525 : 450; }
+
+std::string why_not_with_driver(int runtime_version, int driver_version) {
+  const auto dotted_cuda = [](int version) { return dotted(version / 1000 * 10 + version % 1000 / 10); };
+  if (driver_version / 1000 >= runtime_version / 1000) return "";
+  return "this build for CUDA " + dotted_cuda(runtime_version) + " needs an NVIDIA driver from " +
+         std::to_string(oldest_driver(runtime_version)) + " on, and the one here is for CUDA " +
+         dotted_cuda(driver_version) + ": update it, or install the build for CUDA " +
+         std::to_string(driver_version / 1000);
 }
 
 }  // namespace fastconv

@@ -25,4 +25,15 @@ const DeviceSpec& gpu_of(std::string_view name_or_arch, const std::string& what)
 // Throws std::runtime_error, which begins with `what`, if its kernels would not run there.
 DeviceSpec acting_as(const DeviceSpec& device, const DeviceSpec& other, const std::string& what);
 
+// Whether there is code for an architecture in what was compiled for a list of them, as TORCH_CUDA_ARCH_LIST or CMake
+// have it. Machine code runs on later chips of its major version, too, PTX on all later ones; neither if it is for one
+// chip's own features ("9.0a"). A list of names ("Ampere") says nothing: true.
+bool is_compiled_for(std::string_view archs, int arch);
+
+// The oldest driver that a CUDA runtime works with; versions as CUDA counts them, 12040.
+int oldest_driver(int runtime_version);
+
+// Why a library with this runtime cannot run with a driver that is for `driver_version`, or empty.
+std::string why_not_with_driver(int runtime_version, int driver_version);
+
 }  // namespace fastconv
