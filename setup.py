@@ -36,8 +36,8 @@ ROOT = Path(__file__).resolve().parent
 # The oldest LibTorch whose stable ABI the libraries may use: 2.10.
 TORCH_TARGET = "-DTORCH_TARGET_VERSION=0x020a000000000000"
 # sm_90a is for H100/H200 alone and has no successor that runs it; every other chip from sm_80 on runs 8.0, newer ones
-# through its PTX.
-DEFAULT_ARCHS = "8.0+PTX;9.0a"
+# through its PTX. Volta is what CUDA 13 does not compile for any more; its code runs on Turing, too.
+DEFAULT_ARCHS = {12: "7.0;8.0+PTX;9.0a", 13: "7.5;8.0+PTX;9.0a"}
 
 
 def find_cuda_home() -> Path | None:
@@ -136,11 +136,12 @@ def cuda_extension(home: Path, version: str, stub_dir: Path) -> Extension:
     # cpp_extension so, in this process only; the second also turns on header dependencies of .cu files.
     cpp_extension.CUDA_HOME = str(home)
     torch.version.cuda = version
-    archs = os.environ.setdefault("TORCH_CUDA_ARCH_LIST", DEFAULT_ARCHS)
+    major = int(version.split(".")[0])
+    archs = os.environ.setdefault("TORCH_CUDA_ARCH_LIST", DEFAULT_ARCHS[12 if major < 13 else 13])
     # A line of the ninja file. The user's own may be several words, as with ccache.
     nvcc = os.environ.get("PYTORCH_NVCC", shlex.quote(str(home / "bin/nvcc")))
     # CUDA 12.4's compiler spills up to four registers of a few kernels, between tiles and not where products run.
-    spills = 0 if int(version.split(".")[0]) >= 13 else 16
+    spills = 0 if major >= 13 else 16
     script = shlex.join([sys.executable, str(ROOT / "build_backend/nvcc.py"), str(spills)])
     os.environ["PYTORCH_NVCC"] = f"{script} {nvcc}"
     nvcc_flags = [

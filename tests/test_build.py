@@ -18,6 +18,8 @@ import instances
 import nvcc
 import pytest
 
+from release import release
+
 ROOT = Path(__file__).parents[1]
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
 STUB = 'extern "C" __attribute__((visibility("default"))) int fastconv_stub() { return 0; }\n'
@@ -339,3 +341,46 @@ def test_the_build_refuses_what_ptxas_complains_of(says: str, refused: bool, cap
     assert status == (1 if refused else 3)
     said = capfd.readouterr().err
     assert says in said and ("refused" in said) == refused
+
+
+def test_a_release_is_a_package_index(tmp_path: Path) -> None:
+    name = "fastconv-0.1.dev7+cu124-py310-none-any.whl"
+    with zipfile.ZipFile(tmp_path / name, "w") as wheel:
+        wheel.writestr(
+            "fastconv-0.1.dev7+cu124.dist-info/METADATA",
+            "Metadata-Version: 2.1\nName: fastconv\nVersion: 0.1.dev7+cu124\n",
+        )
+        wheel.writestr(
+            "fastconv-0.1.dev7+cu124.dist-info/WHEEL",
+            "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py310-none-any\n",
+        )
+        wheel.writestr("fastconv-0.1.dev7+cu124.dist-info/RECORD", "")
+    built = (tmp_path / name).read_bytes()
+    path = release.index(tmp_path / "index", tmp_path / name)
+    assert path.read_bytes() == built
+    got = tmp_path / "got"
+    download = (*PIP, "download", "--no-deps", "--index-url", (tmp_path / "index").as_uri(), "-d", str(got))
+    output(*download, "fastconv", PIP_NO_INDEX="0")
+    assert (got / name).read_bytes() == built
+    shutil.rmtree(got)
+    path.write_bytes(built + b"\0")
+    assert "DO NOT MATCH" in run(*download, "fastconv", PIP_NO_INDEX="0", PIP_NO_CACHE_DIR="1").stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({}, ""),
+        ({"bytes": 60 * 10**6 + 1}, "more than 60000000"),
+        ({"symbols_of": "manylinux_2_34_x86_64"}, "needs symbols of manylinux_2_34"),
+        ({"symbols_of": "linux_x86_64"}, "needs symbols of linux_x86_64"),
+        ({"foreign_libraries": ["libcudart.so.12", "libtorch_cpu.so"]}, "needs libcudart.so.12"),
+    ],
+)
+def test_a_wheel_that_would_not_do_is_not_released(change: dict[str, Any], fault: str) -> None:
+    good: dict[str, Any] = {
+        "path": "", "flavour": "cu124", "bytes": 50 * 10**6, "sha256": "", "symbols_of": "manylinux_2_27_x86_64",
+        "foreign_libraries": ["libtorch_cpu.so", "libtorch_cuda.so"], "build_s": 0,
+    }  # fmt: skip
+    faults = release.Wheel(**{**good, **change}).faults()
+    assert len(faults) == bool(fault) and fault in "".join(faults)
