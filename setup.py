@@ -158,6 +158,8 @@ def cuda_extension(home: Path, version: str, stub_dir: Path) -> Extension:
     ]
     if tuple(map(int, version.split("."))) >= (12, 9):
         nvcc_flags.append("--compress-mode=size")
+    else:
+        nvcc_flags.append("-Xfatbin=-compress-all")
     extension = CUDAExtension(
         "fastconv.libfastconv_cuda",
         [

@@ -18,7 +18,11 @@ EncodeTiled encode_tiled() {
     constexpr const char* kName = "cuTensorMapEncodeTiled";
     void* address = nullptr;
     cudaDriverEntryPointQueryResult found;
+#if CUDART_VERSION >= 12050
     check_cuda(cudaGetDriverEntryPointByVersion(kName, &address, 12000, cudaEnableDefault, &found), kName);
+#else  // which CUDA 13 has no more
+    check_cuda(cudaGetDriverEntryPoint(kName, &address, cudaEnableDefault, &found), kName);
+#endif
     if (found != cudaDriverEntryPointSuccess) throw std::runtime_error(std::string("fastconv: no ") + kName);
     return reinterpret_cast<EncodeTiled>(address);
   }();
