@@ -59,26 +59,28 @@ Levels along_rows(Levels levels) {
 }
 
 // Values of `run` that can be read at once, if all others lie at multiples of that.
-int32_t vector_of(int64_t run, std::initializer_list<Level> others, int32_t align) {
+int32_t vector_of(int64_t run, std::initializer_list<Level> others, int32_t align, int element) {
   for (const int32_t vector : {4, 2}) {
     auto whole = [&](const Level& level) { return level.size == 1 || level.from % vector == 0; };
-    if (align >= 4 * vector && run % vector == 0 && std::all_of(others.begin(), others.end(), whole)) return vector;
+    if (align >= element * vector && run % vector == 0 && std::all_of(others.begin(), others.end(), whole))
+      return vector;
   }
   return 1;
 }
 
 // `levels` and `groups` as they are written; `channels` of a group.
-Split split_of(Levels levels, const Level& groups, const Level& channels, int32_t align, Operand operand, int parts) {
+Split split_of(Levels levels, const Level& groups, const Level& channels, int32_t align, Operand operand, int parts,
+               int element) {
   constexpr int64_t kFewUnits = 1024, kFewRows = 16;  // warps that the chip runs at once, nearly
   levels = merged(levels);
   const Level &image = levels.image, &line = levels.line, &column = levels.column;
-  const bool fours = vector_of(channels.size, {image, line, column, groups}, align) == 4;
+  const bool fours = vector_of(channels.size, {image, line, column, groups}, align, element) == 4;
   // A few channels are not worth a lane each.
   const bool along_channels = channels.from == 1 && (fours || channels.size >= 8);
   int32_t vector = fours ? 4 : 1;
   if (!along_channels) {
     levels = merged(along_rows(levels));
-    vector = column.from == 1 ? vector_of(column.size, {image, line, groups, channels}, align) : 1;
+    vector = column.from == 1 ? vector_of(column.size, {image, line, groups, channels}, align, element) : 1;
   }
   Split split{};
   split.image = {image.from, image.to}, split.line = {line.from, line.to}, split.column = {column.from, column.to};
@@ -126,13 +128,13 @@ bool splittable(const Side& side, int64_t groups) {
   return countable(rows, groups, side.c);
 }
 
-Split make_split(const Side& side, int64_t groups, Operand operand, int parts) {
+Split make_split(const Side& side, int64_t groups, Operand operand, int parts, int element) {
   const int64_t chunks = chunks_of(side.c, operand), row = row_chunks(side, groups, operand, parts);
   const Levels levels{{side.n, side.stride.n, side.h * side.w * row},
                       {side.h, side.stride.h, side.w * row},
                       {side.w, side.stride.w, row}};
   Split split = split_of(levels, {groups, side.c * side.stride.c, chunks}, {side.c, side.stride.c, 0}, side.align,
-                         operand, parts);
+                         operand, parts, element);
   split.part_pitch = groups * chunks;
   return split;
 }
@@ -158,9 +160,14 @@ Split make_filter_split(const ConvProblem& p, Operand operand, int parts) {
   const Levels levels{
       {rows.size, rows.from, p.r * p.s * chunks}, {p.r, p.w_strides.h, p.s * chunks}, {p.s, p.w_strides.w, chunks}};
   const Level groups{p.groups, p.k_per_group() * p.w_strides.n, rows.size * p.r * p.s * chunks};
-  Split split = split_of(levels, groups, channels, p.w_align, operand, parts);
+  Split split = split_of(levels, groups, channels, p.w_align, operand, parts, static_cast<int>(element_size(p.dtype)));
   split.part_pitch = groups.size * groups.to;
   return split;
+}
+
+Strides filter_split_strides(const ConvProblem& p, Operand operand) {
+  const int64_t of_tap = split_channels(filter_rows(p).channels.size, operand);
+  return {p.r * p.s * of_tap, 1, p.s * of_tap, of_tap};
 }
 
 int64_t filter_split_bytes(const ConvProblem& p, Operand operand, int parts) {

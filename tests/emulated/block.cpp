@@ -33,6 +33,7 @@ SHARED_MEMORY(uint4, diagonal_rows);
 SHARED_MEMORY(uint4, grouped_smem);
 SHARED_MEMORY(uint4, mma_smem);
 SHARED_MEMORY(uint4, norm_smem);
+SHARED_MEMORY(uint4, pack_smem);
 SHARED_MEMORY(uint4, pointwise_smem);
 SHARED_MEMORY(uint4, quads_smem);
 SHARED_MEMORY(uint4, embed_smem);

@@ -306,10 +306,10 @@ void make_launch(const Plan& plan, const ConvProblem& problem) {
     const auto& taps = tiling.as<TapTiling>();
     const Pair phases = tap_phases(problem);
     for (const int64_t phase : {int64_t{0}, phases.h * phases.w - 1}) {
-      tap_params(problem, taps, plan.split, static_cast<int32_t>(phase / phases.w),
-                 static_cast<int32_t>(phase % phases.w));
+      tap_params(problem, config.as<PointwiseConfig>().operands, taps, plan.split,
+                 static_cast<int32_t>(phase / phases.w), static_cast<int32_t>(phase % phases.w));
     }
-    if (taps.packs()) tap_packing(problem);
+    tap_splits(plan, problem);
   } else if (config.holds<PointwiseConfig>()) {
     pointwise_params(problem, tiling.as<PointwiseTiling>(), plan.split);
   } else if (config.holds<PatchesConfig>()) {

@@ -1,4 +1,4 @@
-// float32 tensors and filters that a kernel splits into operands in its workspace; see tile/split.h.
+// Tensors and filters that a kernel splits into operands in its workspace; see tile/split.h.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,8 @@ int split_parts(Precision precision);
 int64_t split_channels(int64_t channels, Operand operand);
 // Whatever its strides.
 bool splittable(const Side& side, int64_t groups);
-Split make_split(const Side& side, int64_t groups, Operand operand, int parts);  // without addresses
+// Without addresses; `element`: bytes of a value.
+Split make_split(const Side& side, int64_t groups, Operand operand, int parts, int element = 4);
 // What the workspace then holds, as a tensor of its first part: strides in elements of the operand. A pixel has groups
 // * parts times a group's channels, filled up to whole sectors.
 Side split_side(const Side& side, int64_t groups, Operand operand, int parts);
@@ -26,6 +27,7 @@ int64_t split_bytes(const Side& side, int64_t groups, Operand operand, int parts
 // channels in each of their taps; [part][group][row][tap][channel].
 bool filter_splittable(const ConvProblem& problem);
 Split make_filter_split(const ConvProblem& problem, Operand operand, int parts);  // without addresses
+Strides filter_split_strides(const ConvProblem& problem, Operand operand);        // in elements of the operand
 int64_t filter_split_bytes(const ConvProblem& problem, Operand operand, int parts);
 
 // Of a tensor, and of the wait for all blocks; see reorder_us.

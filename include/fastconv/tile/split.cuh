@@ -1,5 +1,4 @@
-// A float32 tensor split into operands in the workspace, by the blocks of a convolution kernel together, before its
-// products.
+// A tensor split into operands in the workspace, by the blocks of a kernel together.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -27,9 +26,10 @@ template <typename T, OperandForm kOperands>
 using OperandOf =
     std::conditional_t<is_scaled(kOperands), __half, std::conditional_t<has_parts(kOperands), __nv_bfloat16, T>>;
 
-// One warp and its buffer.
-template <Operand kOperand>
+// One warp and its buffer. In that a value takes four bytes, of 16 bits as well.
+template <Operand kOperand, typename T>
 struct Splitter {
+  static constexpr bool kFloats = std::is_same_v<T, float>;
   static constexpr int kChunk = split_chunk(kOperand);
   const Split& split;
   uint32_t buffer;
@@ -40,13 +40,32 @@ struct Splitter {
   template <SplitRead kRead, int kVector>
   __device__ __forceinline__ void read(const SplitUnit& unit) const {
     auto copy = [&](int place, int64_t from, bool exists) {
-      ptx::async_copy<4 * kVector>(buffer + 4 * place, split.values + from, exists);
+      const T* values = static_cast<const T*>(split.values) + from;
+      if constexpr (kFloats) {
+        ptx::async_copy<4 * kVector>(buffer + 4 * place, values, exists);
+      } else {
+        alignas(sizeof(T) * kVector) uint16_t bits[kVector] = {};
+        if (exists) load_bits(values, bits);
+#pragma unroll
+        for (int i = 0; i < kVector; ++i) ptx::store_shared4(buffer + 4 * (place + i), bits[i]);
+      }
     };
     const SplitReader<kVector> reader{split, unit};
     if constexpr (kRead == SplitRead::kChannels) {
       reader.along_channels(lane, copy);
     } else {
       reader.along_rows(lane, copy);
+    }
+  }
+
+  template <int kVector>
+  static __device__ __forceinline__ void load_bits(const T* from, uint16_t (&bits)[kVector]) {
+    if constexpr (kVector == 4) {
+      *reinterpret_cast<uint2*>(bits) = *reinterpret_cast<const uint2*>(from);
+    } else if constexpr (kVector == 2) {
+      *reinterpret_cast<uint32_t*>(bits) = *reinterpret_cast<const uint32_t*>(from);
+    } else {
+      bits[0] = *reinterpret_cast<const uint16_t*>(from);
     }
   }
 
@@ -73,7 +92,9 @@ struct Splitter {
       load_chunk(row, channel, v);
       auto* chunk = static_cast<uint4*>(split.rows) + to;
       uint32_t words[4];
-      if constexpr (kOperand == Operand::kTf32) {
+      if constexpr (!kFloats) {
+        for (int i = 0; i < 4; ++i) words[i] = __float_as_uint(v[2 * i]) | __float_as_uint(v[2 * i + 1]) << 16;
+      } else if constexpr (kOperand == Operand::kTf32) {
         for (int i = 0; i < 4; ++i) words[i] = to_tf32(v[i]);
       } else if constexpr (kOperand == Operand::kFp16) {
         HalfParts parts(v, scale);
@@ -117,10 +138,10 @@ struct Splitter {
 
 // A warp's share, of `warps` warps of each block of the grid. buffer: kReorderBytes of shared memory of its own, from a
 // multiple of 1024.
-template <Operand kOperand>
+template <Operand kOperand, typename T = float>
 __device__ __forceinline__ void split_to_rows(const Split& split, uint32_t buffer, int warp, int warps, int lane) {
-  const float scale = kOperand == Operand::kFp16 && split.units > 0 ? *split.scale : 1;
-  const Splitter<kOperand> splitter{split, buffer, lane, scale};
+  constexpr bool kScales = kOperand == Operand::kFp16 && std::is_same_v<T, float>;
+  const Splitter<kOperand, T> splitter{split, buffer, lane, kScales && split.units > 0 ? *split.scale : 1};
   const int blocks = static_cast<int>(gridDim.x);
 #pragma unroll 1
   for (int i = warp * blocks + static_cast<int>(blockIdx.x); i < split.units; i += blocks * warps) {

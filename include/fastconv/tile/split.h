@@ -1,6 +1,6 @@
-// A float32 tensor in the workspace as operands of the tensor cores: rows of pixels, each of contiguous channels, and
-// each value as one number rounded to TF32 or as parts of 16 bits that add up to it. Plain data and index maths: the
-// tests run them against loops by definition; see split.cuh.
+// A tensor in the workspace as operands of the tensor cores: rows of pixels, each of contiguous channels. Of float32
+// each value is one number rounded to TF32, or parts of 16 bits that add up to it; values of 16 bits stay what they
+// are. Plain data and index maths: the tests run them against loops by definition; see split.cuh.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ struct SplitLevel {
 // A row is a pixel, or a tap of a row of the filter. It has the channels of each convolution group, filled up with
 // zeros to whole sectors, in each part.
 struct Split {
-  const float* values;
+  const void* values;
   void* rows;
   const float* scale;              // of fp16: what values are multiplied by, a power of two
   SplitLevel image, line, column;  // of images, their lines and what those consist of; in the order of reading

@@ -15,22 +15,32 @@ class Pointwise final : public Family {
 
   void add_kernels(std::vector<KernelEntry>& table) const override {
     int line = 0;
-    auto add = [&](const char* name, Pass pass, int m, int n, unsigned dtypes, TapReads taps) {
-      const TileShape tile{m, n, kPointwiseDepthBytes / 2};
-      table.push_back({name, pass, this, dtypes, kSm80, tile, PointwiseConfig{m, n, taps}, line++});
+    auto add = [&](const char* name, Pass pass, unsigned dtypes, const PointwiseConfig& config) {
+      const TileShape tile{config.m, config.n, kPointwiseDepthBytes / 2};
+      KernelEntry entry{name, pass, this, dtypes, kSm80, tile, config, line};
+      entry.gated = config.taps && promotes(config.operands);
+      entry.scaled_parts = scaled_parts(config.operands);
+      table.push_back(entry);
     };
-#define POINTWISE_KERNEL(name, pass, m, n, dtypes) add(#name, Pass::pass, m, n, dtypes, TapReads::kNone);
+#define POINTWISE_KERNEL(name, pass, m, n, dtypes) add(#name, Pass::pass, dtypes, {m, n}), ++line;
 #include "fastconv/families/pointwise/kernels.def"
 #undef POINTWISE_KERNEL
     line = 0;
-#define TAP_KERNEL(name, pass, reads, m, n, dtypes) add(#name, Pass::pass, m, n, dtypes, TapReads::reads);
+#define TAP_KERNEL(name, operands, m, n, dtypes)                                       \
+  add("taps_fprop_" #name, Pass::kFprop, dtypes, {m, n, true, OperandForm::operands}); \
+  add("taps_dgrad_" #name, Pass::kDgrad, dtypes, {m, n, true, OperandForm::operands}), ++line;
 #include "fastconv/families/pointwise/taps.def"
 #undef TAP_KERNEL
+    line = 0;
+#define TAP_WGRAD_KERNEL(name, operands, m, n, dtypes) \
+  add("taps_wgrad_" #name, Pass::kWgrad, dtypes, {m, n, true, OperandForm::operands}), ++line;
+#include "fastconv/families/pointwise/taps_wgrad.def"
+#undef TAP_WGRAD_KERNEL
   }
 
   Offer plan(const KernelEntry& kernel, const ConvProblem& problem, const DeviceSpec& device) const override {
-    return kernel.config.as<PointwiseConfig>().taps != TapReads::kNone ? tap_plan(kernel, problem, device)
-                                                                       : pointwise_plan(kernel, problem, device);
+    return kernel.config.as<PointwiseConfig>().taps ? tap_plan(kernel, problem, device)
+                                                    : pointwise_plan(kernel, problem, device);
   }
 
   void describe(std::ostream& out, const Plan& plan) const override {
@@ -40,6 +50,7 @@ class Pointwise final : public Family {
     if (plan.tiling.holds<TapTiling>()) {
       const auto& tiling = plan.tiling.as<TapTiling>();
       print(tiling.tile, tiling.stages);
+      if (tiling.packed_bytes() > 0) out << ", packed bytes " << tiling.packed_bytes();
     } else {
       const auto& tiling = plan.tiling.as<PointwiseTiling>();
       print(tiling.tile, tiling.stages);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "fastconv/core/integers.h"
 #include "fastconv/families/pointwise/cost.h"
@@ -9,6 +10,7 @@
 #include "fastconv/planner/scaled.h"
 #include "fastconv/planner/sides.h"
 #include "fastconv/tile/conv_coords.cuh"
+#include "fastconv/tile/plan_split.h"
 
 namespace fastconv {
 namespace {
@@ -17,6 +19,7 @@ using namespace cost::pointwise;
 
 constexpr int64_t kMaxPhases = 64;
 constexpr int64_t kTilePixels = 128;
+constexpr int64_t kPackedAlign = 256;
 constexpr int64_t kMaxPixels = 1 << 15;  // of a side, padding included; see kBeforeImages
 
 int32_t narrowed(int64_t value) { return static_cast<int32_t>(value); }
@@ -35,38 +38,23 @@ TapAxis channels_of(int64_t channels, int64_t chunk) {
   return axis;
 }
 
-bool channels_inner(const Side& side) { return is_step(side.stride.c, side.c, 1); }
-const Side& source_of(const ConvProblem& problem, const Side& x, const Side& y) {
-  return problem.pass == Pass::kDgrad ? y : x;
+// What is multiplied: its bytes, and those that a part of a value takes in the workspace.
+int64_t operand_size(const ConvProblem& problem, OperandForm operands) {
+  return operands == OperandForm::kHalf ? element_size(problem.dtype) : operand_bytes(operands);
 }
-
-// Chunks of neighbouring channels, of which both tensors have whole ones where they are read.
-bool reads_chunks(const ConvProblem& problem) {
-  const int64_t element = element_size(problem.dtype);
-  const Side x = input_side(problem), y = output_side(problem);
-  const auto whole = [&](const Side& side) {
-    const Strides step = image_strides(side);
-    return channels_inner(side) &&
-           vector_bytes(element, side.align, {side.c, step.n, step.h, step.w}) == kPointwiseChunkBytes;
-  };
-  return whole(source_of(problem, x, y)) && (problem.pass != Pass::kWgrad || whole(y));
-}
-// The filter as it is given: chunks of neighbouring channels.
-bool packs_filter(const ConvProblem& problem) {
-  if (problem.pass == Pass::kWgrad) return false;
-  const Strides& w = problem.w_strides;
-  return !is_step(w.c, problem.c_per_group(), 1) ||
-         vector_bytes(element_size(problem.dtype), problem.w_align,
-                      {problem.c_per_group(), used_stride(w.n, problem.k), used_stride(w.h, problem.r),
-                       used_stride(w.w, problem.s)}) < kPointwiseChunkBytes;
+// As chunks in the workspace, of 16 bits whatever they are.
+Operand packed_operand(OperandForm operands) {
+  return operands == OperandForm::kHalf ? Operand::kBf16 : operand_of(operands);
 }
 int64_t chunked(int64_t channels, int64_t element) {
   const int64_t chunk = kPointwiseChunkBytes / element;
   return ceil_div(channels, chunk) * chunk;
 }
-int64_t packed_bytes(const ConvProblem& problem) {
-  const int64_t element = element_size(problem.dtype), of_tap = chunked(problem.c_per_group(), element);
-  return ceil_div(problem.k * problem.r * problem.s * of_tap * element, 256) * 256;
+
+bool channels_inner(const Side& side) { return is_step(side.stride.c, side.c, 1); }
+// The tensor that is seen through windows, and the one that is written or, of a weight gradient, dy.
+Side gathered_side(const ConvProblem& problem) {
+  return problem.pass == Pass::kDgrad ? output_side(problem) : input_side(problem);
 }
 // The output's channels lie apart, its pixels mostly side by side.
 bool is_turned(const ConvProblem& problem) {
@@ -75,10 +63,8 @@ bool is_turned(const ConvProblem& problem) {
 }
 
 // Where a tile's windows begin, counted from its first pixel's; see TapLoader.
-bool tiles_fit_int32(const ConvProblem& problem) {
+bool tiles_fit_int32(const ConvProblem& problem, const Strides& from) {
   const ConvMap map = make_conv_map(problem, true);
-  const Side x = input_side(problem), y = output_side(problem);
-  const Strides from = image_strides(source_of(problem, x, y));
   const int64_t rows = std::max(1, map.h.target_extent / map.h.target_step);  // of the smallest phase
   const int64_t columns = std::max(1, map.w.target_extent / map.w.target_step);
   const auto reach = [](int64_t pixels, int64_t extent, int64_t step) {  // if so many are one of its steps
@@ -88,13 +74,84 @@ bool tiles_fit_int32(const ConvProblem& problem) {
   const int64_t of_columns = reach(1, map.w.rows, map.w.source_step * from.w);
   return reach(rows * columns, problem.n, from.n) + of_rows + of_columns < INT32_MAX;
 }
+// As it is given: whole chunks of neighbouring channels.
+bool reads_chunks(const ConvProblem& problem, OperandForm operands, const Side& side, bool in_tiles) {
+  const Strides step = image_strides(side);
+  return !has_parts(operands) && channels_inner(side) &&
+         vector_bytes(element_size(problem.dtype), side.align, {side.c, step.n, step.h, step.w}) ==
+             kPointwiseChunkBytes &&
+         (!in_tiles || tiles_fit_int32(problem, step));
+}
+bool reads_filter(const ConvProblem& problem, OperandForm operands) {
+  const Strides& w = problem.w_strides;
+  return problem.pass == Pass::kFprop && !has_parts(operands) && is_step(w.c, problem.c_per_group(), 1) &&
+         vector_bytes(element_size(problem.dtype), problem.w_align,
+                      {problem.c_per_group(), used_stride(w.n, problem.k), used_stride(w.h, problem.r),
+                       used_stride(w.w, problem.s)}) == kPointwiseChunkBytes;
+}
 
-const char* why_not(const ConvProblem& problem, TapReads reads) {
-  if (problem.dtype == DType::kFloat32 && problem.precision != Precision::kTf32) return "rounds to TF32";
-  const Side y = output_side(problem);
-  const int64_t element = element_size(problem.dtype), of_tap = chunked(problem.c_per_group(), element);
+// With what a stage of so many pixels is.
+PixelAxis counted_on(PixelAxis axis, int64_t rows, int64_t columns, int64_t stage) {
+  const int64_t per_image = std::max<int64_t>(1, rows * columns), rest = stage % per_image;
+  axis.rows = narrowed(rows), axis.columns = narrowed(columns);
+  axis.stage_rows = narrowed(rest / std::max<int64_t>(1, columns));
+  axis.stage_columns = narrowed(rest % std::max<int64_t>(1, columns));
+  axis.stage = stage / per_image * axis.image + axis.stage_rows * axis.row + axis.stage_columns * axis.column;
+  axis.next_row = axis.row - columns * axis.column, axis.next_image = axis.image - rows * axis.row;
+  return axis;
+}
+
+// An image tensor, or the filter's rows and taps, as the kernel reads it.
+struct Seen {
+  Side side;
+  int64_t group, part;  // elements
+};
+Seen seen_as(const ConvProblem& problem, OperandForm operands, const Side& side, bool is_packed) {
+  if (!is_packed) {
+    Seen given{side, side.c * side.stride.c, 0};
+    given.side.stride = image_strides(side);
+    return given;
+  }
+  const Operand operand = packed_operand(operands);
+  const int64_t group = split_channels(side.c, operand);
+  return {split_side(side, problem.groups, operand, parts_of(operands)), group, problem.groups * group};
+}
+struct SeenFilter {
+  Strides stride;  // n: of its rows
+  int64_t group, part;
+};
+SeenFilter seen_filter(const ConvProblem& problem, OperandForm operands, bool is_packed) {
+  if (!is_packed) {
+    const Strides& w = problem.w_strides;
+    const Strides given{used_stride(w.n, problem.k), 1, used_stride(w.h, problem.r), used_stride(w.w, problem.s)};
+    return {given, problem.k_per_group() * given.n, 0};
+  }
+  const Strides packed = filter_split_strides(problem, packed_operand(operands));
+  const int64_t rows = problem.pass == Pass::kDgrad ? problem.c_per_group() : problem.k_per_group();
+  return {packed, rows * packed.n, problem.groups * rows * packed.n};
+}
+
+const char* precision_why_not(const KernelEntry& entry, const ConvProblem& problem) {
+  switch (entry.config.as<PointwiseConfig>().operands) {
+    case OperandForm::kTf32: return problem.precision == Precision::kTf32 ? nullptr : "rounds to TF32";
+    case OperandForm::kParts: return problem.precision == Precision::kBf16x3 ? nullptr : "is for bf16x3 alone";
+    case OperandForm::kPromotedParts:
+      if (problem.precision != Precision::kIeee) return "is for ieee alone";
+      return products_of_a_sum(problem) < kLeastTensorProducts ? "is less exact than sums of so few products" : nullptr;
+    case OperandForm::kPromotedScaled: return scaled_why_not(entry, problem);
+    default: return nullptr;
+  }
+}
+
+const char* why_not(const KernelEntry& entry, const ConvProblem& problem) {
+  if (const char* reason = precision_why_not(entry, problem)) return reason;
+  const Side x = input_side(problem), y = output_side(problem);
+  const int64_t element = operand_size(problem, entry.config.as<PointwiseConfig>().operands);
+  const int64_t of_tap = chunked(std::max(problem.c_per_group(), problem.k_per_group()), element);
   if (!images_fit_int32(problem) || problem.n * std::max(problem.h * problem.w, y.h * y.w) >= kMaxExtent ||
-      problem.k * of_tap * problem.r * problem.s >= kMaxExtent || problem.n * problem.groups >= kMaxExtent) {
+      std::max(problem.k, problem.c) * of_tap * problem.r * problem.s >= kMaxExtent ||
+      problem.n * problem.groups >= kMaxExtent || !splittable(x, problem.groups) || !splittable(y, problem.groups) ||
+      !filter_splittable(problem)) {
     return "counts with 32 bits: pixels and taps stay below 2^29";
   }
   const int64_t most_h = std::max(problem.h + 2 * problem.padding.h, problem.r * problem.dilation.h);
@@ -107,22 +164,25 @@ const char* why_not(const ConvProblem& problem, TapReads reads) {
     return "writes rows of taps that follow each other";
   }
   const Pair phases = tap_phases(problem);
-  if (phases.h * phases.w > kMaxPhases)
-    return "has a launch for each phase of its strides, of which there are too many";
-  if (reads == TapReads::kElements) return nullptr;
-  if (!reads_chunks(problem)) return "reads whole chunks of 16 bytes of neighbouring channels";
-  if (problem.pass != Pass::kWgrad && !tiles_fit_int32(problem)) return "counts a tile's elements with 32 bits";
-  return is_turned(problem) ? "writes channels side by side" : nullptr;
+  return phases.h * phases.w > kMaxPhases ? "has a launch for each phase of its strides, of which there are too many"
+                                          : nullptr;
 }
 
 int64_t tiles_of(const TapParams& params) {
   return int64_t{params.by_inner.divisor} * params.by_outer.divisor * params.by_images.divisor;
 }
 
+// Of bytes that another kernel writes anew.
+double pack_us(double read, double written, const DeviceSpec& device) {
+  return kPackUs + memory_us((read + written) / kPackRate, device);
+}
+
 Plan plan_of_slices(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device, TapTiling tiling,
                     int64_t wanted) {
   const PointwiseTile& tile = tiling.tile;
+  const OperandForm operands = entry.config.as<PointwiseConfig>().operands;
   const int64_t element = element_size(problem.dtype);
+  const int products = split_products(parts_of(operands));
   const Pair phases = tap_phases(problem);
   Plan plan;
   plan.kernel = &entry;
@@ -130,18 +190,18 @@ Plan plan_of_slices(const KernelEntry& entry, const ConvProblem& problem, const 
   plan.split = wanted;
   const int out_element = plan.split > 1 ? 4 : static_cast<int>(element);
   // All phases differ by a tap at most; the first has the most pixels, and one has the most steps.
-  TapParams most = tap_params(problem, tiling, wanted, 0, 0);
+  TapParams most = tap_params(problem, operands, tiling, wanted, 0, 0);
   int64_t blocks = 0;
   double steps = 0;
   for (int32_t h = 0; h < phases.h; ++h) {
     for (int32_t w = 0; w < phases.w; ++w) {
-      const TapParams params = tap_params(problem, tiling, wanted, h, w);
+      const TapParams params = tap_params(problem, operands, tiling, wanted, h, w);
       if (params.slice_steps > most.slice_steps) most.slice_steps = params.slice_steps;
       blocks += tiles_of(params) * wanted;
-      steps += static_cast<double>(tiles_of(params)) * params.steps;
+      steps += static_cast<double>(tiles_of(params)) * params.steps * products;
     }
   }
-  auto smem_bytes = [&](int stages) { return tile.smem_bytes(stages, most.slice_steps, out_element); };
+  auto smem_bytes = [&](int stages) { return tile.smem_bytes(stages, most.slice_steps * products, out_element); };
   tiling.stages = tile.stages();
   if (blocks <= device.sm_count && smem_bytes(tile.deep_stages()) <= device.smem_optin_bytes) {
     tiling.stages = tile.deep_stages();
@@ -151,23 +211,17 @@ Plan plan_of_slices(const KernelEntry& entry, const ConvProblem& problem, const 
   plan.tiling = tiling;
   const int64_t sums = int64_t{most.out.lines.extent} * most.out.length * most.by_images.divisor;
   const int64_t partial_bytes = wanted > 1 ? wanted * sums * 4 : 0;
-  plan.workspace_bytes = tiling.packed_bytes + partial_bytes;
+  plan.workspace_bytes = tiling.packed_bytes() + partial_bytes;
 
-  const bool single = entry.config.as<PointwiseConfig>().taps == TapReads::kElements, turned = tiling.turned;
-  auto copies = [&](bool pixels, int rows) {
-    const double rate = !pixels || !single ? kCopyBytes : element == 4 ? kFourBytes : kScalarBytes;
-    return rows * kPointwiseDepthBytes / rate;
-  };
-  const bool wgrad = problem.pass == Pass::kWgrad;
-  const int form = problem.pass == Pass::kFprop ? 0 : problem.pass == Pass::kDgrad ? 1 : 2;
-  const double products =
-      static_cast<double>(tile.m) * tile.n * kPointwiseDepthBytes / (kWarpProductBytes / kTapFormTimes[form]);
+  const double form_times = problem.pass == Pass::kWgrad ? kTapFormTimes[1] : kTapFormTimes[0];
+  const double of_products =
+      static_cast<double>(tile.m) * tile.n * kPointwiseDepthBytes / (kWarpProductBytes / form_times);
   const double tile_clocks = kTapTileClocks + tile.m * tile.n * static_cast<double>(out_element) / kStoreBytes;
-  const double gathered = single && wgrad ? kGatheredPixels : 1;
-  const double step = gathered * (copies(wgrad || !turned, tile.m) + copies(wgrad || turned, tile.n) + products);
-  const double wait =
-      gathered * (kStepClocks + kProductLatency * products + (single && element == 2 ? 2 * kScalarClocks : 0));
-  const double alone = tile_clocks + most.slice_steps * wait;
+  const double promotions =
+      has_parts(operands) ? kPromotionClocks * tile.m * tile.n / stages_of_promotion(operands) / products : 0;
+  const double step = (tile.m + tile.n) * kPointwiseDepthBytes / kCopyBytes + of_products + promotions;
+  const double wait = kStepClocks + kProductLatency * of_products + promotions;
+  const double alone = tile_clocks + most.slice_steps * products * wait;
   const int64_t resident = std::max<int64_t>(1, resident_blocks(plan.smem_bytes, device, tile.blocks_per_sm()));
   const auto waves = static_cast<double>(ceil_div(blocks, device.sm_count * resident));
   const double busy = static_cast<double>(ceil_div(blocks, int64_t{device.sm_count})) *
@@ -182,8 +236,12 @@ Plan plan_of_slices(const KernelEntry& entry, const ConvProblem& problem, const 
     plan.cost_us += kReduceUs * launches + memory_us(2. * static_cast<double>(partial_bytes) / kPartialRate, device);
   }
   if (device.arch == 90) plan.cost_us *= kTapsOnHopper;
-  if (tiling.packs()) plan.cost_us += kReduceUs + memory_us(2. * static_cast<double>(tiling.packed_bytes), device);
-  return plan;
+  if (tiling.packed_bytes() > 0) {
+    const double parts_bytes = static_cast<double>(parts_of(operands) * operand_size(problem, operands));
+    const auto packed = static_cast<double>(tiling.packed_bytes());
+    plan.cost_us += pack_us(packed / parts_bytes * static_cast<double>(element), packed, device);
+  }
+  return measured(std::move(plan), problem, device);
 }
 
 }  // namespace
@@ -194,30 +252,35 @@ Pair tap_phases(const ConvProblem& problem) {
   return {map.h.phases, map.w.phases};
 }
 
-TapPacking tap_packing(const ConvProblem& problem) {
-  const int64_t element = element_size(problem.dtype), chunk = kPointwiseChunkBytes / element;
-  const int64_t of_tap = chunked(problem.c_per_group(), element) / chunk, taps = problem.r * problem.s;
-  const Strides& w = problem.w_strides;
-  TapPacking packing{};
-  packing.chunks = problem.k * taps * of_tap;
-  packing.by_filter = FastDivmod(taps * of_tap), packing.by_tap = FastDivmod(of_tap);
-  packing.by_columns = FastDivmod(problem.s);
-  packing.filter = w.n, packing.row = w.h, packing.column = w.w, packing.channel = w.c;
-  packing.channels = narrowed(problem.c_per_group());
-  return packing;
+TapSplits tap_splits(const Plan& plan, const ConvProblem& problem) {
+  const auto& tiling = plan.tiling.as<TapTiling>();
+  const OperandForm operands = plan.kernel->config.as<PointwiseConfig>().operands;
+  const Operand operand = packed_operand(operands);
+  const int parts = parts_of(operands), element = static_cast<int>(element_size(problem.dtype));
+  TapSplits splits{};
+  if (tiling.source_bytes > 0) {
+    splits.source = make_split(gathered_side(problem), problem.groups, operand, parts, element);
+  }
+  if (tiling.other_bytes > 0) {
+    splits.other = problem.pass == Pass::kWgrad
+                       ? make_split(output_side(problem), problem.groups, operand, parts, element)
+                       : make_filter_split(problem, operand, parts);
+  }
+  return splits;
 }
 
-TapParams tap_params(const ConvProblem& problem, const TapTiling& tiling, int64_t slices, int32_t phase_h,
-                     int32_t phase_w) {
+TapParams tap_params(const ConvProblem& problem, OperandForm operands, const TapTiling& tiling, int64_t slices,
+                     int32_t phase_h, int32_t phase_w) {
   const ConvMap map = make_conv_map(problem, true);
   const AxisPhase h = map.h.phase(phase_h), w = map.w.phase(phase_w);
   const bool wgrad = problem.pass == Pass::kWgrad, dgrad = problem.pass == Pass::kDgrad, turned = tiling.turned;
-  const int64_t element = element_size(problem.dtype), chunk = kPointwiseChunkBytes / element;
-  const int64_t stage_depth = kPointwiseDepthBytes / element;
-  const Side x = input_side(problem), y = output_side(problem);
-  const Side& source = dgrad ? y : x;
-  const Side& target = dgrad ? x : y;
-  const Strides from = image_strides(source), to = image_strides(target);
+  const int64_t element = element_size(problem.dtype);  // of what is written
+  const int64_t chunk = kPointwiseChunkBytes / operand_size(problem, operands);
+  const int64_t stage_depth = kPointwiseDepthBytes / operand_size(problem, operands);
+  const Seen source = seen_as(problem, operands, gathered_side(problem), tiling.source_bytes > 0);
+  const Side target = dgrad ? input_side(problem) : output_side(problem);
+  const Strides& from = source.side.stride;
+  const Strides to = image_strides(target);
   const int64_t rows = ceil_div(map.h.target_extent - h.index, map.h.target_step);
   const int64_t columns = ceil_div(map.w.target_extent - w.index, map.w.target_step);
   const int64_t taps = int64_t{h.taps} * w.taps;
@@ -225,61 +288,55 @@ TapParams tap_params(const ConvProblem& problem, const TapTiling& tiling, int64_
 
   // The source through its window.
   TapMatrix gathered{};
-  PixelAxis& seen = gathered.pixels;
-  seen.extent = narrowed(pixels);
-  seen.by_image = FastDivmod(std::max<int64_t>(1, rows * columns));
-  seen.by_row = FastDivmod(std::max<int64_t>(1, columns));
-  seen.first = h.offset * from.h + w.offset * from.w;
-  seen.image = from.n, seen.row = map.h.source_step * from.h, seen.column = map.w.source_step * from.w;
-  seen.height = map.h.source_extent, seen.width = map.w.source_extent;
-  seen.first_h = h.offset, seen.first_w = w.offset;
-  seen.step_h = map.h.source_step, seen.step_w = map.w.source_step;
+  PixelAxis& pixels_seen = gathered.pixels;
+  pixels_seen.extent = narrowed(pixels);
+  pixels_seen.by_image = FastDivmod(std::max<int64_t>(1, rows * columns));
+  pixels_seen.by_row = FastDivmod(std::max<int64_t>(1, columns));
+  pixels_seen.first = h.offset * from.h + w.offset * from.w;
+  pixels_seen.image = from.n, pixels_seen.row = map.h.source_step * from.h,
+  pixels_seen.column = map.w.source_step * from.w;
+  pixels_seen.height = map.h.source_extent, pixels_seen.width = map.w.source_extent;
+  pixels_seen.first_h = h.offset, pixels_seen.first_w = w.offset;
+  pixels_seen.step_h = map.h.source_step, pixels_seen.step_w = map.w.source_step;
   gathered.across = channels_of(map.channels, chunk);
   gathered.across.by_columns = FastDivmod(std::max(1, w.taps));
-  gathered.across.taps = narrowed(taps), gathered.across.channel = source.stride.c;
+  gathered.across.taps = narrowed(taps), gathered.across.channel = 1;
   gathered.across.row = map.h.tap_source_step * from.h, gathered.across.column = map.w.tap_source_step * from.w;
   gathered.across.row_h = map.h.tap_source_step, gathered.across.column_w = map.w.tap_source_step;
-  gathered.image = turned ? from.n : 0, gathered.group = source.c * source.stride.c;
+  gathered.image = turned ? from.n : 0, gathered.group = source.group, gathered.part = source.part;
 
   // The filter's taps.
-  const int64_t of_tap = chunked(problem.c_per_group(), element);
-  const Strides given{used_stride(problem.w_strides.n, problem.k), 1, used_stride(problem.w_strides.h, problem.r),
-                      used_stride(problem.w_strides.w, problem.s)};
-  const Strides packed{problem.r * problem.s * of_tap, 1, problem.s * of_tap, of_tap};
-  const Strides& filter = tiling.packs() ? packed : given;
+  const SeenFilter filter = seen_filter(problem, operands, !wgrad && tiling.other_bytes > 0);
   TapMatrix filters{};
-  filters.group = problem.k_per_group() * filter.n;
-  TapAxis of_filter = channels_of(map.channels, chunk);
-  of_filter.by_columns = gathered.across.by_columns, of_filter.taps = narrowed(taps);
-  of_filter.first = h.first_tap * filter.h + w.first_tap * filter.w;
-  of_filter.row = map.h.tap_step * filter.h, of_filter.column = map.w.tap_step * filter.w;
-  if (dgrad) {
-    of_filter.channel = filter.n;
-    filters.line_taps = of_filter;
-    filters.across = channels_of(map.filters, chunk);
-  } else {
-    filters.pixels.extent = map.filters, filters.pixels.image = filter.n;
-    filters.across = of_filter;
-  }
+  filters.group = filter.group, filters.part = filter.part;
+  filters.pixels.extent = map.filters, filters.pixels.image = filter.stride.n;
+  filters.across = channels_of(map.channels, chunk);
+  filters.across.by_columns = gathered.across.by_columns, filters.across.taps = narrowed(taps);
+  filters.across.first = h.first_tap * filter.stride.h + w.first_tap * filter.stride.w;
+  filters.across.row = map.h.tap_step * filter.stride.h, filters.across.column = map.w.tap_step * filter.stride.w;
 
   TapParams params{};
   PointwiseMatrix& out = params.out;
   params.out_first = wgrad ? 0 : h.index * to.h + w.index * to.w;
   int64_t depth = taps * gathered.across.by_channels.divisor;
   if (wgrad) {
-    params.a.pixels = seen;
-    PixelAxis& of_y = params.a.pixels;
-    of_y.first = 0, of_y.image = to.n, of_y.row = to.h, of_y.column = to.w;
-    of_y.height = narrowed(y.h), of_y.width = narrowed(y.w), of_y.first_h = of_y.first_w = 0;
+    const Seen dy = seen_as(problem, operands, output_side(problem), tiling.other_bytes > 0);
+    PixelAxis of_y = pixels_seen;
+    of_y.first = 0, of_y.image = dy.side.stride.n, of_y.row = dy.side.stride.h, of_y.column = dy.side.stride.w;
+    of_y.height = narrowed(target.h), of_y.width = narrowed(target.w), of_y.first_h = of_y.first_w = 0;
     of_y.step_h = of_y.step_w = 1;
-    params.a.across = channels_of(map.filters, chunk), params.a.across.channel = y.stride.c;
-    params.a.group = y.c * y.stride.c;
+    params.a.pixels = counted_on(of_y, rows, columns, stage_depth);
+    params.a.across = channels_of(map.filters, chunk), params.a.across.channel = 1;
+    params.a.group = dy.group, params.a.part = dy.part;
+    gathered.pixels = counted_on(pixels_seen, rows, columns, stage_depth);
     params.b = gathered;
     depth = pixels;
     const Strides& written = problem.w_strides;
+    const Strides& given = filter.stride;  // as it lies
+    const int64_t of_tap = chunked(problem.c_per_group(), operand_size(problem, operands));
     out.lines.extent = map.filters, out.lines.column = given.n;
     out.length = narrowed(taps * of_tap);
-    params.out_group = problem.k_per_group() * given.n;
+    params.out_group = filter.group;
     params.columns.apart = of_tap != problem.c_per_group() || !is_step(written.c, map.channels, 1) ||
                            !is_step(given.w, problem.s, of_tap) || !is_step(given.h, problem.r, problem.s * of_tap);
     params.columns.by_row = FastDivmod(of_tap), params.columns.column = written.c;
@@ -294,7 +351,7 @@ TapParams tap_params(const ConvProblem& problem, const TapTiling& tiling, int64_
     out.image = to.n, params.out_group = target.c * target.stride.c;
     const int64_t row = map.h.target_step * to.h, column = map.w.target_step * to.w;
     params.columns.apart = !is_step(column, columns, 1) || !is_step(row, rows, columns);
-    params.columns.by_row = seen.by_row, params.columns.row = row, params.columns.column = column;
+    params.columns.by_row = pixels_seen.by_row, params.columns.row = row, params.columns.column = column;
     params.columns.exist = narrowed(columns);
     out.vector_bytes =
         params.columns.apart
@@ -307,7 +364,7 @@ TapParams tap_params(const ConvProblem& problem, const TapTiling& tiling, int64_
     PointwiseLines& lines = out.lines;
     lines.extent = narrowed(pixels);
     lines.pixels = true;
-    lines.by_image = seen.by_image, lines.by_row = seen.by_row;
+    lines.by_image = pixels_seen.by_image, lines.by_row = pixels_seen.by_row;
     lines.image = to.n, lines.row = map.h.target_step * to.h, lines.column = map.w.target_step * to.w;
     const bool rows_follow = rows == 1 || lines.row == columns * lines.column;
     const bool images_follow = target.n == 1 || lines.image == rows * columns * lines.column;
@@ -331,25 +388,38 @@ TapParams tap_params(const ConvProblem& problem, const TapTiling& tiling, int64_
 
 Offer tap_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
   const auto& config = entry.config.as<PointwiseConfig>();
-  if (const char* reason = why_not(problem, config.taps)) return reason;
+  if (const char* reason = why_not(entry, problem)) return reason;
   TapTiling tiling{};
   tiling.turned = is_turned(problem);
   tiling.tile = tiling.turned ? PointwiseTile{config.n, config.m} : PointwiseTile{config.m, config.n};
   tiling.stages = tiling.tile.stages();
-  tiling.packed_bytes = packs_filter(problem) ? packed_bytes(problem) : 0;
+  const Side source = gathered_side(problem), y = output_side(problem);
+  const Operand operand = packed_operand(config.operands);
+  const int parts = parts_of(config.operands);
+  const bool wgrad = problem.pass == Pass::kWgrad;
+  if (!reads_chunks(problem, config.operands, source, !wgrad)) {
+    tiling.source_bytes = round_up(split_bytes(source, problem.groups, operand, parts), kPackedAlign);
+  }
+  if (wgrad ? !reads_chunks(problem, config.operands, y, false) : !reads_filter(problem, config.operands)) {
+    tiling.other_bytes =
+        round_up(wgrad ? split_bytes(y, problem.groups, operand, parts) : filter_split_bytes(problem, operand, parts),
+                 kPackedAlign);
+  }
+  const Seen read = seen_as(problem, config.operands, source, tiling.source_bytes > 0);
+  if (!wgrad && !tiles_fit_int32(problem, read.side.stride)) return "counts a tile's elements with 32 bits";
   const Pair phases = tap_phases(problem);
   int64_t tiles = 0, sums = 0, steps = 1;
   for (int32_t h = 0; h < phases.h; ++h) {
     for (int32_t w = 0; w < phases.w; ++w) {
-      const TapParams params = tap_params(problem, tiling, 1, h, w);
+      const TapParams params = tap_params(problem, config.operands, tiling, 1, h, w);
       tiles += tiles_of(params), steps = std::max<int64_t>(steps, params.steps);
       sums = std::max(sums, int64_t{params.out.lines.extent} * params.out.length * params.by_images.divisor);
     }
   }
   const int64_t least = ceil_div(steps * int64_t{kPointwiseDepthBytes}, kMaxPointwiseChainBytes);
   if (tiles * least > kMaxPointwiseBlocks) return "would need more blocks than a grid has";
-  const int64_t free_bytes = workspace_room(problem, device, false) - tiling.packed_bytes;
-  if (free_bytes < 0) return "packs the filter, for which there is no workspace";
+  const int64_t free_bytes = workspace_room(problem, device, is_scaled(entry)) - tiling.packed_bytes();
+  if (free_bytes < 0) return "packs tensors, for which there is no workspace";
   const int64_t room = sums > INT32_MAX ? 0 : free_bytes / (4 * std::max<int64_t>(1, sums));
   const int64_t most = std::max<int64_t>(
       1, std::min({kMaxPointwiseSlices, steps, room, kMaxPointwiseBlocks / std::max<int64_t>(1, tiles)}));

@@ -15,8 +15,10 @@ void bind_pointwise(py::module_& m) {
         for (int32_t phase = 0; phase < phases.h * phases.w; ++phase) {
           const auto columns = static_cast<int32_t>(phases.w);
           const TapTiling& tiling = found.plan.tiling.as<TapTiling>();
-          bytes.push_back(
-              tap_params(problem, tiling, found.plan.split, phase / columns, phase % columns).out.vector_bytes);
+          const OperandForm operands = kernel.config.as<PointwiseConfig>().operands;
+          const TapParams params =
+              tap_params(problem, operands, tiling, found.plan.split, phase / columns, phase % columns);
+          bytes.push_back(params.out.vector_bytes);
         }
         return bytes;
       },

@@ -27,11 +27,11 @@ void launch_halo(const Plan& plan, const ConvProblem& problem, const ConvBuffers
   const void* filter = buffers.w;
   auto* workspace = static_cast<uint8_t*>(buffers.workspace);
   if (params.in_split.parts > 0) {
-    params.in_split.values = static_cast<const float*>(params.in);
+    params.in_split.values = params.in;
     params.in = params.in_split.rows = workspace + halo.in_offset;
   }
   if (params.filter_split.parts > 0) {
-    params.filter_split.values = static_cast<const float*>(filter);
+    params.filter_split.values = filter;
     filter = params.filter_split.rows = workspace;
   }
   if (plan.tiling.as<HaloTiling>().reorder_in) {

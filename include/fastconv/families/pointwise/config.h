@@ -6,6 +6,7 @@
 
 #include "fastconv/core/problem.h"
 #include "fastconv/tile/epilogue.h"
+#include "fastconv/tile/operands.h"
 
 namespace fastconv {
 
@@ -40,16 +41,21 @@ struct PointwiseTile {
   constexpr int epilogue_bytes() const { return (m > n ? m : n) * kStagedEpilogueBytes; }
 };
 
-// How the kernels of several taps read pixels: chunks of 16 bytes of neighbouring channels, or single elements in any
-// layout.
-enum class TapReads : int8_t { kNone, kChunks, kElements };
-
 struct PointwiseConfig {
   int m, n;  // pixels by channels of the output; of weight gradients filters by channels
-  TapReads taps = TapReads::kNone;
+  bool taps = false;
+  OperandForm operands = OperandForm::kHalf;  // of several taps
 
   bool operator==(const PointwiseConfig&) const = default;
 };
+
+// Parts of a value, and stages whose products are added up before they are promoted; see docs/precision.md.
+FASTCONV_HOST_DEVICE constexpr int parts_of(OperandForm operands) {
+  return operands == OperandForm::kPromotedParts ? 3 : has_parts(operands) ? 2 : 1;
+}
+FASTCONV_HOST_DEVICE constexpr int stages_of_promotion(OperandForm operands) {
+  return operands == OperandForm::kPromotedScaled ? 1 : operands == OperandForm::kPromotedParts ? 2 : 16;
+}
 
 // In which of its indices the elements of a and of b lie side by side.
 enum class PointwiseForm : int8_t { kDepthDepth, kDepthRows, kRowsRows };
@@ -58,10 +64,12 @@ enum class PointwiseForm : int8_t { kDepthDepth, kDepthRows, kRowsRows };
 struct TapTiling {
   PointwiseTile tile;
   int stages;
-  bool turned;           // rows of the product are the output's channels, columns an image's pixels
-  int64_t packed_bytes;  // of the filter, at the beginning of the workspace; 0: it is read as it lies
+  bool turned;  // rows of the product are the output's channels, columns an image's pixels
+  // What is packed at the beginning of the workspace: the tensor that is seen through windows, then the filter or, of a
+  // weight gradient, dy. 0: it is read as it lies.
+  int64_t source_bytes, other_bytes;
 
-  bool packs() const { return packed_bytes > 0; }
+  int64_t packed_bytes() const { return source_bytes + other_bytes; }
 };
 
 struct PointwiseTiling {

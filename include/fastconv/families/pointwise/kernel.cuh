@@ -6,18 +6,20 @@
 
 #include "fastconv/families/pointwise/products.cuh"
 #include "fastconv/families/pointwise/store.cuh"
+#include "fastconv/families/pointwise/sums.cuh"
 #include "fastconv/families/pointwise/taps_operand.cuh"
 #include "fastconv/ptx/dependent_launch.cuh"
 
 namespace fastconv {
 
-template <typename T>
+template <typename T, typename Out = T>
 struct PointwiseBuffers {
   const T* a;
   const T* b;
-  T* out;
-  Epilogue<T> epilogue;
+  Out* out;
+  Epilogue<Out> epilogue;
   float* partial;  // sums of slices, [slice][product][m][n], or null
+  RangeGate gate;
 };
 
 // A block's tile, and its part of the depth.
@@ -51,6 +53,8 @@ __device__ __forceinline__ void stage_epilogues(const Epilogue<T>& epilogue, con
 template <typename T, PointwiseForm kForm>
 struct PointwiseOperands {
   using Params = PointwiseParams;
+  using Out = T;
+  static constexpr OperandForm kOperands = OperandForm::kHalf;
   static constexpr bool kRowsA = kForm == PointwiseForm::kRowsRows, kRowsB = kForm != PointwiseForm::kDepthDepth;
   static constexpr bool kMayUseWgmma = true;
   template <int kM>
@@ -64,7 +68,7 @@ struct PointwiseOperands {
 
   // Of a weight gradient a slice may begin and end in the middle of an image's product.
   __device__ __forceinline__ PointwiseOperands(const Params& params, const PointwiseBuffers<T>& buffers,
-                                               int32_t product, int32_t first_step, int stage_depth)
+                                               int32_t product, int32_t first_step, int32_t, int stage_depth)
       : params(params) {
     int32_t image = product, step_of_image = first_step;
     if (params.adds_images) image = first_step / params.image_steps, step_of_image = first_step % params.image_steps;
@@ -81,34 +85,41 @@ struct PointwiseOperands {
   static __device__ __forceinline__ int32_t first_filter(const Params&, int32_t) { return 0; }
 };
 
-// Operands that taps move. kTurned: rows of the product are the output's channels, columns an image's pixels.
-template <typename T, Pass kPass, TapReads kReads, bool kTurned>
+// Operands that taps move, of the form T; tensors are of Given. kTurned: rows of the product are the output's channels,
+// columns an image's pixels.
+template <typename T, typename Given, OperandForm kForm, bool kWgrad, bool kTurned>
 struct TapOperands {
   using Params = TapParams;
-  static constexpr bool kMayUseWgmma = false, kWgrad = kPass == Pass::kWgrad, kDgrad = kPass == Pass::kDgrad;
-  static constexpr bool kRowsA = kWgrad || (kDgrad && kTurned), kRowsB = kWgrad || (kDgrad && !kTurned);
-  template <bool kAlongRows, int kRows>
-  using Pixels = std::conditional_t<kReads == TapReads::kChunks, TapLoader<T, TapLines::kPixels, kAlongRows, kRows>,
-                                    TapGatherer<T, kAlongRows, kRows>>;
-  template <bool kAlongRows, int kRows>
-  using Filters = TapLoader<T, kDgrad ? TapLines::kTaps : TapLines::kFilters, kAlongRows, kRows>;
+  using Out = Given;
+  static constexpr OperandForm kOperands = kForm;
+  static constexpr bool kMayUseWgmma = false, kRowsA = kWgrad, kRowsB = kWgrad;
+  static constexpr int kParts = parts_of(kForm);
+  template <TapLines kLines, int kRows>
+  using Loader = TapLoader<T, kLines, kWgrad, kRows>;
   template <int kM>
-  using LoaderA = std::conditional_t<kTurned, Filters<kDgrad, kM>, Pixels<kRowsA, kM>>;
+  using LoaderA = Loader<kTurned ? TapLines::kFilters : TapLines::kPixels, kM>;
   template <int kN>
-  using LoaderB = std::conditional_t<kTurned || kWgrad, Pixels<kRowsB, kN>, Filters<kDgrad, kN>>;
+  using LoaderB = Loader<kTurned || kWgrad ? TapLines::kPixels : TapLines::kFilters, kN>;
 
+  const Params& params;
   const T *a, *b;
   int32_t depth;
 
-  __device__ __forceinline__ TapOperands(const Params& params, const PointwiseBuffers<T>& buffers, int32_t product,
-                                         int32_t first_step, int stage_depth)
-      : depth(first_step * stage_depth) {
+  __device__ __forceinline__ TapOperands(const Params& params, const PointwiseBuffers<T, Out>& buffers, int32_t product,
+                                         int32_t first_step, int32_t steps, int stage_depth)
+      : params(params), depth(first_step * stage_depth), first_(depth), steps_(steps), left_(steps) {
     int32_t image, group;
     params.by_groups.divmod(product, image, group);
-    a = buffers.a + image * params.a.image + group * params.a.group;
-    b = buffers.b + image * params.b.image + group * params.b.group;
+    a_ = buffers.a + image * params.a.image + group * params.a.group;
+    b_ = buffers.b + image * params.b.image + group * params.b.group;
+    of_parts();
   }
-  __device__ __forceinline__ void advance(int stage_depth) { depth += stage_depth; }
+  __device__ __forceinline__ void advance(int stage_depth) {
+    depth += stage_depth;
+    if (kParts == 1 || --left_ > 0) return;
+    left_ = steps_, depth = first_, ++product_;
+    of_parts();
+  }
   static __device__ __forceinline__ int64_t out_offset(const Params& params, int32_t product) {
     int32_t image, group;
     params.by_groups.divmod(product, image, group);
@@ -119,13 +130,25 @@ struct TapOperands {
     params.by_groups.divmod(product, image, group);
     return group * params.group_filters;
   }
+
+ private:
+  __device__ __forceinline__ void of_parts() {
+    const SplitProduct parts(kParts, product_);
+    a = a_ + parts.first * params.a.part, b = b_ + parts.second * params.b.part;
+  }
+
+  const T *a_, *b_;
+  int32_t first_, steps_, left_, product_ = 0;
 };
 
 template <typename T, typename Operands, int kM, int kN>
 __global__ void __launch_bounds__(kPointwiseThreads, PointwiseTile{kM, kN}.blocks_per_sm())
     pointwise(const __grid_constant__ typename Operands::Params params,
-              const __grid_constant__ PointwiseBuffers<T> buffers) {
+              const __grid_constant__ PointwiseBuffers<T, typename Operands::Out> buffers) {
 #if __CUDA_ARCH__ >= 800
+  using Out = typename Operands::Out;
+  constexpr OperandForm kOperands = Operands::kOperands;
+  constexpr int kProducts = split_products(parts_of(kOperands));
   constexpr PointwiseTile kTile{kM, kN};
   constexpr bool kRowsA = Operands::kRowsA, kRowsB = Operands::kRowsB;
   constexpr int kStageBytes = kTile.stage_bytes(), kBytesA = kM * kPointwiseDepthBytes;
@@ -136,14 +159,15 @@ __global__ void __launch_bounds__(kPointwiseThreads, PointwiseTile{kM, kN}.block
   const uint32_t ring = (smem + kPointwiseAlign - 1) & ~(kPointwiseAlign - 1);
   static_assert(2 * kTile.epilogue_bytes() <= kPointwiseAlign);
   const bool in_front = ring - smem >= static_cast<uint32_t>(kTile.epilogue_bytes());
-  const uint32_t table = in_front ? smem : ring + kTile.ring_bytes(params.stages, params.slice_steps, sizeof(T));
+  const uint32_t table =
+      in_front ? smem : ring + kTile.ring_bytes(params.stages, params.slice_steps * kProducts, sizeof(Out));
   const PointwisePlace place = pointwise_place<kM, kN>(params);
-  const typename Operands::template LoaderA<kM> load_a(params.a, place.m);
-  const typename Operands::template LoaderB<kN> load_b(params.b, place.n);
+  typename Operands::template LoaderA<kM> load_a(params.a, place.m);
+  typename Operands::template LoaderB<kN> load_b(params.b, place.n);
 
   const int32_t first = place.slice * params.slice_steps;
-  const int32_t steps = min(params.slice_steps, params.steps - first);
-  Operands operands(params, buffers, place.image, first, kDepth);
+  const int32_t steps = min(params.slice_steps, params.steps - first), stages = steps * kProducts;
+  Operands operands(params, buffers, place.image, first, steps, kDepth);
   auto start = [&](int slot) {
     const uint32_t stage = ring + slot * kStageBytes;
     load_a.start(stage, operands.a, operands.depth);
@@ -152,21 +176,24 @@ __global__ void __launch_bounds__(kPointwiseThreads, PointwiseTile{kM, kN}.block
   };
 
   ptx::follow_previous_kernel();
+  if constexpr (promotes(kOperands)) {
+    if (is_closed(buffers.gate)) return;
+  }
 #pragma unroll 1
   for (int slot = 0; slot < params.stages - 1; ++slot) {
-    if (slot < steps) start(slot);
+    if (slot < stages) start(slot);
     ptx::async_copy_commit();
   }
   const bool finishes = buffers.partial == nullptr && !buffers.epilogue.does_nothing();
   if (finishes) {
     const int32_t first_filter = Operands::first_filter(params, place.image);
-    stage_epilogues<T, kM, kN>(buffers.epilogue, place, params.out, params.bias_along_n, first_filter, table);
+    stage_epilogues<Out, kM, kN>(buffers.epilogue, place, params.out, params.bias_along_n, first_filter, table);
   }
   const typename Products::Warp warp;
-  typename Products::Warp::Sums sums = {};
+  PointwiseSums<kOperands, typename Products::Warp::Sums> sums(steps);
   int slot = 0, free_slot = params.stages - 1;
 #pragma unroll 1
-  for (int32_t step = 0; step < steps; ++step) {
+  for (int32_t step = 0; step < stages; ++step) {
     if (params.stages == kTile.stages()) {
       ptx::async_copy_wait<kTile.stages() - 2>();
     } else {
@@ -175,9 +202,10 @@ __global__ void __launch_bounds__(kPointwiseThreads, PointwiseTile{kM, kN}.block
     Products::publish_copies();
     Products::wait();
     __syncthreads();
-    Products::start(ring + slot * kStageBytes, warp, sums, step > 0);
-    if (step + params.stages - 1 < steps) start(free_slot);
+    Products::start(ring + slot * kStageBytes, warp, sums.products, step > 0);
+    if (step + params.stages - 1 < stages) start(free_slot);
     ptx::async_copy_commit();
+    sums.end_stage();
     free_slot = slot;
     slot = slot + 1 == params.stages ? 0 : slot + 1;
   }
@@ -185,16 +213,18 @@ __global__ void __launch_bounds__(kPointwiseThreads, PointwiseTile{kM, kN}.block
   ptx::async_copy_wait<0>();
   Products::wait();
   __syncthreads();
+  auto& total = sums.total();
+  if constexpr (is_scaled(kOperands)) unscale(total, *buffers.gate.range);
   const PointwiseOutput output{place.m, place.n, params.out.length, params.columns};
   if (buffers.partial != nullptr) {
     const int64_t products = static_cast<int64_t>(params.by_images.divisor) * place.slice + place.image;
     const int64_t sums_of_one = static_cast<int64_t>(params.out.lines.extent) * params.out.length;
-    store_pointwise_sums<kM, kN>(sums, warp, ring, output, params.out.lines.extent,
+    store_pointwise_sums<kM, kN>(total, warp, ring, output, params.out.lines.extent,
                                  buffers.partial + products * sums_of_one);
   } else {
-    if (finishes) finish_sums(sums, warp, table, buffers.epilogue.bounds, params.bias_along_n);
-    T* out = buffers.out + Operands::out_offset(params, place.image);
-    store_pointwise<T, kM, kN>(sums, warp, ring, output, params.out, out);
+    if (finishes) finish_sums(total, warp, table, buffers.epilogue.bounds, params.bias_along_n);
+    Out* out = buffers.out + Operands::out_offset(params, place.image);
+    store_pointwise<Out, kM, kN>(total, warp, ring, output, params.out, out);
   }
 #endif
 }

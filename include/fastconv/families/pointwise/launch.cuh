@@ -12,31 +12,32 @@
 namespace fastconv {
 
 // Pixels are a's rows where channels lie side by side, else b's.
-template <typename T>
-PointwiseBuffers<T> pointwise_buffers(const ConvProblem& problem, const ConvBuffers& buffers, bool pixels_first,
-                                      bool split) {
-  PointwiseBuffers<T> found{};
+template <typename T, typename Out = T>
+PointwiseBuffers<T, Out> pointwise_buffers(const ConvProblem& problem, const ConvBuffers& buffers, bool pixels_first,
+                                           bool split) {
+  PointwiseBuffers<T, Out> found{};
   const bool wgrad = problem.pass == Pass::kWgrad, dgrad = problem.pass == Pass::kDgrad;
   const void* pixels = dgrad || wgrad ? buffers.y : buffers.x;
   const void* other = wgrad ? buffers.x : buffers.w;
   found.a = static_cast<const T*>(pixels_first || wgrad ? pixels : other);
   found.b = static_cast<const T*>(pixels_first || wgrad ? other : pixels);
-  found.out = static_cast<T*>(wgrad ? buffers.w : dgrad ? buffers.x : buffers.y);
-  found.epilogue = Epilogue<T>(epilogue_params(problem, buffers));
+  found.out = static_cast<Out*>(wgrad ? buffers.w : dgrad ? buffers.x : buffers.y);
+  found.epilogue = Epilogue<Out>(epilogue_params(problem, buffers));
   if (split) found.partial = static_cast<float*>(buffers.workspace);
+  found.gate = buffers.gate;
   return found;
 }
 
-template <typename T, typename Params>
+template <typename T, typename Out, typename Params>
 void launch_pointwise_reduction(const Plan& plan, const Params& params, PointwiseReduction reduction,
-                                const PointwiseBuffers<T>& tensors, Stream& stream) {
+                                const PointwiseBuffers<T, Out>& tensors, Stream& stream) {
   reduction.out = params.out, reduction.columns = params.columns, reduction.bias_along_n = params.bias_along_n;
   const int64_t product = int64_t{params.out.lines.extent} * params.out.length;
   reduction.by_product = FastDivmod(product), reduction.by_line = FastDivmod(params.out.length);
   reduction.sums = product * params.by_images.divisor;
   reduction.slices = static_cast<int32_t>(plan.split), reduction.strands = reduce_strands(plan.split);
   const LaunchShape shape{reduce_blocks(reduction.sums, reduction.strands), kReduceThreads};
-  launch(plan.kernel->name, reduce_pointwise<T>, shape, stream, reduction, tensors);
+  launch(plan.kernel->name, reduce_pointwise<T, Out>, shape, stream, reduction, tensors);
 }
 
 template <typename T, PointwiseForm kForm, int kM, int kN>

@@ -2,12 +2,15 @@
 #pragma once
 
 #include "fastconv/launch/launchers.h"
+#include "fastconv/tile/operands.h"
 
 namespace fastconv {
 
 template <Pass kPass, typename T>
 Launcher pointwise_launcher(int line);
-template <Pass kPass, typename T>
+template <OperandForm kForm, typename T>
 Launcher tap_launcher(int line);
+template <OperandForm kForm, typename T>
+Launcher tap_wgrad_launcher(int line);
 
 }  // namespace fastconv

@@ -17,11 +17,12 @@ struct PointwiseReduction {
   int32_t slices, strands;
 };
 
-template <typename T>
+template <typename T, typename Out>
 __global__ void __launch_bounds__(kReduceThreads)
     reduce_pointwise(const __grid_constant__ PointwiseReduction params,
-                     const __grid_constant__ PointwiseBuffers<T> buffers) {
+                     const __grid_constant__ PointwiseBuffers<T, Out> buffers) {
   ptx::follow_previous_kernel();
+  if (is_closed(buffers.gate)) return;
   add_partials(buffers.partial, params.sums, params.slices, params.strands, [&](int64_t at, float sum) {
     int32_t product, image, group, rest, m, n;
     params.by_product.divmod(static_cast<int32_t>(at), product, rest);
@@ -31,7 +32,7 @@ __global__ void __launch_bounds__(kReduceThreads)
     if (at_n < 0) return;
     const auto finish = buffers.epilogue.of(group * params.group_filters + (params.bias_along_n ? n : m));
     buffers.out[image * params.out.image + group * params.out_group + params.out.lines.at(m) + at_n] =
-        narrow<T>(finish(sum));
+        narrow<Out>(finish(sum));
   });
 }
 

@@ -1,5 +1,5 @@
-// Parameters of the kernels for filters of several taps: the product of pointwise/params.h, of which one or two
-// operands are seen through a window that the taps move.
+// Parameters of the kernels for filters of several taps: the product of pointwise/params.h, of which one operand is
+// seen through a window that the taps move.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +23,9 @@ struct PixelAxis {
   int64_t first, image, row, column;  // elements
   int32_t height, width;              // of the image that is seen
   int32_t first_h, first_w, step_h, step_w;
+  // Where pixels are the depth: of an image; and what a stage is further on, besides whole images.
+  int32_t rows, columns, stage_rows, stage_columns;
+  int64_t stage, next_row, next_image;  // elements: of a stage, and of what is added where a row, an image, ends
 
   FASTCONV_HOST_DEVICE bool sees(int32_t h, int32_t w) const {
     return static_cast<uint32_t>(h) < static_cast<uint32_t>(height) &&
@@ -30,12 +33,11 @@ struct PixelAxis {
   }
 };
 
-// A matrix whose lines are pixels (filters count as such) across which taps' channels lie; or, of an input gradient's
-// filter, taps' filters across which channels lie.
+// A matrix whose lines are pixels (rows of a filter count as such) across which taps' channels lie.
 struct TapMatrix {
   PixelAxis pixels;
-  TapAxis line_taps, across;
-  int64_t image, group;  // of a product's, elements
+  TapAxis across;
+  int64_t image, group, part;  // from one to the next, elements
 };
 
 struct TapParams {
@@ -48,14 +50,6 @@ struct TapParams {
   int32_t steps, slice_steps, stages;
   bool bias_along_n, m_inner;
   FastDivmod by_inner, by_outer, by_images, by_groups;  // tiles; products, which are groups of images
-};
-
-// A filter as the kernels want it, in the workspace: [filter][tap][channels in whole chunks].
-struct TapPacking {
-  int64_t chunks;  // of all
-  FastDivmod by_filter, by_tap, by_columns;
-  int64_t filter, row, column, channel;  // elements of the given one
-  int32_t channels;                      // of a tap
 };
 
 }  // namespace fastconv

@@ -38,18 +38,17 @@ __device__ __forceinline__ TapPlace pixel_at(const PixelAxis& axis, int32_t pixe
   return place;
 }
 
-// What a matrix' lines are: pixels, through a window; filters; or taps' filters, which are the depth.
-enum class TapLines { kPixels, kFilters, kTaps };
+// What a matrix' lines are.
+enum class TapLines { kPixels, kFilters };
 
-// As PointwiseLoader.
+// As PointwiseLoader. Where pixels are the depth (along rows) a thread counts them on from stage to stage.
 template <typename T, TapLines kLinesAre, bool kAlongRows, int kRows>
 class TapLoader {
   using Stage = PointwiseStage<T, kAlongRows, kRows>;
   static constexpr int kChunk = Stage::kChunk, kLanes = Stage::kLength / kChunk, kStep = kPointwiseThreads / kLanes;
   static constexpr int kCopies = Stage::kLines / kStep;
-  static constexpr bool kKept = kLinesAre == TapLines::kPixels && !kAlongRows;  // the same pixels in all stages
-  static_assert(Stage::kLines % kStep == 0);
-  static_assert(kLinesAre == TapLines::kPixels || kAlongRows == (kLinesAre == TapLines::kTaps));
+  static constexpr bool kPixels = kLinesAre == TapLines::kPixels;
+  static_assert(Stage::kLines % kStep == 0 && (kPixels || !kAlongRows));
 
  public:
   // Of the rows from `first` on.
@@ -57,13 +56,13 @@ class TapLoader {
       : matrix_(matrix), across_(static_cast<int>(threadIdx.x) % kLanes * kChunk) {
     if constexpr (kAlongRows) {
       tap_ = tap_at(matrix.across, first + across_);
-    } else if constexpr (kKept) {
+    } else if constexpr (kPixels) {
       base_ = pixel_at(matrix.pixels, first).offset;
 #pragma unroll
       for (int i = 0; i < kCopies; ++i) {
         const TapPlace place = pixel_at(matrix.pixels, first + line() + i * kStep);
         offsets_[i] = static_cast<int32_t>(place.offset - base_);
-        places_[i] = place.h << 16 | (place.w & 0xffff);
+        places_[i] = packed(place.h, place.w);
       }
     } else {
       first_ = first + line();
@@ -71,27 +70,31 @@ class TapLoader {
   }
 
   // From depth `depth` on.
-  __device__ __forceinline__ void start(uint32_t stage, const T* source, int32_t depth) const {
+  __device__ __forceinline__ void start(uint32_t stage, const T* source, int32_t depth) {
     const uint32_t to = stage + Stage::offset(line(), static_cast<int>(threadIdx.x) % kLanes);
     constexpr uint32_t kToStep = Stage::offset(kStep, 0) - Stage::offset(0, 0);
+    if constexpr (kAlongRows) {
+      if (depth != next_) find(depth);
+      next_ = depth + Stage::kDepth;
+    }
     const Tap tap = kAlongRows ? tap_ : tap_at(matrix_.across, depth + across_);
     source += tap.offset + base_;
 #pragma unroll
     for (int i = 0; i < kCopies; ++i) {
       int64_t offset;
       bool exists;
-      if constexpr (kLinesAre == TapLines::kFilters) {
+      if constexpr (!kPixels) {
         const int32_t filter = first_ + i * kStep;
         offset = filter * matrix_.pixels.image, exists = filter < matrix_.pixels.extent;
-      } else if constexpr (kLinesAre == TapLines::kTaps) {
-        const Tap line_tap = tap_at(matrix_.line_taps, depth + line() + i * kStep);
-        offset = line_tap.offset, exists = line_tap.elements > 0;
-      } else if constexpr (kKept) {
-        offset = offsets_[i],
-        exists = matrix_.pixels.sees((places_[i] >> 16) + tap.h, static_cast<int16_t>(places_[i]) + tap.w);
+      } else if constexpr (!kAlongRows) {
+        offset = offsets_[i], exists = matrix_.pixels.sees(high(places_[i]) + tap.h, low(places_[i]) + tap.w);
       } else {
-        const TapPlace place = pixel_at(matrix_.pixels, depth + line() + i * kStep);
-        offset = place.offset, exists = matrix_.pixels.sees(place.h + tap.h, place.w + tap.w);
+        const PixelAxis& pixels = matrix_.pixels;
+        offset = along_[i];
+        exists = depth + line() + i * kStep < pixels.extent &&
+                 pixels.sees(pixels.first_h + high(places_[i]) * pixels.step_h + tap.h,
+                             pixels.first_w + low(places_[i]) * pixels.step_w + tap.w);
+        count_on(i);
       }
       copy_chunk<kPointwiseChunkBytes>(to + i * kToStep, source + offset, exists ? tap.elements : 0);
     }
@@ -99,75 +102,37 @@ class TapLoader {
 
  private:
   static __device__ __forceinline__ int32_t line() { return static_cast<int32_t>(threadIdx.x) / kLanes; }
+  static __device__ __forceinline__ int32_t packed(int32_t h, int32_t w) { return h << 16 | (w & 0xffff); }
+  static __device__ __forceinline__ int32_t high(int32_t place) { return place >> 16; }
+  static __device__ __forceinline__ int32_t low(int32_t place) { return static_cast<int16_t>(place); }
 
-  const TapMatrix& matrix_;
-  int32_t across_, first_ = 0;
-  Tap tap_;
-  int64_t base_ = 0;
-  int32_t offsets_[kKept ? kCopies : 1], places_[kKept ? kCopies : 1];
-};
-
-// Pixels of any layout, whose channels may lie apart: neighbouring lanes take neighbouring pixels, and a thread has
-// some chunks of its line, element by element.
-template <typename T, bool kAlongRows, int kRows>
-class TapGatherer {
-  using Stage = PointwiseStage<T, kAlongRows, kRows>;
-  static constexpr int kChunk = Stage::kChunk, kLines = Stage::kLines, kParts = kPointwiseThreads / kLines;
-  static constexpr int kChunks = Stage::kLength / kChunk / kParts, kBatch = kChunks < 4 ? kChunks : 4;
-  static_assert(kLines * kParts == kPointwiseThreads && kChunks % kBatch == 0);
-
- public:
-  // Of the rows from `first` on.
-  __device__ __forceinline__ TapGatherer(const TapMatrix& matrix, int32_t first) : matrix_(matrix), first_(first) {
-    if constexpr (!kAlongRows) place_ = pixel_at(matrix.pixels, first + line());
-  }
-
-  // From depth `depth` on.
-  __device__ __forceinline__ void start(uint32_t stage, const T* source, int32_t depth) const {
-    const TapPlace place = kAlongRows ? pixel_at(matrix_.pixels, depth + line()) : place_;
-    const int32_t part = static_cast<int32_t>(threadIdx.x) / kLines, across = kAlongRows ? first_ : depth;
+  // Row and column of each line's pixel, of all those that the product adds up.
+  __device__ __forceinline__ void find(int32_t depth) {
+    const PixelAxis& pixels = matrix_.pixels;
 #pragma unroll
-    for (int first = 0; first < kChunks; first += kBatch) {
-      uint32_t words[kBatch][4];
-#pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        const int32_t chunk = part + (first + i) * kParts;
-        const Tap tap = tap_at(matrix_.across, across + chunk * kChunk);
-        const bool inside = matrix_.pixels.sees(place.h + tap.h, place.w + tap.w);
-        const T* from = source + (place.offset + tap.offset);
-        const int32_t elements = inside ? tap.elements : 0;
-        if constexpr (sizeof(T) == 4) {
-          const uint32_t to = stage + Stage::offset(line(), chunk);
-#pragma unroll
-          for (int j = 0; j < kChunk; ++j, from += matrix_.across.channel) {
-            ptx::async_copy<4>(to + j * sizeof(T), from, j < elements);
-          }
-        } else {
-          uint16_t values[kChunk];
-#pragma unroll
-          for (int j = 0; j < kChunk; ++j, from += matrix_.across.channel) {
-            values[j] = j < elements ? *reinterpret_cast<const uint16_t*>(from) : 0;
-          }
-#pragma unroll
-          for (int j = 0; j < 4; ++j) words[i][j] = values[2 * j] | static_cast<uint32_t>(values[2 * j + 1]) << 16;
-        }
-      }
-      if constexpr (sizeof(T) == 2) {
-#pragma unroll
-        for (int i = 0; i < kBatch; ++i) {
-          const uint32_t to = stage + Stage::offset(line(), part + (first + i) * kParts);
-          ptx::store_shared16(to, make_uint4(words[i][0], words[i][1], words[i][2], words[i][3]));
-        }
-      }
+    for (int i = 0; i < kCopies; ++i) {
+      int32_t n, rest, h, w;
+      pixels.by_image.divmod(depth + line() + i * kStep, n, rest);
+      pixels.by_row.divmod(rest, h, w);
+      along_[i] = pixels.first + n * pixels.image + h * pixels.row + w * pixels.column;
+      places_[i] = packed(h, w);
     }
   }
-
- private:
-  static __device__ __forceinline__ int32_t line() { return static_cast<int32_t>(threadIdx.x) % kLines; }
+  __device__ __forceinline__ void count_on(int i) {
+    const PixelAxis& pixels = matrix_.pixels;
+    int32_t h = high(places_[i]) + pixels.stage_rows, w = low(places_[i]) + pixels.stage_columns;
+    int64_t offset = along_[i] + pixels.stage;
+    if (w >= pixels.columns) w -= pixels.columns, ++h, offset += pixels.next_row;
+    if (h >= pixels.rows) h -= pixels.rows, offset += pixels.next_image;
+    along_[i] = offset, places_[i] = packed(h, w);
+  }
 
   const TapMatrix& matrix_;
-  int32_t first_;
-  TapPlace place_;
+  int32_t across_, first_ = 0, next_ = -1;
+  Tap tap_;
+  int64_t base_ = 0;
+  int32_t offsets_[kPixels && !kAlongRows ? kCopies : 1], places_[kPixels ? kCopies : 1];
+  int64_t along_[kAlongRows ? kCopies : 1];
 };
 
 }  // namespace fastconv

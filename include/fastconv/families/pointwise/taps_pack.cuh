@@ -1,31 +1,33 @@
-// The filter in the workspace, as the kernels of several taps read it.
+// Tensors in the workspace as the kernels of several taps read them: chunks of neighbouring channels.
 #pragma once
 
-#include "fastconv/families/pointwise/config.h"
-#include "fastconv/families/pointwise/taps.h"
+#include "fastconv/core/buffers.h"
 #include "fastconv/ptx/dependent_launch.cuh"
+#include "fastconv/tile/operand_scale.cuh"
+#include "fastconv/tile/split.cuh"
 
 namespace fastconv {
 
 inline constexpr int kPackThreads = 128;
+inline constexpr int kPackBytes = kPackThreads / 32 * kSplitBytes;  // of shared memory
 
-template <typename T>
-__global__ void __launch_bounds__(kPackThreads)
-    pack_taps(const __grid_constant__ TapPacking params, const T* filter, T* packed) {
-  constexpr int kChunk = kPointwiseChunkBytes / sizeof(T);
+struct TapPacking {
+  Split source, other;  // no units: of what is read as it lies
+  RangeGate gate;
+};
+
+template <typename T, Operand kOperand>
+__global__ void __launch_bounds__(kPackThreads) pack_taps(const __grid_constant__ TapPacking packing) {
+#if __CUDA_ARCH__ >= 800
+  constexpr int kWarps = kPackThreads / 32;
+  extern __shared__ uint4 pack_smem[];
   ptx::follow_previous_kernel();
-  const int64_t index = int64_t{blockIdx.x} * kPackThreads + threadIdx.x;
-  if (index >= params.chunks) return;
-  int32_t k, rest, tap, chunk, r, s;
-  params.by_filter.divmod(static_cast<int32_t>(index), k, rest);
-  params.by_tap.divmod(rest, tap, chunk);
-  params.by_columns.divmod(tap, r, s);
-  const int32_t channel = chunk * kChunk;
-  filter += k * params.filter + r * params.row + s * params.column + channel * params.channel;
-  alignas(kPointwiseChunkBytes) T values[kChunk];
-#pragma unroll
-  for (int i = 0; i < kChunk; ++i) values[i] = channel + i < params.channels ? filter[i * params.channel] : T(0.f);
-  reinterpret_cast<uint4*>(packed)[index] = *reinterpret_cast<const uint4*>(values);
+  if (is_closed(packing.gate)) return;
+  const auto thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
+  const uint32_t buffer = ptx::smem_address(pack_smem) + warp * kSplitBytes;
+  split_to_rows<kOperand, T>(packing.source, buffer, warp, kWarps, lane);
+  split_to_rows<kOperand, T>(packing.other, buffer, warp, kWarps, lane);
+#endif
 }
 
 }  // namespace fastconv

@@ -32,11 +32,11 @@ void launch_wgrad(const Plan& plan, const ConvProblem& problem, const ConvBuffer
     params.y.data = params.y_order.rows = workspace + wgrad.y_offset;
   }
   if (params.x_split.parts > 0) {
-    params.x_split.values = static_cast<const float*>(buffers.x);
+    params.x_split.values = buffers.x;
     params.x.data = params.x_split.rows = workspace;
   }
   if (params.y_split.parts > 0) {
-    params.y_split.values = static_cast<const float*>(buffers.y);
+    params.y_split.values = buffers.y;
     params.y.data = params.y_split.rows = workspace + wgrad.y_offset;
   }
   params.x_order.done = reinterpret_cast<uint32_t*>(workspace + wgrad.done_offset);
