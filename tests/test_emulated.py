@@ -891,7 +891,7 @@ TAPS = [pytest.param(kernel, id=kernel.name) for kernel in ALL_KERNELS if kernel
 
 def of_kernel(name: str) -> tuple[list[torch.dtype], str]:
     """Element types of a kernel of several taps, and the precision that it is for."""
-    if "parts" in name or "halves" in name:
+    if "parts" in name or "scaled" in name:
         return [torch.float32], "bf16x3" if "2_parts" in name else "ieee"
     return ([torch.float32], "tf32") if "tf32" in name else (HALF, "ieee")
 

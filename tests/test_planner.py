@@ -748,10 +748,7 @@ def test_tensor_cores_multiply_in_every_layout(channels_last: bool, arch: int, p
     ]:
         options = {"dtype": dtype, "channels_last": channels_last, **({"precision": precision} if precision else {})}
         kernel = native.make_plan(native_problem(problem, pass_, **options), GPUS[arch]).kernel
-        if arch == 90 or precision in (None, "tf32"):
-            assert kernel.startswith(tensor_cores), (dtype, precision)
-        else:
-            assert kernel.startswith("direct_"), (dtype, precision)  # float32 as exact as it is
+        assert kernel.startswith(tensor_cores), (dtype, precision)
 
 
 @pytest.mark.parametrize("arch", [80, 86, 90])
@@ -1224,35 +1221,57 @@ def test_folded_halos_are_three_at_least(taps: int, stride: tuple[int, int]) -> 
     assert plans > 0
 
 
-def test_taps_refuse_what_they_cannot_count() -> None:
-    """Offsets in a tile with 32 bits, and a launch for each phase of strides."""
-    refused = 0
-    for kernel in KERNELS.values():
-        if not kernel.name.startswith("taps_") or kernel.pass_ == "wgrad":
+TAPS = [kernel for kernel in KERNELS.values() if kernel.name.startswith("taps_")]
+
+
+def test_taps_pack_what_they_cannot_read_as_it_lies() -> None:
+    """Whole chunks of channels, and offsets in a tile with 32 bits; of parts everything."""
+
+    def packs(kernel: native.Kernel, asked: native.ConvProblem) -> bool:
+        return "packed bytes" in str(native.make_plan(asked, GPUS[80], kernel.name))
+
+    for kernel in TAPS:
+        halves = kernel.why_not(native_problem(CASES["plain_3x3"], kernel.pass_, dtype="float16"), GPUS[80]) is None
+        if not halves or kernel.pass_ == "dgrad":  # whose filter is packed whatever it is
             continue
-        for pitch, fits in [(1024, True), (2**29, False)]:  # of rows, in a crop of a wide image
-            problem = Problem(1, 8, 2, 1, 8, 3, 1, padding=(8, 0))
-            if kernel.pass_ == "dgrad":
-                problem = Problem(1, 8, 16, 1, 8, 15, 1)
-            strides = {"fprop": "x_strides", "dgrad": "y_strides"}[kernel.pass_]
-            far: Any = {strides: (2 * pitch, 1, pitch, 8)}
-            asked = native_problem(problem, kernel.pass_, dtype="float16", channels_last=True, **far)
-            assert (kernel.why_not(asked, GPUS[80]) is None) == (fits or kernel.name.endswith("_any")), kernel.name
-        many = native_problem(Problem(1, 8, 64, 64, 8, 1, 1, stride=(9, 9)), kernel.pass_, dtype="float16")
-        refused += kernel.why_not(many, GPUS[80]) is not None
-    assert refused == sum(name.startswith("taps_fprop") and not name.endswith("_any") for name in KERNELS) + sum(
-        name.startswith("taps_dgrad") for name in KERNELS
-    )
+        for c, channels_last, as_it_lies in [(16, True, True), (16, False, False), (12, True, False)]:
+            problem = Problem(2, c, 9, 9, 16, 3, 3)
+            asked = native_problem(problem, kernel.pass_, dtype="float16", channels_last=channels_last)
+            assert packs(kernel, asked) != as_it_lies, kernel.name
+        if kernel.pass_ == "fprop":
+            for pitch, fits in [(1024, True), (2**29, False)]:  # of rows, in a crop of a wide image
+                problem = Problem(1, 8, 2, 1, 8, 3, 1, padding=(8, 0))
+                far: Any = {"x_strides": (2 * pitch, 1, pitch, 8)}
+                asked = native_problem(problem, "fprop", dtype="float16", channels_last=True, **far)
+                assert packs(kernel, asked) != fits, kernel.name
+    for precision, parts in [("bf16x3", 2), ("ieee", 3)]:
+        asked = native_problem(CASES["plain_3x3"], dtype="float32", precision=precision, channels_last=True)
+        (kernel,) = [it for it in TAPS if it.name == f"taps_fprop_{parts}_parts_64x64"]
+        assert packs(kernel, asked)
+        for other in {"tf32", "bf16x3", "ieee"} - {precision}:
+            refused = native_problem(CASES["plain_3x3"], dtype="float32", precision=other, channels_last=True)
+            assert kernel.why_not(refused, GPUS[80]) == f"is for {precision} alone"
+
+
+def test_taps_refuse_more_launches_than_some() -> None:
+    """One for each phase of strides."""
+    many = Problem(1, 8, 64, 64, 32, 18, 18, stride=(9, 9))
+    for kernel in TAPS:
+        for dtype, precision in [("float16", "ieee"), *(("float32", precision) for precision in PRECISIONS)]:
+            options: Any = {"dtype": dtype, "precision": precision}
+            if kernel.why_not(native_problem(CASES["plain_3x3"], kernel.pass_, **options), GPUS[80]) is None:
+                reason = kernel.why_not(native_problem(many, kernel.pass_, **options), GPUS[80])
+                assert (reason is not None and "for each phase" in reason) == (kernel.pass_ == "dgrad"), kernel.name
 
 
 def test_vectors_fit_where_a_phase_begins() -> None:
     """Turned products of strided gradients: pixels side by side that do not begin at whole vectors."""
     ran = 0
-    for kernel in KERNELS.values():
-        if kernel.name.startswith("taps_dgrad") and kernel.name.endswith("_any"):
-            asked = native_problem(
-                Problem(2, 8, 2, 8, 8, 1, 1, stride=(2, 1)), "dgrad", dtype="float16", x_strides=(576, 72, 9, 1)
-            )
+    asked = native_problem(
+        Problem(2, 8, 2, 8, 8, 1, 1, stride=(2, 1)), "dgrad", dtype="float16", x_strides=(576, 72, 9, 1)
+    )
+    for kernel in TAPS:
+        if kernel.pass_ == "dgrad" and kernel.why_not(asked, GPUS[80]) is None:
             assert native.tap_vector_bytes(asked, kernel, GPUS[80]) == [16, 2]
             ran += 1
     assert ran
@@ -1406,11 +1425,15 @@ def test_vectors_of_channels_are_not_read_where_columns_lie_closer(
 ) -> None:
     """As in the gradient of a mean over pixels: the taps are then not ordered with their channels side by side."""
     problem = Problem(8, 64, 64, 64, 64, 3, 3, padding=(1, 1))
+    direct = [it for name, it in KERNELS.items() if name.startswith(f"direct_{pass_}")]
+
+    def best(asked: native.ConvProblem) -> str:
+        able = [it.name for it in direct if it.why_not(asked, GPUS[80]) is None]
+        return min(able, key=lambda name: native.make_plan(asked, GPUS[80], name).cost_us)
+
     expanded = native_problem(problem, pass_, channels_last=True, x_strides=strides, y_strides=strides)
-    plan = native.make_plan(expanded, GPUS[80])
-    assert not plan.kernel.endswith("_nhwc")
-    dense = native.make_plan(native_problem(problem, pass_, channels_last=True), GPUS[80])
-    assert dense.kernel.endswith("_nhwc")
+    assert not best(expanded).endswith("_nhwc")
+    assert best(native_problem(problem, pass_, channels_last=True)).endswith("_nhwc")
 
 
 @pytest.mark.parametrize(
