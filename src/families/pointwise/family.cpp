@@ -17,12 +17,13 @@ class Pointwise final : public Family {
     int line = 0;
     auto add = [&](const char* name, Pass pass, unsigned dtypes, const PointwiseConfig& config) {
       const TileShape tile{config.m, config.n, kPointwiseDepthBytes / 2};
-      KernelEntry entry{name, pass, this, dtypes, kSm80, tile, config, line};
+      KernelEntry entry{name, pass, this, dtypes, config.wgmma ? kSm90a : kSm80, tile, config, line};
       entry.gated = config.taps && promotes(config.operands);
       entry.scaled_parts = scaled_parts(config.operands);
       table.push_back(entry);
     };
-#define POINTWISE_KERNEL(name, pass, m, n, dtypes) add(#name, Pass::pass, dtypes, {m, n}), ++line;
+#define POINTWISE_KERNEL(name, pass, m, n, wgmma, dtypes) \
+  add(#name, Pass::pass, dtypes, {m, n, false, OperandForm::kHalf, wgmma}), ++line;
 #include "fastconv/families/pointwise/kernels.def"
 #undef POINTWISE_KERNEL
     line = 0;

@@ -126,8 +126,7 @@ int64_t tiles_of(const PointwiseParams& params) {
 struct BlockClocks {
   double busy, alone;
 };
-BlockClocks block_clocks(const PointwiseParams& params, const PointwiseTiling& tiling, int64_t element,
-                         const DeviceSpec& device) {
+BlockClocks block_clocks(const PointwiseParams& params, const PointwiseTiling& tiling, int64_t element, bool wgmma) {
   const PointwiseTile& tile = tiling.tile;
   auto copies = [](const PointwiseMatrix& matrix, int rows) {
     const double rate = matrix.vector_bytes == 16  ? kCopyBytes
@@ -136,7 +135,6 @@ BlockClocks block_clocks(const PointwiseParams& params, const PointwiseTiling& t
                                                    : kScalarBytes;
     return rows * kPointwiseDepthBytes / rate;
   };
-  const bool wgmma = element == 2 && device.arch == 90 && tile.m % 64 == 0;
   const double rate = wgmma ? kProductBytes : kWarpProductBytes / kFormTimes[static_cast<int>(tiling.form)];
   const double products = static_cast<double>(tile.m) * tile.n * kPointwiseDepthBytes / rate;
   const bool split = params.slice_steps < params.steps;
@@ -169,7 +167,7 @@ Plan plan_of_slices(const KernelEntry& entry, const ConvProblem& problem, const 
   plan.smem_bytes = smem_bytes(tiling.stages);
   plan.tiling = tiling;
 
-  const BlockClocks block = block_clocks(params, tiling, element, device);
+  const BlockClocks block = block_clocks(params, tiling, element, entry.config.as<PointwiseConfig>().wgmma);
   const int64_t resident = std::max<int64_t>(1, resident_blocks(plan.smem_bytes, device, tile.blocks_per_sm()));
   const auto busiest = static_cast<double>(ceil_div(plan.grid, int64_t{device.sm_count}));
   const auto waves = static_cast<double>(ceil_div(plan.grid, device.sm_count * resident));
@@ -228,6 +226,7 @@ Offer pointwise_plan(const KernelEntry& entry, const ConvProblem& problem, const
   }
   const bool turned = problem.pass != Pass::kWgrad && !inner;  // channels are the product's rows
   tiling.tile = turned ? PointwiseTile{config.n, config.m} : PointwiseTile{config.m, config.n};
+  if (config.wgmma && tiling.tile.m % kWgmmaRows != 0) return "multiplies 64 rows at once";
   const PointwiseParams whole = pointwise_params(problem, tiling, 1);
   const int64_t sums = sums_of(whole), tiles = tiles_of(whole);
   const int64_t least = ceil_div(whole.steps * int64_t{kPointwiseDepthBytes}, kMaxPointwiseChainBytes);

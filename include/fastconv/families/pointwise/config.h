@@ -14,7 +14,8 @@ inline constexpr int kPointwiseThreads = 128;
 inline constexpr int kPointwiseDepthBytes = 128;  // of depth, in a stage
 inline constexpr int kPointwiseChunkBytes = 16;   // that are read from shared memory at once
 inline constexpr int kPointwiseStepBytes = 32;    // of depth, that a product of tensor cores takes
-inline constexpr int kPointwiseAlign = 1024;      // of stages: swizzles go by absolute addresses
+inline constexpr int kWgmmaRows = 64;
+inline constexpr int kPointwiseAlign = 1024;  // of stages: swizzles go by absolute addresses
 
 // Of a tile of the product: m rows of a by n rows of b, with n side by side in the output.
 struct PointwiseTile {
@@ -45,6 +46,7 @@ struct PointwiseConfig {
   int m, n;  // pixels by channels of the output; of weight gradients filters by channels
   bool taps = false;
   OperandForm operands = OperandForm::kHalf;  // of several taps
+  bool wgmma = false;                         // else products are warps' own
 
   bool operator==(const PointwiseConfig&) const = default;
 };

@@ -50,13 +50,13 @@ __device__ __forceinline__ void stage_epilogues(const Epilogue<T>& epilogue, con
 }
 
 // Operands of one tap: where a block's part of the depth begins, and how it goes on.
-template <typename T, PointwiseForm kForm>
+template <typename T, PointwiseForm kForm, bool kByWgmma>
 struct PointwiseOperands {
   using Params = PointwiseParams;
   using Out = T;
   static constexpr OperandForm kOperands = OperandForm::kHalf;
   static constexpr bool kRowsA = kForm == PointwiseForm::kRowsRows, kRowsB = kForm != PointwiseForm::kDepthDepth;
-  static constexpr bool kMayUseWgmma = true;
+  static constexpr bool kWgmma = kByWgmma;
   template <int kM>
   using LoaderA = PointwiseLoader<T, kRowsA, kM>;
   template <int kN>
@@ -92,7 +92,7 @@ struct TapOperands {
   using Params = TapParams;
   using Out = Given;
   static constexpr OperandForm kOperands = kForm;
-  static constexpr bool kMayUseWgmma = false, kRowsA = kWgrad, kRowsB = kWgrad;
+  static constexpr bool kWgmma = false, kRowsA = kWgrad, kRowsB = kWgrad;
   static constexpr int kParts = parts_of(kForm);
   template <TapLines kLines, int kRows>
   using Loader = TapLoader<T, kLines, kWgrad, kRows>;
@@ -153,7 +153,8 @@ __global__ void __launch_bounds__(kPointwiseThreads, PointwiseTile{kM, kN}.block
   constexpr bool kRowsA = Operands::kRowsA, kRowsB = Operands::kRowsB;
   constexpr int kStageBytes = kTile.stage_bytes(), kBytesA = kM * kPointwiseDepthBytes;
   constexpr int kDepth = kPointwiseDepthBytes / sizeof(T);
-  using Products = PointwiseProducts<T, kRowsA, kRowsB, kM, kN, Operands::kMayUseWgmma && kPointwiseWgmma<T, kM>>;
+  using Products = PointwiseProducts<T, kRowsA, kRowsB, kM, kN, Operands::kWgmma && kHasWgmma>;
+  if (Operands::kWgmma && !kHasWgmma) return;
   extern __shared__ uint4 pointwise_smem[];
   const uint32_t smem = ptx::smem_address(pointwise_smem);
   const uint32_t ring = (smem + kPointwiseAlign - 1) & ~(kPointwiseAlign - 1);

@@ -40,53 +40,48 @@ void launch_pointwise_reduction(const Plan& plan, const Params& params, Pointwis
   launch(plan.kernel->name, reduce_pointwise<T, Out>, shape, stream, reduction, tensors);
 }
 
-template <typename T, PointwiseForm kForm, int kM, int kN>
+template <typename T, PointwiseForm kForm, bool kWgmma, int kM, int kN>
+  requires(!kWgmma || kM % kWgmmaRows == 0)
 void launch_pointwise(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, Stream& stream) {
   const PointwiseParams params = pointwise_params(problem, plan.tiling.as<PointwiseTiling>(), plan.split);
   const PointwiseBuffers<T> tensors = pointwise_buffers<T>(problem, buffers, !params.m_inner, plan.split > 1);
-  launch(plan.kernel->name, pointwise<T, PointwiseOperands<T, kForm>, kM, kN>,
+  launch(plan.kernel->name, pointwise<T, PointwiseOperands<T, kForm, kWgmma>, kM, kN>,
          LaunchShape{plan.grid, kPointwiseThreads, plan.smem_bytes}, stream, params, tensors);
   if (plan.split > 1) launch_pointwise_reduction(plan, params, {}, tensors, stream);
 }
 
-// Of a forward pass or an input gradient m are pixels where channels lie side by side, else channels.
-template <Pass kPass, typename T, int kPixels, int kChannels>
+// Of a forward pass or an input gradient m are pixels where channels lie side by side, else channels. Wgmma has no
+// tiles of fewer rows than 64, nor plans for them.
+template <Pass kPass, typename T, bool kWgmma, int kPixels, int kChannels>
 void launch_pointwise_pass(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, Stream& stream) {
   using Form = PointwiseForm;
+  constexpr Form kInner = kPass == Pass::kFprop   ? Form::kDepthDepth
+                          : kPass == Pass::kDgrad ? Form::kDepthRows
+                                                  : Form::kRowsRows;
+  constexpr Form kApart = kPass == Pass::kFprop   ? Form::kDepthRows
+                          : kPass == Pass::kDgrad ? Form::kRowsRows
+                                                  : Form::kDepthDepth;
+  constexpr int kApartM = kPass == Pass::kWgrad ? kPixels : kChannels, kApartN = kPixels + kChannels - kApartM;
   if (plan.grid == 0) return;
-  const Form form = plan.tiling.as<PointwiseTiling>().form;
-  if constexpr (kPass == Pass::kFprop) {
-    if (form == Form::kDepthDepth) {
-      launch_pointwise<T, Form::kDepthDepth, kPixels, kChannels>(plan, problem, buffers, stream);
-    } else {
-      launch_pointwise<T, Form::kDepthRows, kChannels, kPixels>(plan, problem, buffers, stream);
-    }
-  } else if constexpr (kPass == Pass::kDgrad) {
-    if (form == Form::kDepthRows) {
-      launch_pointwise<T, Form::kDepthRows, kPixels, kChannels>(plan, problem, buffers, stream);
-    } else {
-      launch_pointwise<T, Form::kRowsRows, kChannels, kPixels>(plan, problem, buffers, stream);
-    }
-  } else {
-    if (form == Form::kRowsRows) {
-      launch_pointwise<T, Form::kRowsRows, kPixels, kChannels>(plan, problem, buffers, stream);
-    } else {
-      launch_pointwise<T, Form::kDepthDepth, kPixels, kChannels>(plan, problem, buffers, stream);
-    }
+  if (plan.tiling.as<PointwiseTiling>().form == kInner) {
+    launch_pointwise<T, kInner, kWgmma, kPixels, kChannels>(plan, problem, buffers, stream);
+  } else if constexpr (!kWgmma || kApartM % kWgmmaRows == 0) {
+    launch_pointwise<T, kApart, kWgmma, kApartM, kApartN>(plan, problem, buffers, stream);
   }
 }
 
-template <Pass kPass, Pass kLinePass, typename T, int kPixels, int kChannels, unsigned kDtypes>
+template <Pass kPass, Pass kLinePass, typename T, bool kWgmma, int kPixels, int kChannels, unsigned kDtypes>
 constexpr Launcher pointwise_launcher_of() {
   if constexpr (kPass == kLinePass && (kDtypes & dtype_bit(kDTypeOf<T>)) != 0)
-    return launch_pointwise_pass<kPass, T, kPixels, kChannels>;
+    return launch_pointwise_pass<kPass, T, kWgmma, kPixels, kChannels>;
   return nullptr;
 }
 
 template <Pass kPass, typename T>
 Launcher pointwise_launcher(int line) {
   static constexpr Launcher kLaunchers[] = {
-#define POINTWISE_KERNEL(name, pass, m, n, dtypes) pointwise_launcher_of<kPass, Pass::pass, T, m, n, dtypes>(),
+#define POINTWISE_KERNEL(name, pass, m, n, wgmma, dtypes) \
+  pointwise_launcher_of<kPass, Pass::pass, T, wgmma, m, n, dtypes>(),
 #include "fastconv/families/pointwise/kernels.def"
 #undef POINTWISE_KERNEL
   };

@@ -1,5 +1,5 @@
-// A warpgroup's products of a stage: by wgmma, or by the warps' own products where there is none, of float32, which is
-// rounded on its way, and of tiles of fewer than 64 rows.
+// A warpgroup's products of a stage: by wgmma, or by the warps' own products, as of float32, which is rounded on its
+// way, and of tiles of fewer than 64 rows.
 #pragma once
 
 #include "fastconv/families/pointwise/operand.cuh"
@@ -9,10 +9,9 @@
 
 namespace fastconv {
 
-template <typename T, int kM>
-inline constexpr bool kPointwiseWgmma =
+inline constexpr bool kHasWgmma =
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-    sizeof(T) == 2 && kM % 64 == 0;
+    true;
 #else
     false;
 #endif

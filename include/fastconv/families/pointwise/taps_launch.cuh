@@ -31,7 +31,8 @@ void launch_packing(const Plan& plan, const ConvProblem& problem, const ConvBuff
     packing.source.scale = buffers.gate.range->scale, packing.other.scale = buffers.gate.range->scale + 1;
   }
   const int64_t units = int64_t{packing.source.units} + packing.other.units;
-  const LaunchShape shape{std::min<int64_t>(kMostPackBlocks, ceil_div(units, kPackThreads / 32)), kPackThreads, kPackBytes};
+  const LaunchShape shape{std::min<int64_t>(kMostPackBlocks, ceil_div(units, kPackThreads / 32)), kPackThreads,
+                          kPackBytes};
   launch(plan.kernel->name, pack_taps<Given, kOperandOf<T>>, shape, stream, packing);
 }
 
