@@ -27,7 +27,8 @@ for package in *.deb; do dpkg -x "$package" "$top/root"; done
 python3 -m pip download -q --no-deps -d . nvidia-cuda-nvcc-cu12==12.9.86
 python3 -m zipfile -e nvidia_cuda_nvcc_cu12-*.whl .
 install -m755 nvidia/cuda_nvcc/bin/ptxas "$top/root/usr/lib/nvidia-cuda-toolkit/bin/ptxas"
-rm -rf "$top/downloads" "$top/apt"
+cd "$top"
+rm -rf downloads apt
 
 # Debian spreads a toolkit over /usr; what builds with one looks here.
 ln -s root/usr/include "$top/include"

@@ -60,7 +60,7 @@ def test_kernels_are_what_the_table_says() -> None:
                 for nhwc in {"NCHW": [False], "channels_last": [True]}.get(layout, [False, True]):
                     found.add((name, precision, nhwc))
                     for pass_ in ("fprop", "dgrad", "wgrad"):
-                        for arch, cell in ((90, hopper), (80, others), (120, others)):
+                        for arch, cell in ((90, hopper), (80, others), (100, others)):
                             expected = cell.startswith("tensor cores")
                             actual = on_tensor_cores(getattr(torch, name), precision, nhwc, pass_, arch)
                             assert actual == expected, (name, precision, nhwc, pass_, arch)

@@ -39,6 +39,20 @@ const DeviceSpec& gpu_of(std::string_view name_or_arch, const std::string& what)
   throw std::runtime_error(message + "; but got '" + std::string(name_or_arch) + "'");
 }
 
+SmRates sm_rates(int arch) {
+  switch (arch) {
+    case 70:
+    case 75: return {64, 512};
+    case 80: return {64, 1024};
+    case 86:
+    case 87:
+    case 89:
+    case 120:
+    case 121: return {128, 512};
+    default: return {128, 1024};
+  }
+}
+
 DeviceSpec acting_as(const DeviceSpec& device, const DeviceSpec& other, const std::string& what) {
   if (other.arch > device.arch) {
     throw std::runtime_error(what + " asks for kernels of compute capability " + dotted(other.arch) +

@@ -21,6 +21,15 @@ std::span<const Gpu> known_gpus();
 // with `what` and lists what is known.
 const DeviceSpec& gpu_of(std::string_view name_or_arch, const std::string& what);
 
+// What an SM does in a clock, by data sheets: multiply-adds of float32, and those of 16 bits that mma.sync adds up in
+// float32. Of 8.6, 8.9 and 12.0 those for data centers; GeForce has half the latter.
+struct SmRates {
+  double multiply_adds, products;
+};
+SmRates sm_rates(int arch);
+// Products as a share of Hopper's, on which costs were measured.
+inline double product_rate(int arch) { return sm_rates(arch).products / sm_rates(90).products; }
+
 // What is planned for on `device` when it is to act as `other`: no more multiprocessors and shared memory than it has.
 // Throws std::runtime_error, which begins with `what`, if its kernels would not run there.
 DeviceSpec acting_as(const DeviceSpec& device, const DeviceSpec& other, const std::string& what);

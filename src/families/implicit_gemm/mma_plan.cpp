@@ -7,6 +7,7 @@
 #include "fastconv/families/implicit_gemm/cost.h"
 #include "fastconv/families/implicit_gemm/direct_plan.h"
 #include "fastconv/families/implicit_gemm/mma_config.h"
+#include "fastconv/planner/gpus.h"
 
 namespace fastconv {
 namespace {
@@ -34,7 +35,7 @@ Plan plan_of_split(const KernelEntry& entry, const ConvProblem& problem, const D
 
   using namespace cost::mma;
   const bool wgrad = problem.pass == Pass::kWgrad;
-  const double product_bytes = wgrad ? kWgradProductBytes : kProductBytes;
+  const double product_bytes = (wgrad ? kWgradProductBytes : kProductBytes) * product_rate(device.arch);
   const double tile_clocks = wgrad ? kWgradTileClocks : kTileClocks;
   const bool scalar = entry.config.as<GemmConfig>().reads == VectorReads::kScalar;
   const double copies = static_cast<double>(config.stage_bytes()) / (scalar ? 4 : kMmaChunkBytes) / kMmaThreads;

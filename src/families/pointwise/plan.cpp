@@ -7,6 +7,7 @@
 #include "fastconv/core/integers.h"
 #include "fastconv/families/pointwise/cost.h"
 #include "fastconv/families/pointwise/slices.h"
+#include "fastconv/planner/gpus.h"
 #include "fastconv/planner/scaled.h"
 #include "fastconv/planner/sides.h"
 
@@ -126,7 +127,8 @@ int64_t tiles_of(const PointwiseParams& params) {
 struct BlockClocks {
   double busy, alone;
 };
-BlockClocks block_clocks(const PointwiseParams& params, const PointwiseTiling& tiling, int64_t element, bool wgmma) {
+BlockClocks block_clocks(const PointwiseParams& params, const PointwiseTiling& tiling, int64_t element, bool wgmma,
+                         int arch) {
   const PointwiseTile& tile = tiling.tile;
   auto copies = [](const PointwiseMatrix& matrix, int rows) {
     const double rate = matrix.vector_bytes == 16  ? kCopyBytes
@@ -135,7 +137,8 @@ BlockClocks block_clocks(const PointwiseParams& params, const PointwiseTiling& t
                                                    : kScalarBytes;
     return rows * kPointwiseDepthBytes / rate;
   };
-  const double rate = wgmma ? kProductBytes : kWarpProductBytes / kFormTimes[static_cast<int>(tiling.form)];
+  const double rate =
+      wgmma ? kProductBytes : kWarpProductBytes * product_rate(arch) / kFormTimes[static_cast<int>(tiling.form)];
   const double products = static_cast<double>(tile.m) * tile.n * kPointwiseDepthBytes / rate;
   const bool split = params.slice_steps < params.steps;
   // Of narrow stores each counts as more than its bytes, but lines of them are merged on their way.
@@ -167,7 +170,8 @@ Plan plan_of_slices(const KernelEntry& entry, const ConvProblem& problem, const 
   plan.smem_bytes = smem_bytes(tiling.stages);
   plan.tiling = tiling;
 
-  const BlockClocks block = block_clocks(params, tiling, element, entry.config.as<PointwiseConfig>().wgmma);
+  const BlockClocks block =
+      block_clocks(params, tiling, element, entry.config.as<PointwiseConfig>().wgmma, device.arch);
   const int64_t resident = std::max<int64_t>(1, resident_blocks(plan.smem_bytes, device, tile.blocks_per_sm()));
   const auto busiest = static_cast<double>(ceil_div(plan.grid, int64_t{device.sm_count}));
   const auto waves = static_cast<double>(ceil_div(plan.grid, device.sm_count * resident));

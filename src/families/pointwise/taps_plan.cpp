@@ -7,9 +7,11 @@
 #include "fastconv/core/integers.h"
 #include "fastconv/families/pointwise/cost.h"
 #include "fastconv/families/pointwise/slices.h"
+#include "fastconv/planner/gpus.h"
 #include "fastconv/planner/scaled.h"
 #include "fastconv/planner/sides.h"
 #include "fastconv/tile/conv_coords.cuh"
+#include "fastconv/tile/plan_reorder.h"
 #include "fastconv/tile/plan_split.h"
 
 namespace fastconv {
@@ -172,11 +174,6 @@ int64_t tiles_of(const TapParams& params) {
   return int64_t{params.by_inner.divisor} * params.by_outer.divisor * params.by_images.divisor;
 }
 
-// Of bytes that another kernel writes anew.
-double pack_us(double read, double written, const DeviceSpec& device) {
-  return kPackUs + memory_us((read + written) / kPackRate, device);
-}
-
 Plan plan_of_slices(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device, TapTiling tiling,
                     int64_t wanted) {
   const PointwiseTile& tile = tiling.tile;
@@ -214,8 +211,8 @@ Plan plan_of_slices(const KernelEntry& entry, const ConvProblem& problem, const 
   plan.workspace_bytes = tiling.packed_bytes() + partial_bytes;
 
   const double form_times = problem.pass == Pass::kWgrad ? kTapFormTimes[1] : kTapFormTimes[0];
-  const double of_products =
-      static_cast<double>(tile.m) * tile.n * kPointwiseDepthBytes / (kWarpProductBytes / form_times);
+  const double of_products = static_cast<double>(tile.m) * tile.n * kPointwiseDepthBytes * form_times /
+                             (kWarpProductBytes * product_rate(device.arch));
   const double tile_clocks = kTapTileClocks + tile.m * tile.n * static_cast<double>(out_element) / kStoreBytes;
   const double promotions =
       has_parts(operands) ? kPromotionClocks * tile.m * tile.n / stages_of_promotion(operands) / products : 0;
@@ -239,7 +236,7 @@ Plan plan_of_slices(const KernelEntry& entry, const ConvProblem& problem, const 
   if (tiling.packed_bytes() > 0) {
     const double parts_bytes = static_cast<double>(parts_of(operands) * operand_size(problem, operands));
     const auto packed = static_cast<double>(tiling.packed_bytes());
-    plan.cost_us += pack_us(packed / parts_bytes * static_cast<double>(element), packed, device);
+    plan.cost_us += kPackUs + rewrite_us(packed / parts_bytes * static_cast<double>(element), packed, 1, device);
   }
   return measured(std::move(plan), problem, device);
 }

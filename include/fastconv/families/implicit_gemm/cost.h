@@ -6,6 +6,7 @@
 
 #include "fastconv/families/implicit_gemm/config.h"
 #include "fastconv/planner/cost.h"
+#include "fastconv/planner/gpus.h"
 #include "fastconv/planner/registry.h"
 
 namespace fastconv::cost {
@@ -33,8 +34,8 @@ inline double tiled_cost_us(const KernelEntry& entry, const ConvProblem& problem
   const double a = tile.m / threads * (vector_a ? kVectorElement + kGather / vector : kGather);
   const double b = tile.n / threads * (vector_b ? kVectorElement + kPlain / vector : kPlain);
   const double per_depth = config.thread_m * config.thread_n + (config.thread_m + config.thread_n) / 4.0 + a + b;
-  // 128 lanes; double arithmetic has half of them.
-  const double lanes = problem.dtype == DType::kFloat64 ? 64 : 128;
+  // Double arithmetic has half the lanes.
+  const double lanes = sm_rates(device.arch).multiply_adds / (problem.dtype == DType::kFloat64 ? 2 : 1);
   const double converted = element_size(problem.dtype) == 2 ? kConverted : 1;
   const double step = kInstruction * threads * per_depth * tile.k / lanes * converted;
   const double block = static_cast<double>(work.steps) * step + kTileClocks;
