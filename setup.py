@@ -36,8 +36,8 @@ ROOT = Path(__file__).resolve().parent
 # The oldest LibTorch whose stable ABI the libraries may use: 2.10.
 TORCH_TARGET = "-DTORCH_TARGET_VERSION=0x020a000000000000"
 # sm_90a is for H100/H200 alone and has no successor that runs it; every other chip from sm_80 on runs 8.0, newer ones
-# through its PTX. Volta is what CUDA 13 does not compile for any more; its code runs on Turing, too.
-DEFAULT_ARCHS = {12: "7.0;8.0+PTX;9.0a", 13: "7.5;8.0+PTX;9.0a"}
+# through its PTX. Turing has tensor cores that Volta's code does not know; CUDA 13 does not compile for Volta any more.
+DEFAULT_ARCHS = {12: "7.0;7.5;8.0+PTX;9.0a", 13: "7.5;8.0+PTX;9.0a"}
 
 
 def find_cuda_home() -> Path | None:
@@ -69,6 +69,17 @@ def nvcc_version(home: Path) -> str:
     if match is None:
         sys.exit(f"{home}/bin/nvcc --version printed no release number:\n{text}")
     return match[1]
+
+
+def architectures(wanted: str) -> str:
+    """Hopper's kernels need its own features, so that 9.0 is 9.0a, and what newer chips compile is 8.0's PTX."""
+    found: dict[str, None] = {}
+    for entry in re.split(r"[;, ]+", wanted.strip("; ,")):
+        if re.fullmatch(r"\d+\.\d[af]?(\+PTX)?", entry) is None:
+            sys.exit(f"TORCH_CUDA_ARCH_LIST={wanted}: expected numbers, such as {DEFAULT_ARCHS[13]}, not {entry!r}")
+        for one in ["9.0a", *(["8.0+PTX"] if "+PTX" in entry else [])] if entry.startswith("9.0") else [entry]:
+            found[one] = None
+    return ";".join(found)
 
 
 def instances() -> list[str]:
@@ -137,7 +148,10 @@ def cuda_extension(home: Path, version: str, stub_dir: Path) -> Extension:
     cpp_extension.CUDA_HOME = str(home)
     torch.version.cuda = version
     major = int(version.split(".")[0])
-    archs = os.environ.setdefault("TORCH_CUDA_ARCH_LIST", DEFAULT_ARCHS[12 if major < 13 else 13])
+    if major < 12:
+        sys.exit(f"fastconv needs CUDA 12 or 13, and {home}/bin/nvcc is {version}: set CUDA_HOME to another toolkit")
+    archs = architectures(os.environ.get("TORCH_CUDA_ARCH_LIST") or DEFAULT_ARCHS[min(major, 13)])
+    os.environ["TORCH_CUDA_ARCH_LIST"] = archs
     # A line of the ninja file. The user's own may be several words, as with ccache.
     nvcc = os.environ.get("PYTORCH_NVCC", shlex.quote(str(home / "bin/nvcc")))
     # CUDA 12.4's compiler spills up to four registers of a few kernels, between tiles and not where products run.

@@ -4,7 +4,8 @@
 
 A source whose first line is `// from sm_80` is compiled for those architectures alone, as it has no kernels for older
 ones. sm_90a has no successors, so that is what `// from sm_90a` is compiled for. If none of them is asked for, it is
-compiled for the first that is, where its kernels are empty.
+compiled for the first that is, where its kernels are empty. Of Volta and Turing, sources for both are compiled for the
+former, whose machine code both run.
 
 And it fails where ptxas says that a kernel for sm_90a spills registers, more than SPILLS bytes of them, or that it had
 to serialise or patch up asynchronous matrix products (C7508 to C7519). ptxas calls the latter information, which
@@ -37,9 +38,10 @@ def for_kernels(command: list[str]) -> list[str]:
     with source.open() as text:
         least = FROM.fullmatch(text.readline())
     archs = {word: code[1] for word in command if (code := CODE.match(word))}
-    if least is None or not archs:
-        return command
-    kept = {word for word, arch in archs.items() if is_served(arch, least[1])} or {next(iter(archs))}
+    served = {word: arch for word, arch in archs.items() if least is None or is_served(arch, least[1])}
+    kept = {word for word, arch in served.items() if arch != "75" or "70" not in served.values()}
+    if archs and not kept:
+        kept = {next(iter(archs))}
     return [word for word in command if word not in archs or word in kept]
 
 
@@ -47,7 +49,8 @@ def main(spills: int, command: list[str]) -> int:
     done = subprocess.run(for_kernels(command), stderr=subprocess.STDOUT, stdout=subprocess.PIPE, text=True)
     sys.stderr.write(done.stdout)
     if SERIALISED.search(done.stdout) or any(int(bytes) > spills for bytes in SPILLED.findall(done.stdout)):
-        print("nvcc.py: refused, see ptxas's complaints above", file=sys.stderr)
+        remedy = "take ptxas 12.9 or newer (release/cuda12.sh), or a TORCH_CUDA_ARCH_LIST without 9.0a"
+        print(f"nvcc.py: refused, see ptxas's complaints above; {remedy}", file=sys.stderr)
         return 1
     return done.returncode
 

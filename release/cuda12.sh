@@ -2,15 +2,19 @@
 # Makes a CUDA 12 toolkit in a folder, for a CUDA_HOME: a wheel that is built with CUDA 13 needs driver 580, one with
 # CUDA 12 runs from driver 525 on. nvcc, cicc and the runtime are 12.4, of the next Debian's non-free packages; ptxas is
 # 12.9, PyPI's, as 12.4's serialises wgmma. Some 1 GB is downloaded.
-#   release/cuda12.sh FOLDER
+#   release/cuda12.sh FOLDER     on Debian, x86-64
 set -euo pipefail
 
 top=$(realpath -m "${1:?usage: release/cuda12.sh FOLDER}")
+if [ -e "$top" ] && [ ! -e "$top/root/usr/include" ]; then
+  echo "cuda12.sh: $top is there, and no toolkit of this script's" >&2
+  exit 1
+fi
 rm -rf "$top"
 mkdir -p "$top"/{bin,root,apt/lists/partial,apt/cache,apt/sources,downloads}
 
 # apt as this machine reaches it, but for another release, whose lists are kept apart.
-uri=$(grep -hs '^URIs:' /etc/apt/sources.list.d/*.sources | grep -v security | head -n1 | cut -d' ' -f2)
+uri=$(grep -hs '^URIs:' /etc/apt/sources.list.d/*.sources | grep -v security | head -n1 | cut -d' ' -f2 || true)
 cat >"$top/apt/sources/trixie.sources" <<TEXT
 Types: deb
 URIs: ${uri:-https://deb.debian.org/debian}

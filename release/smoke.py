@@ -1,4 +1,7 @@
-"""What users of the wheel do first, beside a torch whose version is the argument: compute, train, compile, export."""
+"""What users of the wheel do first, on the CPU: compute, train, compile, export. The CUDA library is loaded.
+
+python release/smoke.py TORCH [FASTCONV]     the versions that have to be installed
+"""
 
 from __future__ import annotations
 
@@ -56,11 +59,12 @@ def train() -> None:
     torch.testing.assert_close(torch.autograd.grad(compiled(x).square().sum(), list(model.parameters())), expected)
 
 
-def tell(torch_version: str) -> None:
+def tell(torch_version: str, wanted: str | None = None) -> None:
     version = importlib.metadata.version("fastconv")
     first = fastconv.info().splitlines()[0]
     assert torch.__version__.partition("+")[0] == torch_version, torch.__version__
     assert version == fastconv.__version__ and version in first and torch.__version__ in first, first
+    assert wanted in (None, version), version
     if "+cu" in version and torch.version.cuda is not None:
         # The library is loaded; whether there is a GPU is another matter.
         assert fastconv.cuda_error() in (None, "torch sees no CUDA device"), fastconv.cuda_error()
@@ -71,7 +75,7 @@ def tell(torch_version: str) -> None:
 
 if __name__ == "__main__":
     torch.manual_seed(0)
-    checks = [compute, train, lambda: tell(sys.argv[1])]
+    checks = [compute, train, lambda: tell(*sys.argv[1:])]
     for check in checks:
         check()
     print(f"smoke test: {len(checks)} passed, 0 failed")

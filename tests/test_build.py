@@ -299,6 +299,7 @@ def test_a_def_file_names_its_arguments(tmp_path: Path) -> None:
 
 GENCODE = [
     "-gencode=arch=compute_70,code=sm_70",
+    "-gencode=arch=compute_75,code=sm_75",
     "-gencode=arch=compute_80,code=compute_80",
     "-gencode=arch=compute_80,code=sm_80",
     "-gencode=arch=compute_90a,code=sm_90a",
@@ -309,9 +310,10 @@ GENCODE = [
 @pytest.mark.parametrize(
     ("first_line", "kept"),
     [
-        ("#include <cstdint>", GENCODE),
-        ("// from sm_80", GENCODE[1:]),
-        ("// from sm_90a", [GENCODE[3]]),
+        ("#include <cstdint>", [GENCODE[0], *GENCODE[2:]]),  # Volta's code runs on Turing
+        ("// from sm_75", GENCODE[1:]),
+        ("// from sm_80", GENCODE[2:]),
+        ("// from sm_90a", [GENCODE[4]]),
         ("// from sm_130", [GENCODE[0]]),  # nothing is asked for that runs it: the host's half is needed all the same
     ],
 )
@@ -324,6 +326,9 @@ def test_sources_are_compiled_for_what_runs_them(tmp_path: Path, first_line: str
     cmake = {word: re.sub(r".*compute_(\w+),.*", as_cmake, word) for word in GENCODE}
     assert nvcc.for_kernels([*cmake.values(), str(source)]) == [*(cmake[word] for word in kept), str(source)]
     assert nvcc.for_kernels(["nvcc", "--version"]) == ["nvcc", "--version"]
+    without_volta = [word for word in command if word != GENCODE[0]]
+    if "130" not in first_line:
+        assert nvcc.for_kernels(without_volta).count(GENCODE[1]) == (GENCODE[0] in kept or GENCODE[1] in kept)
 
 
 @pytest.mark.parametrize(
@@ -379,8 +384,53 @@ def test_a_release_is_a_package_index(tmp_path: Path) -> None:
 )
 def test_a_wheel_that_would_not_do_is_not_released(change: dict[str, Any], fault: str) -> None:
     good: dict[str, Any] = {
-        "path": "", "flavour": "cu124", "bytes": 50 * 10**6, "sha256": "", "symbols_of": "manylinux_2_27_x86_64",
+        "path": "", "version": "0.1.dev7+cu124",
+        "flavour": "cu124", "bytes": 50 * 10**6, "sha256": "", "symbols_of": "manylinux_2_27_x86_64",
         "foreign_libraries": ["libtorch_cpu.so", "libtorch_cuda.so"], "build_s": 0,
     }  # fmt: skip
     faults = release.Wheel(**{**good, **change}).faults()
     assert len(faults) == bool(fault) and fault in "".join(faults)
+
+
+def test_pythons_for_a_release_are_those_that_fastconv_takes() -> None:
+    found = release.interpreters()
+    assert sys.version_info[:2] in found and min(found) >= (3, 10)
+
+
+def test_a_release_needs_a_clean_tree_and_its_toolkits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(release, "ROOT", tmp_path)
+    output("git", "init", "-q", tmp_path)
+    (tmp_path / "changed").touch()
+    with pytest.raises(SystemExit, match="commit these first"):
+        release.main([])
+    commit(tmp_path)
+    (tmp_path / "auditwheel.py").write_text("")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (tmp_path / ".git/info/exclude").write_text("auditwheel.py\n")
+    with pytest.raises(SystemExit, match="no bin/nvcc in .*toolkit"):
+        release.main(["--toolkit", str(tmp_path / "toolkit")])
+    assert not (tmp_path / "dist").exists()
+
+
+@pytest.mark.parametrize(
+    ("asked", "built"),
+    [
+        ("9.0", "9.0a"),  # Hopper's kernels would be empty
+        ("8.6 9.0+PTX", "8.6;9.0a;8.0+PTX"),
+        ("", "7.5;8.0+PTX;9.0a"),
+    ],
+)
+def test_architectures_are_those_that_kernels_know(tree: Path, toolkit: Path, asked: str, built: str) -> None:
+    done = setup_py(tree, "-q", "build_ext", CUDA_HOME=str(toolkit), FASTCONV_CUDA="1", TORCH_CUDA_ARCH_LIST=asked)
+    assert done.returncode == 0, done.stderr
+    (ninja,) = tree.glob("build/cu130/obj/fastconv.libfastconv_cuda/build.ninja")
+    (found,) = set(re.findall(r'FASTCONV_CUDA_ARCHS=\S*?"([^"\\]+)', ninja.read_text()))
+    assert found == built
+
+
+@pytest.mark.parametrize("asked", ["Ampere;9.0a", "native"])
+def test_architectures_are_numbers(tree: Path, toolkit: Path, asked: str) -> None:
+    done = setup_py(tree, "--version", CUDA_HOME=str(toolkit), FASTCONV_CUDA="1", TORCH_CUDA_ARCH_LIST=asked)
+    name = asked.partition(";")[0]
+    expected = f"TORCH_CUDA_ARCH_LIST={asked}: expected numbers, such as 7.5;8.0+PTX;9.0a, not '{name}'"
+    assert done.returncode != 0 and expected in done.stderr

@@ -927,6 +927,7 @@ IMAGE_VIEWS = ["contiguous", "misaligned", "channels_last", "misaligned_channels
     weight_view=st.sampled_from(["contiguous", "channels_last", "misaligned", "transposed"]),
     special=st.sampled_from([None, None, math.inf, math.nan]),
     problem=tap_problems(),
+    smem_kib=st.sampled_from([227, 163, 99, 64]),
     data=st.data(),
 )
 @settings(max_examples=examples(40))
@@ -940,6 +941,7 @@ def test_emulated_taps(
     weight_view: str,
     special: float | None,
     problem: Problem,
+    smem_kib: int,
     data: st.DataObject,
 ) -> None:
     dtypes, precision = of_kernel(kernel.name)
@@ -951,7 +953,7 @@ def test_emulated_taps(
         changed[tuple(data.draw(st.integers(0, size - 1)) for size in changed.shape)] = special
     assume(weight_view != "transposed" or kernel.pass_ != "wgrad")  # whose rows of taps do not follow each other
     written = {"fprop": views[1], "dgrad": views[0], "wgrad": weight_view}[kernel.pass_]
-    result = run(kernel, o, problem, sms, haste, written, precision, arch=80)
+    result = run(kernel, o, problem, sms, haste, written, precision, smem_kib=smem_kib, arch=80)
     if precision == "ieee" and dtype == torch.float32:
         # Of few products multiply-adds are more exact; and what cannot be measured is not scaled.
         assume(result is not None)

@@ -1675,18 +1675,22 @@ def test_kernels_are_compiled_for_each_architecture_that_runs_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("archs", "runs", "refuses"),
+    ("archs", "expected"),
     [
-        ("7.0;8.0+PTX;9.0a", [70, 75, 80, 86, 89, 90, 100, 120], [60]),
-        ("8.0+PTX;9.0a", [80, 86, 89, 90, 100, 120], [70, 75]),
-        ("7.5;8.0;9.0a;10.0;12.0", [75, 80, 89, 90, 100, 103, 120, 121], [70, 110]),
-        ("8.6 9.0a", [86, 89, 90], [80, 91, 100]),
-        ("80;90a-real", [80, 90], [75]),
-        ("Ampere;Hopper", [70, 80, 90], []),
+        ("7.0;7.5;8.0+PTX;9.0a", {60: 0, 70: 70, 75: 75, 80: 80, 86: 86, 90: 90, 100: 100, 120: 120}),
+        ("8.0+PTX;9.0a", {70: 0, 75: 0, 80: 80, 89: 89, 90: 90, 100: 100}),
+        ("7.5;8.0;9.0a;10.0;12.0", {70: 0, 75: 75, 89: 89, 90: 90, 100: 100, 103: 103, 110: 0, 121: 121}),
+        ("8.0+PTX", {86: 86, 90: 89, 120: 120}),  # where kernels for sm_90a are empty
+        ("9.0", {80: 0, 90: 89, 100: 0}),
+        ("9.0+PTX", {90: 89, 100: 100}),
+        ("7.0+PTX", {75: 70, 80: 70, 90: 70, 120: 70}),  # and here those for sm_80
+        ("7.0;7.5+PTX", {70: 70, 75: 75, 80: 75}),
+        ("8.6 9.0a", {80: 0, 86: 86, 89: 89, 90: 90, 91: 0, 100: 0}),
+        ("80;90a-real", {75: 0, 80: 80, 90: 90}),
     ],
 )
-def test_it_is_known_what_runs_where(archs: str, runs: list[int], refuses: list[int]) -> None:
-    assert [arch for arch in runs + refuses if native.is_compiled_for(archs, arch)] == runs
+def test_it_is_known_what_runs_where(archs: str, expected: dict[int, int]) -> None:
+    assert {arch: native.arch_of_code(archs, arch) for arch in expected} == expected
 
 
 def test_a_driver_that_is_too_old_gives_a_sentence() -> None:
@@ -1694,9 +1698,12 @@ def test_a_driver_that_is_too_old_gives_a_sentence() -> None:
         assert native.why_not_with_driver(runtime, driver) == ""
     assert native.why_not_with_driver(13000, 12040) == (
         "this build for CUDA 13.0 needs an NVIDIA driver from 580 on, and the one here is for CUDA 12.4: "
-        "update it, or install the build for CUDA 12"
+        "update it, or install fastconv's build for CUDA 12"
     )
-    assert "from 525 on" in native.why_not_with_driver(12040, 11080)
+    assert native.why_not_with_driver(12040, 11080).endswith(
+        "from 525 on, and the one here is for CUDA 11.8: update it"
+    )
+    assert native.why_not_with_driver(13000, 11080).endswith("update it")  # there is no build for CUDA 11
 
 
 def test_rates_of_architectures_decide() -> None:
@@ -1705,3 +1712,35 @@ def test_rates_of_architectures_decide() -> None:
     asked = native_problem(problem, dtype="float32", precision="ieee")
     for name, family in [("a100", "taps_"), ("b200", "taps_"), ("l4", "direct_"), ("rtx5090", "direct_")]:
         assert native.make_plan(asked, SOLD[name]).kernel.startswith(family), name
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("pass_", PASSES)
+def test_turing_multiplies_float16_on_tensor_cores(pass_: str, channels_last: bool) -> None:
+    for problem, family in [
+        (Problem(8, 128, 28, 28, 128, 3, 3, padding=(1, 1)), "taps_"),
+        (Problem(8, 128, 28, 28, 128, 1, 1), "pointwise_"),
+    ]:
+        for dtype, precision in [("float16", "ieee"), ("bfloat16", "ieee"), ("float32", "tf32"), ("float32", "ieee")]:
+            asked = native_problem(problem, pass_, dtype=dtype, precision=precision, channels_last=channels_last)
+            for device in (GPUS[75], SOLD["t4"]):
+                chosen = native.make_plan(asked, device)
+                assert chosen.kernel.startswith(family if dtype == "float16" else "direct_"), (dtype, chosen)
+                assert chosen.smem_bytes <= 64 << 10
+            assert native.make_plan(asked, SOLD["v100"]).kernel.startswith("direct_")
+
+
+def test_rings_leave_room_for_a_second_block() -> None:
+    """Of 128x64 four stages fill an A100's multiprocessor, three do not; on an H200 four leave room."""
+    asked = native_problem(Problem(64, 128, 56, 56, 128, 3, 3, padding=(1, 1)), dtype="float16", channels_last=True)
+    for name, stages in [("a100", 3), ("h200", 4), ("l4", 4)]:  # of an L4 not even two leave room
+        plan = str(native.make_plan(asked, SOLD[name], "taps_fprop_128x64"))
+        assert f"stages {stages}" in plan, plan
+
+
+def test_no_other_gpu_acts_as_hopper() -> None:
+    """Its kernels are compiled for it alone."""
+    for name in ("b200", "rtx5090", "a100"):
+        with pytest.raises(RuntimeError, match=r"asks for kernels of compute capability 9\.0, which do not run"):
+            SOLD[name].acting_as(SOLD["h200"])
+    assert SOLD["b200"].acting_as(SOLD["a100"]).arch == 80

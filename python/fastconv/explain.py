@@ -237,9 +237,10 @@ def _devices() -> list[str]:
             f"CUDA device {index}: {properties.name}, sm_{properties.major}{properties.minor}, "
             f"{properties.multi_processor_count} SMs, {_smem_optin_bytes(properties) >> 10} KiB shared memory"
         )
-        if _library.cuda_error is None and (error := cuda_error(index)):
+        error = cuda_error(index) if _library.cuda_error is None else None
+        if error:
             lines.append(f"  cannot be used: {error}")
-    if acts_as := os.environ.get("FASTCONV_ARCH"):
+    if (acts_as := os.environ.get("FASTCONV_ARCH")) and not error:
         lines.append(f"FASTCONV_ARCH: kernels of {acts_as} run in place of the devices' own")
     return lines
 

@@ -27,9 +27,11 @@ DeviceSpec query_device(int device_index) {
   DeviceSpec spec;
   spec.is_cuda = true;
   spec.arch = 10 * attribute(cudaDevAttrComputeCapabilityMajor) + attribute(cudaDevAttrComputeCapabilityMinor);
-  if (!is_compiled_for(FASTCONV_CUDA_ARCHS, spec.arch)) {
+  const std::string capability = std::to_string(spec.arch / 10) + "." + std::to_string(spec.arch % 10);
+  spec.arch = arch_of_code(FASTCONV_CUDA_ARCHS, spec.arch);
+  if (spec.arch == 0) {
     throw std::runtime_error("fastconv: the kernels are compiled for " FASTCONV_CUDA_ARCHS ", and this device is " +
-                             std::to_string(spec.arch / 10) + "." + std::to_string(spec.arch % 10));
+                             capability + ": build with TORCH_CUDA_ARCH_LIST=" + capability);
   }
   spec.sm_count = attribute(cudaDevAttrMultiProcessorCount);
   spec.smem_optin_bytes = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);

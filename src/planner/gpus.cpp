@@ -5,6 +5,8 @@
 #include <iterator>
 #include <stdexcept>
 
+#include "fastconv/planner/registry.h"
+
 namespace fastconv {
 namespace {
 
@@ -54,7 +56,7 @@ SmRates sm_rates(int arch) {
 }
 
 DeviceSpec acting_as(const DeviceSpec& device, const DeviceSpec& other, const std::string& what) {
-  if (other.arch > device.arch) {
+  if (other.arch > device.arch || (kSm90a.includes(other.arch) && !kSm90a.includes(device.arch))) {
     throw std::runtime_error(what + " asks for kernels of compute capability " + dotted(other.arch) +
                              ", which do not run on this device of " + dotted(device.arch));
   }
@@ -64,23 +66,26 @@ DeviceSpec acting_as(const DeviceSpec& device, const DeviceSpec& other, const st
   return acting;
 }
 
-bool is_compiled_for(std::string_view archs, int arch) {
-  bool is_named = false;
+int arch_of_code(std::string_view archs, int arch) {
+  int newest = 0;
+  bool own_features = false;
   for (size_t at = 0; at < archs.size(); ++at) {
     if (!std::isdigit(static_cast<unsigned char>(archs[at]))) continue;
     const size_t end = std::min(archs.find_first_of("; ,", at), archs.size());
     const std::string_view entry = archs.substr(at, end - at);
+    at = end;
     int compiled = 0;
     for (const char c : entry.substr(0, entry.find_first_not_of("0123456789."))) {
       if (c != '.') compiled = 10 * compiled + (c - '0');
     }
     const bool own = entry.find('a') < entry.find_first_of("+-"), ptx = entry.ends_with("PTX");
     const bool follows = !own && compiled < arch && (ptx || compiled / 10 == arch / 10);
-    if (compiled == arch || follows) return true;
-    is_named = true;
-    at = end;
+    if (compiled != arch && !follows) continue;
+    newest = std::max(newest, compiled);
+    own_features = own_features || own;
   }
-  return !is_named;
+  if (newest < kSm80.least) return newest;
+  return kSm90a.includes(arch) && !own_features ? kSm90a.least - 1 : arch;
 }
 
 int oldest_driver(int runtime_version) { return runtime_version >= 13000 ? 580 : runtime_version >= 12000 ? 525 : 450; }
@@ -88,10 +93,10 @@ int oldest_driver(int runtime_version) { return runtime_version >= 13000 ? 580 :
 std::string why_not_with_driver(int runtime_version, int driver_version) {
   const auto dotted_cuda = [](int version) { return dotted(version / 1000 * 10 + version % 1000 / 10); };
   if (driver_version / 1000 >= runtime_version / 1000) return "";
+  const bool other_build = runtime_version >= 13000 && driver_version >= 12000;
   return "this build for CUDA " + dotted_cuda(runtime_version) + " needs an NVIDIA driver from " +
          std::to_string(oldest_driver(runtime_version)) + " on, and the one here is for CUDA " +
-         dotted_cuda(driver_version) + ": update it, or install the build for CUDA " +
-         std::to_string(driver_version / 1000);
+         dotted_cuda(driver_version) + ": update it" + (other_build ? ", or install fastconv's build for CUDA 12" : "");
 }
 
 }  // namespace fastconv

@@ -230,7 +230,7 @@ void bind_planning(py::module_& m) {
         return us;
       },
       "questions"_a);
-  m.def("is_compiled_for", &is_compiled_for, "archs"_a, "arch"_a);
+  m.def("arch_of_code", &arch_of_code, "archs"_a, "arch"_a);
   m.def("why_not_with_driver", &why_not_with_driver, "runtime_version"_a, "driver_version"_a);
   m.def("kernel_table", [] {
     py::list kernels;

@@ -32,6 +32,7 @@ struct ArchRange {
   constexpr bool includes(int arch) const { return least <= arch && arch <= most; }
 };
 inline constexpr ArchRange kSm70{70, INT_MAX, "needs compute capability 7.0 or newer"};
+inline constexpr ArchRange kSm75{75, INT_MAX, "needs compute capability 7.5 or newer"};
 inline constexpr ArchRange kSm80{80, INT_MAX, "needs compute capability 8.0 or newer"};
 inline constexpr ArchRange kSm90a{90, 90, "needs compute capability 9.0"};
 inline constexpr ArchRange kCpu{0, 0, "computes on the CPU"};

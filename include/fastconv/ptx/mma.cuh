@@ -10,7 +10,7 @@
 
 namespace fastconv::ptx {
 
-#define FASTCONV_MMA(type, shape2, shape1, values)                                                                   \
+#define FASTCONV_MMA_OF_TWO(type, shape2, values)                                                                    \
   __device__ __forceinline__ void mma(type, float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1,         \
                                       const float (&c)[4]) {                                                         \
     asm("mma.sync.aligned." shape2 ".row.col.f32." values "." values                                                 \
@@ -18,19 +18,32 @@ namespace fastconv::ptx {
         "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"                                        \
         : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])                                                             \
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3])); \
-  }                                                                                                                  \
-  __device__ __forceinline__ void mma(type, float (&d)[4], uint32_t a0, uint32_t a1, uint32_t b0,                    \
-                                      const float (&c)[4]) {                                                         \
-    asm("mma.sync.aligned." shape1 ".row.col.f32." values "." values                                                 \
-        ".f32 "                                                                                                      \
-        "{%0, %1, %2, %3}, {%4, %5}, {%6}, {%7, %8, %9, %10};"                                                       \
-        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])                                                             \
-        : "r"(a0), "r"(a1), "r"(b0), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));                                    \
   }
-FASTCONV_MMA(__half, "m16n8k16", "m16n8k8", "f16")
-FASTCONV_MMA(__nv_bfloat16, "m16n8k16", "m16n8k8", "bf16")
-FASTCONV_MMA(float, "m16n8k8", "m16n8k4", "tf32")
-#undef FASTCONV_MMA
+#define FASTCONV_MMA_OF_ONE(type, shape1, values)                                                 \
+  __device__ __forceinline__ void mma(type, float (&d)[4], uint32_t a0, uint32_t a1, uint32_t b0, \
+                                      const float (&c)[4]) {                                      \
+    asm("mma.sync.aligned." shape1 ".row.col.f32." values "." values                              \
+        ".f32 "                                                                                   \
+        "{%0, %1, %2, %3}, {%4, %5}, {%6}, {%7, %8, %9, %10};"                                    \
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])                                          \
+        : "r"(a0), "r"(a1), "r"(b0), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));                 \
+  }
+FASTCONV_MMA_OF_ONE(__half, "m16n8k8", "f16")
+FASTCONV_MMA_OF_ONE(__nv_bfloat16, "m16n8k8", "bf16")
+FASTCONV_MMA_OF_ONE(float, "m16n8k4", "tf32")
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+FASTCONV_MMA_OF_TWO(__half, "m16n8k16", "f16")
+#else  // Turing has the shorter depth alone
+__device__ __forceinline__ void mma(__half type, float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
+                                    const float (&c)[4]) {
+  mma(type, d, a[0], a[1], b0, c);
+  mma(type, d, a[2], a[3], b1, d);
+}
+#endif
+FASTCONV_MMA_OF_TWO(__nv_bfloat16, "m16n8k16", "bf16")
+FASTCONV_MMA_OF_TWO(float, "m16n8k8", "tf32")
+#undef FASTCONV_MMA_OF_TWO
+#undef FASTCONV_MMA_OF_ONE
 template <typename T>
 __device__ __forceinline__ void mma(T type, float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   mma(type, d, a, b0, b1, d);

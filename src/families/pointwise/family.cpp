@@ -17,7 +17,7 @@ class Pointwise final : public Family {
     int line = 0;
     auto add = [&](const char* name, Pass pass, unsigned dtypes, const PointwiseConfig& config) {
       const TileShape tile{config.m, config.n, kPointwiseDepthBytes / 2};
-      KernelEntry entry{name, pass, this, dtypes, config.wgmma ? kSm90a : kSm80, tile, config, line};
+      KernelEntry entry{name, pass, this, dtypes, config.wgmma ? kSm90a : kSm75, tile, config, line};
       entry.gated = config.taps && promotes(config.operands);
       entry.scaled_parts = scaled_parts(config.operands);
       table.push_back(entry);

@@ -163,10 +163,7 @@ Plan plan_of_slices(const KernelEntry& entry, const ConvProblem& problem, const 
   plan.workspace_bytes = plan.split > 1 ? plan.split * sums_of(params) * 4 : 0;
   const int out_element = plan.split > 1 ? 4 : static_cast<int>(element);
   auto smem_bytes = [&](int stages) { return tile.smem_bytes(stages, params.slice_steps, out_element); };
-  tiling.stages = tile.stages();
-  if (plan.grid <= device.sm_count && smem_bytes(tile.deep_stages()) <= device.smem_optin_bytes) {
-    tiling.stages = tile.deep_stages();
-  }
+  tiling.stages = stages_of(tile, plan.grid, device, smem_bytes);
   plan.smem_bytes = smem_bytes(tiling.stages);
   plan.tiling = tiling;
 
@@ -218,6 +215,7 @@ PointwiseParams pointwise_params(const ConvProblem& problem, const PointwiseTili
 }
 
 Offer pointwise_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
+  if (const char* reason = type_why_not(problem, device)) return reason;
   if (const char* reason = why_not(problem)) return reason;
   const auto& config = entry.config.as<PointwiseConfig>();
   const bool inner = tensors_of(problem).channels_inner;

@@ -199,10 +199,7 @@ Plan plan_of_slices(const KernelEntry& entry, const ConvProblem& problem, const 
     }
   }
   auto smem_bytes = [&](int stages) { return tile.smem_bytes(stages, most.slice_steps * products, out_element); };
-  tiling.stages = tile.stages();
-  if (blocks <= device.sm_count && smem_bytes(tile.deep_stages()) <= device.smem_optin_bytes) {
-    tiling.stages = tile.deep_stages();
-  }
+  tiling.stages = stages_of(tile, blocks, device, smem_bytes);
   plan.grid = blocks;
   plan.smem_bytes = smem_bytes(tiling.stages);
   plan.tiling = tiling;
@@ -385,6 +382,7 @@ TapParams tap_params(const ConvProblem& problem, OperandForm operands, const Tap
 
 Offer tap_plan(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
   const auto& config = entry.config.as<PointwiseConfig>();
+  if (const char* reason = type_why_not(problem, device)) return reason;
   if (const char* reason = why_not(entry, problem)) return reason;
   TapTiling tiling{};
   tiling.turned = is_turned(problem);

@@ -22,8 +22,9 @@ struct PointwiseTile {
   int m, n;
 
   constexpr int stage_bytes() const { return (m + n) * kPointwiseDepthBytes; }
-  // Where several blocks share an SM, and where one has it to itself, if shared memory has room for more.
+  // Most where several blocks share an SM, and where one has it to itself, if shared memory has room for them.
   constexpr int stages() const { return m * n > 128 * 64 ? 3 : 4; }
+  static constexpr int least_stages() { return 2; }
   static constexpr int deep_stages() { return 8; }
   constexpr int blocks_per_sm() const { return m * n > 64 * 64 ? 2 : 3; }
   // Rows of the output on their way, which begin in different banks.

@@ -49,6 +49,16 @@ __device__ __forceinline__ void stage_epilogues(const Epilogue<T>& epilogue, con
   if (i < count) stage_epilogue(table, i, epilogue.of(first_filter + first + i, first + i < filters));
 }
 
+// The oldest of a ring of so many stages, but for one that is free.
+__device__ __forceinline__ void wait_for_stage(int32_t stages) {
+  switch (stages) {
+    case 2: return ptx::async_copy_wait<0>();
+    case 3: return ptx::async_copy_wait<1>();
+    case 4: return ptx::async_copy_wait<2>();
+    default: return ptx::async_copy_wait<PointwiseTile::deep_stages() - 2>();
+  }
+}
+
 // Operands of one tap: where a block's part of the depth begins, and how it goes on.
 template <typename T, PointwiseForm kForm, bool kByWgmma>
 struct PointwiseOperands {
@@ -145,7 +155,7 @@ template <typename T, typename Operands, int kM, int kN>
 __global__ void __launch_bounds__(kPointwiseThreads, PointwiseTile{kM, kN}.blocks_per_sm())
     pointwise(const __grid_constant__ typename Operands::Params params,
               const __grid_constant__ PointwiseBuffers<T, typename Operands::Out> buffers) {
-#if __CUDA_ARCH__ >= 800
+#if __CUDA_ARCH__ >= 750
   using Out = typename Operands::Out;
   constexpr OperandForm kOperands = Operands::kOperands;
   constexpr int kProducts = split_products(parts_of(kOperands));
@@ -154,7 +164,7 @@ __global__ void __launch_bounds__(kPointwiseThreads, PointwiseTile{kM, kN}.block
   constexpr int kStageBytes = kTile.stage_bytes(), kBytesA = kM * kPointwiseDepthBytes;
   constexpr int kDepth = kPointwiseDepthBytes / sizeof(T);
   using Products = PointwiseProducts<T, kRowsA, kRowsB, kM, kN, Operands::kWgmma && kHasWgmma>;
-  if (Operands::kWgmma && !kHasWgmma) return;
+  if ((Operands::kWgmma && !kHasWgmma) || (__CUDA_ARCH__ < 800 && !std::is_same_v<T, __half>)) return;
   extern __shared__ uint4 pointwise_smem[];
   const uint32_t smem = ptx::smem_address(pointwise_smem);
   const uint32_t ring = (smem + kPointwiseAlign - 1) & ~(kPointwiseAlign - 1);
@@ -195,11 +205,7 @@ __global__ void __launch_bounds__(kPointwiseThreads, PointwiseTile{kM, kN}.block
   int slot = 0, free_slot = params.stages - 1;
 #pragma unroll 1
   for (int32_t step = 0; step < stages; ++step) {
-    if (params.stages == kTile.stages()) {
-      ptx::async_copy_wait<kTile.stages() - 2>();
-    } else {
-      ptx::async_copy_wait<kTile.deep_stages() - 2>();
-    }
+    wait_for_stage(params.stages);
     Products::publish_copies();
     Products::wait();
     __syncthreads();

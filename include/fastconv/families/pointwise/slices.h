@@ -1,12 +1,14 @@
-// Into how many slices the depth of a product is cut.
+// Into how many slices the depth of a product is cut, and how many stages a block's ring has.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 
 #include "fastconv/families/pointwise/config.h"
+#include "fastconv/planner/cost.h"
 #include "fastconv/planner/device_spec.h"
 #include "fastconv/planner/plan.h"
+#include "fastconv/planner/registry.h"
 
 namespace fastconv {
 
@@ -14,6 +16,24 @@ inline constexpr int64_t kMaxPointwiseSlices = 512;
 // Tensor cores truncate what they add to, so that a sum is of so many steps at most (docs/precision.md).
 inline constexpr int64_t kMaxPointwiseChainBytes = 1024 * kPointwiseStepBytes;
 inline constexpr int64_t kMaxPointwiseBlocks = INT32_MAX / 2;
+
+// Turing's tensor cores multiply float16 alone.
+inline const char* type_why_not(const ConvProblem& problem, const DeviceSpec& device) {
+  return kSm80.includes(device.arch) || problem.dtype == DType::kFloat16 ? nullptr : kSm80.why_not;
+}
+
+// Of `blocks`: deep where each has an SM to itself, else as many as leave room for a second one, or for one.
+// smem_bytes: of a ring of so many stages.
+template <typename F>
+int stages_of(const PointwiseTile& tile, int64_t blocks, const DeviceSpec& device, F&& smem_bytes) {
+  if (blocks <= device.sm_count && smem_bytes(tile.deep_stages()) <= device.smem_optin_bytes) return tile.deep_stages();
+  for (const int64_t resident : {2, 1}) {
+    for (int stages = tile.stages(); stages >= tile.least_stages(); --stages) {
+      if (resident_blocks(smem_bytes(stages), device, resident) >= resident) return stages;
+    }
+  }
+  return tile.least_stages();
+}
 
 // The cheapest of plans of `least` to `most` slices that fit, or that of `least`, whether it does or not.
 template <typename F>

@@ -18,7 +18,7 @@ struct TapPacking {
 
 template <typename T, Operand kOperand>
 __global__ void __launch_bounds__(kPackThreads) pack_taps(const __grid_constant__ TapPacking packing) {
-#if __CUDA_ARCH__ >= 800
+#if __CUDA_ARCH__ >= 750
   constexpr int kWarps = kPackThreads / 32;
   extern __shared__ uint4 pack_smem[];
   ptx::follow_previous_kernel();
