@@ -39,7 +39,7 @@ def for_kernels(command: list[str]) -> list[str]:
         least = FROM.fullmatch(text.readline())
     archs = {word: code[1] for word in command if (code := CODE.match(word))}
     served = {word: arch for word, arch in archs.items() if least is None or is_served(arch, least[1])}
-    kept = {word for word, arch in served.items() if arch != "75" or "70" not in served.values()}
+    kept = {word for word in served if "sm_75" not in word or "70" not in served.values()}
     if archs and not kept:
         kept = {next(iter(archs))}
     return [word for word in command if word not in archs or word in kept]

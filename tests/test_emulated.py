@@ -944,6 +944,7 @@ def test_emulated_taps(
     smem_kib: int,
     data: st.DataObject,
 ) -> None:
+    assume(smem_kib > 64 or "128x128" not in kernel.name)  # of which no two stages fit
     dtypes, precision = of_kernel(kernel.name)
     dtype = half(kernel, dtype) if dtypes == HALF else dtypes[0]
     assume(is_compiled(kernel, dtype))

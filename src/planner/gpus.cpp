@@ -78,7 +78,9 @@ int arch_of_code(std::string_view archs, int arch) {
     for (const char c : entry.substr(0, entry.find_first_not_of("0123456789."))) {
       if (c != '.') compiled = 10 * compiled + (c - '0');
     }
-    const bool own = entry.find('a') < entry.find_first_of("+-"), ptx = entry.ends_with("PTX");
+    const bool own = entry.find('a') < entry.find_first_of("+-");
+    const bool of_cmake = entry.find('.') == std::string_view::npos;  // "80" is both kinds of code
+    const bool ptx = entry.ends_with("PTX") || (of_cmake && !own && !entry.ends_with("-real"));
     const bool follows = !own && compiled < arch && (ptx || compiled / 10 == arch / 10);
     if (compiled != arch && !follows) continue;
     newest = std::max(newest, compiled);

@@ -136,8 +136,8 @@ struct Splitter {
   }
 };
 
-// A warp's share, of `warps` warps of each block of the grid. buffer: kReorderBytes of shared memory of its own, from a
-// multiple of 1024.
+// A warp's share, of `warps` warps of each block of the grid. buffer: kSplitBytes of shared memory of its own, from a
+// multiple of 16.
 template <Operand kOperand, typename T = float>
 __device__ __forceinline__ void split_to_rows(const Split& split, uint32_t buffer, int warp, int warps, int lane) {
   constexpr bool kScales = kOperand == Operand::kFp16 && std::is_same_v<T, float>;

@@ -1,4 +1,4 @@
-// 1x1 filters: products of matrices as they lie.
+// Products of matrices as they lie: 1x1 filters, and others whose taps move what is read.
 #include <ostream>
 
 #include "fastconv/families/pointwise/config.h"

@@ -36,7 +36,7 @@ int32_t vector_bytes(int64_t element, int32_t align, std::initializer_list<int64
 TapAxis channels_of(int64_t channels, int64_t chunk) {
   TapAxis axis{};
   axis.by_channels = FastDivmod(ceil_div(channels, chunk) * chunk);
-  axis.taps = 1, axis.channels = narrowed(channels), axis.channel = 1;
+  axis.taps = 1;
   return axis;
 }
 
@@ -64,7 +64,8 @@ bool is_turned(const ConvProblem& problem) {
          !channels_inner(problem.pass == Pass::kDgrad ? input_side(problem) : output_side(problem));
 }
 
-// Where a tile's windows begin, counted from its first pixel's; see TapLoader.
+// Where a tile's windows begin, counted from its first pixel's; see TapLoader. What follows the last column, or the
+// last row, begins again at the first.
 bool tiles_fit_int32(const ConvProblem& problem, const Strides& from) {
   const ConvMap map = make_conv_map(problem, true);
   const int64_t rows = std::max(1, map.h.target_extent / map.h.target_step);  // of the smallest phase
@@ -72,8 +73,10 @@ bool tiles_fit_int32(const ConvProblem& problem, const Strides& from) {
   const auto reach = [](int64_t pixels, int64_t extent, int64_t step) {  // if so many are one of its steps
     return std::min(kTilePixels / pixels + 2, extent) * step;
   };
-  const int64_t of_rows = reach(columns, map.h.rows, map.h.source_step * from.h);
-  const int64_t of_columns = reach(1, map.w.rows, map.w.source_step * from.w);
+  const bool next_image = problem.n > 1, next_row = next_image || map.h.rows > 1;
+  const int64_t row = map.h.source_step * from.h, column = map.w.source_step * from.w;
+  const int64_t of_rows = next_image ? map.h.rows * row : reach(columns, map.h.rows, row);
+  const int64_t of_columns = next_row ? map.w.rows * column : reach(1, map.w.rows, column);
   return reach(rows * columns, problem.n, from.n) + of_rows + of_columns < INT32_MAX;
 }
 // As it is given: whole chunks of neighbouring channels.
@@ -294,7 +297,7 @@ TapParams tap_params(const ConvProblem& problem, OperandForm operands, const Tap
   pixels_seen.step_h = map.h.source_step, pixels_seen.step_w = map.w.source_step;
   gathered.across = channels_of(map.channels, chunk);
   gathered.across.by_columns = FastDivmod(std::max(1, w.taps));
-  gathered.across.taps = narrowed(taps), gathered.across.channel = 1;
+  gathered.across.taps = narrowed(taps);
   gathered.across.row = map.h.tap_source_step * from.h, gathered.across.column = map.w.tap_source_step * from.w;
   gathered.across.row_h = map.h.tap_source_step, gathered.across.column_w = map.w.tap_source_step;
   gathered.image = turned ? from.n : 0, gathered.group = source.group, gathered.part = source.part;
@@ -320,7 +323,7 @@ TapParams tap_params(const ConvProblem& problem, OperandForm operands, const Tap
     of_y.height = narrowed(target.h), of_y.width = narrowed(target.w), of_y.first_h = of_y.first_w = 0;
     of_y.step_h = of_y.step_w = 1;
     params.a.pixels = counted_on(of_y, rows, columns, stage_depth);
-    params.a.across = channels_of(map.filters, chunk), params.a.across.channel = 1;
+    params.a.across = channels_of(map.filters, chunk);
     params.a.group = dy.group, params.a.part = dy.part;
     gathered.pixels = counted_on(pixels_seen, rows, columns, stage_depth);
     params.b = gathered;
@@ -387,7 +390,6 @@ Offer tap_plan(const KernelEntry& entry, const ConvProblem& problem, const Devic
   TapTiling tiling{};
   tiling.turned = is_turned(problem);
   tiling.tile = tiling.turned ? PointwiseTile{config.n, config.m} : PointwiseTile{config.m, config.n};
-  tiling.stages = tiling.tile.stages();
   const Side source = gathered_side(problem), y = output_side(problem);
   const Operand operand = packed_operand(config.operands);
   const int parts = parts_of(config.operands);
@@ -419,7 +421,10 @@ Offer tap_plan(const KernelEntry& entry, const ConvProblem& problem, const Devic
   const int64_t most = std::max<int64_t>(
       1, std::min({kMaxPointwiseSlices, steps, room, kMaxPointwiseBlocks / std::max<int64_t>(1, tiles)}));
   if (least > most) return "adds up parts of long sums, which would need too much workspace";
-  const auto of_slices = [&](int64_t slices) { return plan_of_slices(entry, problem, device, tiling, slices); };
+  const auto of_slices = [&](int64_t slices) {  // of which none is empty, but of phases with fewer steps
+    const int64_t filled = ceil_div(steps, ceil_div(steps, slices));
+    return plan_of_slices(entry, problem, device, tiling, filled);
+  };
   Plan best = best_of_slices(tiles, least, most, device, of_slices);
   if (best.smem_bytes > device.smem_optin_bytes) return "needs more shared memory";
   return best;

@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(kPointwiseThreads, PointwiseTile{kM, kN}.block
   constexpr int kStageBytes = kTile.stage_bytes(), kBytesA = kM * kPointwiseDepthBytes;
   constexpr int kDepth = kPointwiseDepthBytes / sizeof(T);
   using Products = PointwiseProducts<T, kRowsA, kRowsB, kM, kN, Operands::kWgmma && kHasWgmma>;
-  if ((Operands::kWgmma && !kHasWgmma) || (__CUDA_ARCH__ < 800 && !std::is_same_v<T, __half>)) return;
+  if ((Operands::kWgmma && !kHasWgmma) || (__CUDA_ARCH__ < 800 && !std::is_same_v<Out, __half>)) return;
   extern __shared__ uint4 pointwise_smem[];
   const uint32_t smem = ptx::smem_address(pointwise_smem);
   const uint32_t ring = (smem + kPointwiseAlign - 1) & ~(kPointwiseAlign - 1);

@@ -62,7 +62,6 @@ void launch_pointwise_pass(const Plan& plan, const ConvProblem& problem, const C
                           : kPass == Pass::kDgrad ? Form::kRowsRows
                                                   : Form::kDepthDepth;
   constexpr int kApartM = kPass == Pass::kWgrad ? kPixels : kChannels, kApartN = kPixels + kChannels - kApartM;
-  if (plan.grid == 0) return;
   if (plan.tiling.as<PointwiseTiling>().form == kInner) {
     launch_pointwise<T, kInner, kWgmma, kPixels, kChannels>(plan, problem, buffers, stream);
   } else if constexpr (!kWgmma || kApartM % kWgmmaRows == 0) {

@@ -10,10 +10,10 @@ namespace fastconv {
 
 // An index over taps and the channels of each, which are filled up to whole chunks of 16 bytes.
 struct TapAxis {
-  FastDivmod by_channels, by_columns;   // channels of a tap with what fills them up; taps of a row
-  int32_t taps, channels;               // that exist
-  int64_t first, row, column, channel;  // the first one, and from one to the next; elements
-  int32_t row_h, column_w;              // the same in pixels
+  FastDivmod by_channels, by_columns;  // channels of a tap with what fills them up; taps of a row
+  int32_t taps;                        // that exist
+  int64_t first, row, column;          // the first one, and from one to the next; elements
+  int32_t row_h, column_w;             // the same in pixels
 };
 
 // Pixels of all images, and where the window of each begins.

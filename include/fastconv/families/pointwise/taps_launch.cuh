@@ -61,7 +61,6 @@ void launch_phases(const Plan& plan, const ConvProblem& problem, const typename 
 // kPixels by kChannels of the output, of a weight gradient filters by taps and channels.
 template <bool kWgrad, typename Given, OperandForm kForm, int kPixels, int kChannels>
 void launch_taps(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, Stream& stream) {
-  if (plan.grid == 0) return;
   const auto& tiling = plan.tiling.as<TapTiling>();
   ConvBuffers read = buffers;
   char* packed = static_cast<char*>(buffers.workspace);

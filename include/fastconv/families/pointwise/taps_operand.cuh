@@ -15,16 +15,16 @@ struct TapPlace {
 inline constexpr int32_t kBeforeImages = -(1 << 15);
 
 struct Tap : TapPlace {
-  int32_t elements;  // of the chunk that exist
+  bool exists;
 };
 __device__ __forceinline__ Tap tap_at(const TapAxis& axis, int32_t index) {
   int32_t tap, channel, i, j;
   axis.by_channels.divmod(index, tap, channel);
   axis.by_columns.divmod(tap, i, j);
   Tap found;
-  found.offset = axis.first + i * axis.row + j * axis.column + channel * axis.channel;
+  found.offset = axis.first + i * axis.row + j * axis.column + channel;
   found.h = i * axis.row_h, found.w = j * axis.column_w;
-  found.elements = tap < axis.taps ? axis.channels - channel : 0;
+  found.exists = tap < axis.taps;
   return found;
 }
 __device__ __forceinline__ TapPlace pixel_at(const PixelAxis& axis, int32_t pixel) {
@@ -96,7 +96,7 @@ class TapLoader {
                              pixels.first_w + low(places_[i]) * pixels.step_w + tap.w);
         count_on(i);
       }
-      copy_chunk<kPointwiseChunkBytes>(to + i * kToStep, source + offset, exists ? tap.elements : 0);
+      copy_chunk<kPointwiseChunkBytes>(to + i * kToStep, source + offset, exists && tap.exists ? kChunk : 0);
     }
   }
 

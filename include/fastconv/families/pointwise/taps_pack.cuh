@@ -19,14 +19,17 @@ struct TapPacking {
 template <typename T, Operand kOperand>
 __global__ void __launch_bounds__(kPackThreads) pack_taps(const __grid_constant__ TapPacking packing) {
 #if __CUDA_ARCH__ >= 750
-  constexpr int kWarps = kPackThreads / 32;
-  extern __shared__ uint4 pack_smem[];
-  ptx::follow_previous_kernel();
-  if (is_closed(packing.gate)) return;
-  const auto thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
-  const uint32_t buffer = ptx::smem_address(pack_smem) + warp * kSplitBytes;
-  split_to_rows<kOperand, T>(packing.source, buffer, warp, kWarps, lane);
-  split_to_rows<kOperand, T>(packing.other, buffer, warp, kWarps, lane);
+  // Turing has no conversions of pairs, nor kernels that read them.
+  if constexpr (__CUDA_ARCH__ >= 800 || !std::is_same_v<T, float>) {
+    constexpr int kWarps = kPackThreads / 32;
+    extern __shared__ uint4 pack_smem[];
+    ptx::follow_previous_kernel();
+    if (is_closed(packing.gate)) return;
+    const auto thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
+    const uint32_t buffer = ptx::smem_address(pack_smem) + warp * kSplitBytes;
+    split_to_rows<kOperand, T>(packing.source, buffer, warp, kWarps, lane);
+    split_to_rows<kOperand, T>(packing.other, buffer, warp, kWarps, lane);
+  }
 #endif
 }
 
