@@ -54,14 +54,9 @@ int64_t chunked(int64_t channels, int64_t element) {
 }
 
 bool channels_inner(const Side& side) { return is_step(side.stride.c, side.c, 1); }
-// The tensor that is seen through windows, and the one that is written or, of a weight gradient, dy.
-Side gathered_side(const ConvProblem& problem) {
-  return problem.pass == Pass::kDgrad ? output_side(problem) : input_side(problem);
-}
 // The output's channels lie apart, its pixels mostly side by side.
 bool is_turned(const ConvProblem& problem) {
-  return problem.pass != Pass::kWgrad &&
-         !channels_inner(problem.pass == Pass::kDgrad ? input_side(problem) : output_side(problem));
+  return problem.pass != Pass::kWgrad && !channels_inner(target_side(problem));
 }
 
 // Where a tile's windows begin, counted from its first pixel's; see TapLoader. What follows the last column, or the
@@ -256,7 +251,7 @@ TapSplits tap_splits(const Plan& plan, const ConvProblem& problem) {
   const int parts = parts_of(operands), element = static_cast<int>(element_size(problem.dtype));
   TapSplits splits{};
   if (tiling.source_bytes > 0) {
-    splits.source = make_split(gathered_side(problem), problem.groups, operand, parts, element);
+    splits.source = make_split(source_side(problem), problem.groups, operand, parts, element);
   }
   if (tiling.other_bytes > 0) {
     splits.other = problem.pass == Pass::kWgrad
@@ -274,8 +269,8 @@ TapParams tap_params(const ConvProblem& problem, OperandForm operands, const Tap
   const int64_t element = element_size(problem.dtype);  // of what is written
   const int64_t chunk = kPointwiseChunkBytes / operand_size(problem, operands);
   const int64_t stage_depth = kPointwiseDepthBytes / operand_size(problem, operands);
-  const Seen source = seen_as(problem, operands, gathered_side(problem), tiling.source_bytes > 0);
-  const Side target = dgrad ? input_side(problem) : output_side(problem);
+  const Seen source = seen_as(problem, operands, source_side(problem), tiling.source_bytes > 0);
+  const Side target = target_side(problem);
   const Strides& from = source.side.stride;
   const Strides to = image_strides(target);
   const int64_t rows = ceil_div(map.h.target_extent - h.index, map.h.target_step);
@@ -390,7 +385,7 @@ Offer tap_plan(const KernelEntry& entry, const ConvProblem& problem, const Devic
   TapTiling tiling{};
   tiling.turned = is_turned(problem);
   tiling.tile = tiling.turned ? PointwiseTile{config.n, config.m} : PointwiseTile{config.m, config.n};
-  const Side source = gathered_side(problem), y = output_side(problem);
+  const Side source = source_side(problem), y = output_side(problem);
   const Operand operand = packed_operand(config.operands);
   const int parts = parts_of(config.operands);
   const bool wgrad = problem.pass == Pass::kWgrad;
