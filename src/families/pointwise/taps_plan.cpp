@@ -265,7 +265,7 @@ TapParams tap_params(const ConvProblem& problem, OperandForm operands, const Tap
                      int32_t phase_h, int32_t phase_w) {
   const ConvMap map = make_conv_map(problem, true);
   const AxisPhase h = map.h.phase(phase_h), w = map.w.phase(phase_w);
-  const bool wgrad = problem.pass == Pass::kWgrad, dgrad = problem.pass == Pass::kDgrad, turned = tiling.turned;
+  const bool wgrad = problem.pass == Pass::kWgrad, turned = tiling.turned;
   const int64_t element = element_size(problem.dtype);  // of what is written
   const int64_t chunk = kPointwiseChunkBytes / operand_size(problem, operands);
   const int64_t stage_depth = kPointwiseDepthBytes / operand_size(problem, operands);
