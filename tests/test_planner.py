@@ -786,13 +786,13 @@ def test_tf32_weight_gradients_of_pointwise_layers_read_their_operands_once(chan
 
 def test_copies_of_rows_beyond_an_image_of_one_are_aligned() -> None:
     """An asynchronous copy of nothing has an address, too, here that of a row that no stride of the tensor's tells."""
-    name = "mma_fprop_128x128_nhwc"
+    name = "mma_wgrad_128x128_nhwc"
     for stride, refuses in [(256, False), (257, True)]:
         asked = native.ConvProblem(
             (1, 32, 1, 8),
             (32, 32, 3, 3),
             *Problem(1, 32, 1, 8, 32, 3, 3, padding=(1, 1)).geometry,
-            pass_="fprop",
+            pass_="wgrad",
             dtype="float32",
             precision="tf32",
             x_strides=(4096, 1, stride, 32),

@@ -35,12 +35,12 @@ class ImplicitGemm final : public Family {
 #include "fastconv/families/implicit_gemm/im2col.def"
 #undef FASTCONV_KERNEL
     line = 0;
-    auto add_mma = [&](const char* name, Pass pass, VectorReads reads, MmaConfig config, unsigned dtypes) {
+    auto add_mma = [&](const char* name, VectorReads reads, MmaConfig config, unsigned dtypes) {
       config.element = dtypes == kHalf ? 2 : 4;
       const TileShape tile{config.m, config.n, config.depth()};
-      table.push_back({name, pass, this, dtypes, kSm80, tile, GemmConfig{GemmMethod::kMma, reads}, line++});
+      table.push_back({name, Pass::kWgrad, this, dtypes, kSm80, tile, GemmConfig{GemmMethod::kMma, reads}, line++});
     };
-#define MMA_KERNEL(name, pass, reads, m, n, dtypes) add_mma(#name, Pass::pass, VectorReads::reads, {m, n}, dtypes);
+#define MMA_KERNEL(name, reads, m, n, dtypes) add_mma(#name, VectorReads::reads, {m, n}, dtypes);
 #include "fastconv/families/implicit_gemm/mma.def"
 #undef MMA_KERNEL
   }

@@ -34,9 +34,7 @@ Plan plan_of_split(const KernelEntry& entry, const ConvProblem& problem, const D
   plan.workspace_bytes = plan.split > 1 ? direct_slice_bytes(problem, gemm) * plan.split : 0;
 
   using namespace cost::mma;
-  const bool wgrad = problem.pass == Pass::kWgrad;
-  const double product_bytes = (wgrad ? kWgradProductBytes : kProductBytes) * product_rate(device.arch);
-  const double tile_clocks = wgrad ? kWgradTileClocks : kTileClocks;
+  const double product_bytes = kProductBytes * product_rate(device.arch);
   const bool scalar = entry.config.as<GemmConfig>().reads == VectorReads::kScalar;
   const double copies = static_cast<double>(config.stage_bytes()) / (scalar ? 4 : kMmaChunkBytes) / kMmaThreads;
   const double clocks = !scalar ? kCopyClocks : direct_channels_inner(problem) ? kStrayClocks : kElementClocks;
@@ -45,9 +43,9 @@ Plan plan_of_split(const KernelEntry& entry, const ConvProblem& problem, const D
   const auto steps = static_cast<double>(direct_slice_depth(problem, plan.split, depth) / depth);
   const auto waves = static_cast<double>(ceil_div(plan.grid, int64_t{device.sm_count}));
   // Memory is waited for by the last tile, too.
-  plan.cost_us = time_us({.clocks = waves * (steps * step + tile_clocks) - tile_clocks,
+  plan.cost_us = time_us({.clocks = waves * (steps * step + kTileClocks) - kTileClocks,
                           .bytes = compulsory_bytes(problem) / kMemoryRate,
-                          .us = kLaunchUs + compute_us(tile_clocks, device)},
+                          .us = kLaunchUs + compute_us(kTileClocks, device)},
                          device);
   if (plan.split > 1) {
     plan.cost_us += kLaunchUs + memory_us(2.0 * static_cast<double>(plan.workspace_bytes), device);
@@ -58,7 +56,7 @@ Plan plan_of_split(const KernelEntry& entry, const ConvProblem& problem, const D
 const char* why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
   if (problem.dtype == DType::kFloat32 && problem.precision != Precision::kTf32) return "rounds to TF32";
   if (const char* why = direct_gemm_why_not(entry, problem)) return why;
-  const Strides& gathered = problem.pass == Pass::kDgrad ? problem.y_strides : problem.x_strides;
+  const Strides& gathered = problem.x_strides;
   const int64_t elements = kMmaChunkBytes / element_size(problem.dtype);
   if (entry.config.as<GemmConfig>().reads == VectorReads::kChannelVector &&
       (gathered.h % elements != 0 || gathered.w % elements != 0)) {

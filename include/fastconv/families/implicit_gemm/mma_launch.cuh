@@ -7,19 +7,19 @@
 namespace fastconv {
 
 // As DirectAccess; or pixels of NCHW are the depth of both operands.
-template <Pass kPass, VectorReads kReads, typename T>
-struct MmaAccess : DirectAccess<kPass, kReads, T> {};
-template <Pass kPass, typename T>
-struct MmaAccess<kPass, VectorReads::kPixelVector, T> {
+template <VectorReads kReads, typename T>
+struct MmaAccess : DirectAccess<Pass::kWgrad, kReads, T> {};
+template <typename T>
+struct MmaAccess<VectorReads::kPixelVector, T> {
   using A = OperandAccess<false, kMmaChunkBytes / sizeof(T), true>;
   using B = OperandAccess<false, kMmaChunkBytes / sizeof(T), false>;
 };
 
-template <typename T, Pass kPass, VectorReads kReads, int m, int n>
+template <typename T, VectorReads kReads, int m, int n>
 void launch_mma(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, Stream& stream) {
   using Config = MmaTile<T, m, n>;
-  using Access = MmaAccess<kPass, kReads, T>;
-  using Gemm = DirectGemm<kPass>;
+  using Access = MmaAccess<kReads, T>;
+  using Gemm = DirectGemm<Pass::kWgrad>;
   if (plan.grid == 0) return;
   const int64_t slice_depth = direct_slice_depth(problem, plan.split, Config::kDepth);
   const DirectParams params = direct_params(problem, m, n, slice_depth);
@@ -35,16 +35,16 @@ void launch_mma(const Plan& plan, const ConvProblem& problem, const ConvBuffers&
   }
 }
 
-template <typename T, unsigned kDtypes, Pass kPass, VectorReads kReads, int m, int n>
+template <typename T, unsigned kDtypes, VectorReads kReads, int m, int n>
 constexpr Launcher mma_launcher_of() {
-  if constexpr ((kDtypes & dtype_bit(kDTypeOf<T>)) != 0) return launch_mma<T, kPass, kReads, m, n>;
+  if constexpr ((kDtypes & dtype_bit(kDTypeOf<T>)) != 0) return launch_mma<T, kReads, m, n>;
   return nullptr;
 }
 
 template <typename T>
 Launcher mma_launcher(int line) {
   static constexpr Launcher kLaunchers[] = {
-#define MMA_KERNEL(name, pass, reads, m, n, dtypes) mma_launcher_of<T, dtypes, Pass::pass, VectorReads::reads, m, n>(),
+#define MMA_KERNEL(name, reads, m, n, dtypes) mma_launcher_of<T, dtypes, VectorReads::reads, m, n>(),
 #include "fastconv/families/implicit_gemm/mma.def"
 #undef MMA_KERNEL
   };
