@@ -75,7 +75,7 @@ def architectures(wanted: str) -> str:
     """Hopper's kernels need its own features, so that 9.0 is 9.0a, and what newer chips compile is 8.0's PTX."""
     found: dict[str, None] = {}
     for entry in re.split(r"[;, ]+", wanted.strip("; ,")):
-        if re.fullmatch(r"\d+\.\d[af]?(\+PTX)?", entry) is None:
+        if re.fullmatch(r"\d+\.\da?(\+PTX)?", entry) is None:
             sys.exit(f"TORCH_CUDA_ARCH_LIST={wanted}: expected numbers, such as {DEFAULT_ARCHS[13]}, not {entry!r}")
         for one in ["9.0a", *(["8.0+PTX"] if "+PTX" in entry else [])] if entry.startswith("9.0") else [entry]:
             found[one] = None
@@ -149,7 +149,9 @@ def cuda_extension(home: Path, version: str, stub_dir: Path) -> Extension:
     torch.version.cuda = version
     major = int(version.split(".")[0])
     if major < 12:
-        sys.exit(f"fastconv needs CUDA 12 or 13, and {home}/bin/nvcc is {version}: set CUDA_HOME to another toolkit")
+        sys.exit(
+            f"fastconv needs CUDA 12 or 13, {home}/bin/nvcc is {version}: set CUDA_HOME to another, or FASTCONV_CUDA=0"
+        )
     archs = architectures(os.environ.get("TORCH_CUDA_ARCH_LIST") or DEFAULT_ARCHS[min(major, 13)])
     os.environ["TORCH_CUDA_ARCH_LIST"] = archs
     # A line of the ninja file. The user's own may be several words, as with ccache.

@@ -7,9 +7,9 @@ ones. sm_90a has no successors, so that is what `// from sm_90a` is compiled for
 compiled for the first that is, where its kernels are empty. Of Volta and Turing, sources for both are compiled for the
 former, whose machine code both run.
 
-And it fails where ptxas says that a kernel for sm_90a spills registers, more than SPILLS bytes of them, or that it had
-to serialise or patch up asynchronous matrix products (C7508 to C7519). ptxas calls the latter information, which
--Werror lets pass, and kernels for other chips may spill.
+And it fails where ptxas says that a kernel whose name ends in _sm90, as those of halo and wgrad, spills registers, more
+than SPILLS bytes of them, or that it had to serialise or patch up asynchronous matrix products (C7508 to C7519). ptxas
+calls the latter information, which -Werror lets pass.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pathlib import Path
 FROM = re.compile(r"// from sm_(\d+a?)\n")
 # As cpp_extension and CMake write it.
 CODE = re.compile(r'"?--?gen(?:erate-)?code=arch=compute_(\d+a?),')
+TURINGS = re.compile(r"code=\[?sm_75\b(?!.*compute)")  # machine code alone
 SERIALISED = re.compile(r"\(C75[01]\d\)")
 SPILLED = re.compile(r"Registers are spilled .*(?:_sm90|reduce_wgrad).*, (\d+) bytes spill stores")
 
@@ -39,7 +40,7 @@ def for_kernels(command: list[str]) -> list[str]:
         least = FROM.fullmatch(text.readline())
     archs = {word: code[1] for word in command if (code := CODE.match(word))}
     served = {word: arch for word, arch in archs.items() if least is None or is_served(arch, least[1])}
-    kept = {word for word in served if "sm_75" not in word or "70" not in served.values()}
+    kept = {word for word in served if not ("70" in served.values() and TURINGS.search(word))}
     if archs and not kept:
         kept = {next(iter(archs))}
     return [word for word in command if word not in archs or word in kept]
@@ -49,8 +50,8 @@ def main(spills: int, command: list[str]) -> int:
     done = subprocess.run(for_kernels(command), stderr=subprocess.STDOUT, stdout=subprocess.PIPE, text=True)
     sys.stderr.write(done.stdout)
     if SERIALISED.search(done.stdout) or any(int(bytes) > spills for bytes in SPILLED.findall(done.stdout)):
-        remedy = "take ptxas 12.9 or newer (release/cuda12.sh), or a TORCH_CUDA_ARCH_LIST without 9.0a"
-        print(f"nvcc.py: refused, see ptxas's complaints above; {remedy}", file=sys.stderr)
+        remedy = "; CUDA 12 needs ptxas 12.9 (release/cuda12.sh), or a TORCH_CUDA_ARCH_LIST without 9.0a"
+        print(f"nvcc.py: refused, see ptxas's complaints above{remedy}", file=sys.stderr)
         return 1
     return done.returncode
 

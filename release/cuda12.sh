@@ -6,7 +6,7 @@
 set -euo pipefail
 
 top=$(realpath -m "${1:?usage: release/cuda12.sh FOLDER}")
-if [ -e "$top" ] && [ ! -e "$top/root/usr/include" ]; then
+if [ -e "$top" ] && [ ! -e "$top/made-by-cuda12.sh" ]; then
   echo "cuda12.sh: $top is there, and no toolkit of this script's" >&2
   exit 1
 fi
@@ -24,6 +24,7 @@ Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
 TEXT
 apt=(apt-get -q -oDir::Etc::sourcelist=/dev/null -oDir::Etc::sourceparts="$top/apt/sources"
   -oDir::State::Lists="$top/apt/lists" -oDir::Cache="$top/apt/cache")
+touch "$top/made-by-cuda12.sh"
 cd "$top/downloads"
 "${apt[@]}" update >/dev/null
 "${apt[@]}" download nvidia-cuda-toolkit nvidia-cuda-dev libnvvm4 libcudart12 libcu++-dev >/dev/null

@@ -331,6 +331,15 @@ def test_sources_are_compiled_for_what_runs_them(tmp_path: Path, first_line: str
         assert nvcc.for_kernels(without_volta).count(GENCODE[1]) == (GENCODE[0] in kept or GENCODE[1] in kept)
 
 
+def test_turings_ptx_is_kept_beside_voltas_code(tmp_path: Path) -> None:
+    source = tmp_path / "some.cu"
+    source.write_text("")
+    volta, turing = '"--generate-code=arch=compute_70,code=[sm_70]"', '"--generate-code=arch=compute_75,code=[{}]"'
+    for code, kept in [("sm_75", False), ("compute_75,sm_75", True), ("compute_75", True)]:
+        command = [volta, turing.format(code), str(source)]
+        assert (command[1] in nvcc.for_kernels(command)) == kept
+
+
 @pytest.mark.parametrize(
     ("says", "refused"),
     [
@@ -434,3 +443,31 @@ def test_architectures_are_numbers(tree: Path, toolkit: Path, asked: str) -> Non
     name = asked.partition(";")[0]
     expected = f"TORCH_CUDA_ARCH_LIST={asked}: expected numbers, such as 7.5;8.0+PTX;9.0a, not '{name}'"
     assert done.returncode != 0 and expected in done.stderr
+
+
+def included(header: str, found: set[str]) -> set[str]:
+    """Of fastconv's headers what one includes, itself too."""
+    path = ROOT / "include" / header
+    if header not in found and path.exists():
+        found.add(header)
+        for other in re.findall(r'#include "(fastconv/[^"]+)"', path.read_text()):
+            included(other, found)
+    return found
+
+
+def test_files_for_different_architectures_share_no_kernel() -> None:
+    """Before CUDA 13 host stubs of templates are weak: of a kernel in two files either's machine code would run."""
+    reached: dict[str, set[str]] = {}
+    texts = [text for definition in instances.FAMILIES.glob("*/*.def") for text in instances.files(definition).values()]
+    texts += [path.read_text() for path in (ROOT / "src").rglob("*.cu")]
+    for text in texts:
+        archs = nvcc.FROM.match(text)
+        for header in re.findall(r'#include "(fastconv/[^"]+)"', text):
+            for each in included(header, set()):
+                reached.setdefault(each, set()).add(archs[1] if archs else "")
+    shared = {header for header, archs in reached.items() if len(archs) > 1}
+    kernels = {
+        header: re.findall(r"(static )?__global__ void", (ROOT / "include" / header).read_text()) for header in shared
+    }
+    assert [header for header, found in kernels.items() if not all(found)] == []
+    assert sum(map(len, kernels.values())) >= 2

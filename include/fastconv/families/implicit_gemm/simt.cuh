@@ -44,7 +44,7 @@ __device__ __forceinline__ void exchange_sums(Acc (&acc)[Config::kThreadM][Confi
 // A reduction longer than `chain` is added up in chains, whose sums meet in shared memory, each thread's in places of
 // its own: registers hold one set of sums, not two.
 template <typename T, typename Config, typename AccessA, typename AccessB, int kBlocksPerSm, typename Gemm>
-__global__ void __launch_bounds__(Config::kThreads, kBlocksPerSm)
+static __global__ void __launch_bounds__(Config::kThreads, kBlocksPerSm)
     simt_gemm(const __grid_constant__ typename Gemm::Params params, const __grid_constant__ GemmBuffers<T> buffers,
               int32_t chain) {
   ptx::follow_previous_kernel();

@@ -55,8 +55,9 @@ __device__ __forceinline__ void fill_tables(const typename Gemm::Params& params,
 }
 
 // Adds the slices of `partial` in a fixed order and writes the output. A Sum is one output, or four neighbours along m.
+// Static for the reason that reduce_slices() gives.
 template <typename T, typename Gemm, typename Sum>
-__global__ void __launch_bounds__(kReduceThreads)
+static __global__ void __launch_bounds__(kReduceThreads)
     reduce_splits(const __grid_constant__ typename Gemm::Params params, const __grid_constant__ GemmBuffers<T> buffers,
                   int64_t runs, int32_t slices, int32_t strands) {
   ptx::follow_previous_kernel();
