@@ -15,8 +15,8 @@ namespace fastconv {
 
 // Adds the plan's slices, whose sums are in the workspace.
 template <typename T>
-static void launch_reduce_slices(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers, Stream& stream,
-                          bool taps_outer = false) {
+static void launch_reduce_slices(const Plan& plan, const ConvProblem& problem, const ConvBuffers& buffers,
+                                 Stream& stream, bool taps_outer = false) {
   const int64_t taps = problem.r * problem.s, sums = problem.k * problem.c_per_group() * taps;
   SliceReduction params{};
   params.sums = static_cast<const float*>(buffers.workspace);

@@ -36,8 +36,8 @@ DeviceSpec acting_as(const DeviceSpec& device, const DeviceSpec& other, const st
 
 // What a device of `arch` has kernels for in what was compiled for a list of architectures, as TORCH_CUDA_ARCH_LIST or
 // CMake have it; 0: it runs none of it. Machine code runs on later chips of its major version, too, PTX on all later
-// ones; neither if it is for one chip's own features ("9.0a"). Kernels for newer chips than the code was compiled for are
-// empty, those for sm_90a wherever it was not compiled for just that: Hopper then counts as 89.
+// ones; neither if it is for one chip's own features ("9.0a"). Kernels for newer chips than the code was compiled for
+// are empty, those for sm_90a wherever it was not compiled for just that: Hopper then counts as 89.
 int arch_of_code(std::string_view archs, int arch);
 
 // The oldest driver that a CUDA runtime works with; versions as CUDA counts them, 12040.

@@ -24,10 +24,11 @@ struct SliceReduction {
   FastDivmod by_channels, by_taps_w;  // channels: of a group
 };
 
-// In an order that does not change. Static, as what launches it: each file has its own, for the architectures that it is
-// compiled for, and before CUDA 13 files would share one.
+// In an order that does not change. Static, as what launches it: each file has its own, for the architectures that it
+// is compiled for, and before CUDA 13 files would share one.
 template <typename T>
-static __global__ void __launch_bounds__(kReduceSlicesThreads) reduce_slices(const __grid_constant__ SliceReduction params) {
+static __global__ void __launch_bounds__(kReduceSlicesThreads)
+    reduce_slices(const __grid_constant__ SliceReduction params) {
   __shared__ float shared[kReduceSlicesThreads];
   const auto thread = static_cast<int32_t>(threadIdx.x);
   const int32_t beside_log2 = kReduceSlicesLog2 - params.strands_log2;

@@ -90,7 +90,7 @@ GemmBuffers<T> gemm_buffers(const ConvProblem& problem, const ConvBuffers& buffe
 // Of `outputs` sums, runs of `extent_m` neighbours.
 template <typename T, typename Gemm>
 static void launch_reduce(const Plan& plan, const typename Gemm::Params& params, const GemmBuffers<T>& buffers,
-                   int64_t outputs, int64_t extent_m, int64_t slices, Stream& stream) {
+                          int64_t outputs, int64_t extent_m, int64_t slices, Stream& stream) {
   const int strands = reduce_strands(slices);
   auto run = [&](auto sum) {
     const int64_t runs = outputs * static_cast<int64_t>(sizeof(Accumulator<T>)) / static_cast<int64_t>(sizeof(sum));
