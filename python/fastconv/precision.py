@@ -42,11 +42,17 @@ def traced() -> str:
     torch.compiler.assume_constant_result marks; the decorator itself would import torch._dynamo (0.8 s).
     """
     if torch._guards.TracingContext.try_get() is not None:
+        from torch._dynamo import source
         from torch._dynamo.guards import GuardBuilder, install_guard
-        from torch._dynamo.source import AttrSource, CallFunctionNoArgsSource, ImportSource
 
-        module = AttrSource(ImportSource("fastconv"), "functional")
-        install_guard(CallFunctionNoArgsSource(AttrSource(module, "effective")).make_guard(GuardBuilder.EQUALS_MATCH))
+        package: Any
+        if hasattr(source, "ImportSource"):
+            package = source.ImportSource("fastconv")
+        else:  # torch 2.10 imports nothing but itself
+            modules = source.AttrSource(source.AttrSource(source.TorchSource(), "sys"), "modules")
+            package = source.DictGetItemSource(modules, "fastconv")
+        function = source.AttrSource(source.AttrSource(package, "functional"), "effective")
+        install_guard(source.CallFunctionNoArgsSource(function).make_guard(GuardBuilder.EQUALS_MATCH))
     return effective()
 
 
