@@ -49,7 +49,8 @@ def traced() -> str:
         if hasattr(source, "ImportSource"):
             package = source.ImportSource("fastconv")
         else:  # torch 2.10 imports nothing but itself
-            modules = source.AttrSource(source.AttrSource(source.TorchSource(), "sys"), "modules")
+            itself = source.TorchSource()  # type: ignore[attr-defined]
+            modules = source.AttrSource(source.AttrSource(itself, "sys"), "modules")
             package = source.DictGetItemSource(modules, "fastconv")
         function = source.AttrSource(source.AttrSource(package, "functional"), "effective")
         install_guard(source.CallFunctionNoArgsSource(function).make_guard(GuardBuilder.EQUALS_MATCH))
