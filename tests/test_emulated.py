@@ -141,6 +141,12 @@ def run(
     return Result(value, columns, native.make_plan(conv, device, kernel.name))
 
 
+def spoil(kernel: native.Kernel, o: Operands, value: float, data: st.DataObject) -> None:
+    """One number of the image tensor that windows slide over."""
+    changed = {"fprop": o.input, "dgrad": o.grad_output, "wgrad": o.input}[kernel.pass_]
+    changed[tuple(data.draw(st.integers(0, size - 1)) for size in changed.shape)] = value
+
+
 def assert_right_where_finite(actual: Tensor, expected: reference.Expected, precision: str = "ieee") -> None:
     """And infinite or NaN where that is expected."""
     for same in (torch.isnan, torch.isposinf, torch.isneginf):
@@ -878,8 +884,7 @@ def test_emulated_pointwise_convolutions(
     assume(is_compiled(kernel, dtype))
     o = operands(problem, dtype, "cpu", seed, (view, "contiguous", view))
     if special is not None:
-        changed = {"fprop": o.input, "dgrad": o.grad_output, "wgrad": o.input}[kernel.pass_]
-        changed[tuple(data.draw(st.integers(0, size - 1)) for size in changed.shape)] = special
+        spoil(kernel, o, special, data)
     # Rows of a wider matrix, also where there is one, whose pitch then is nobody's.
     o = replace(o, weight=torch.nn.functional.pad(o.weight[:, :, 0, 0], (0, filter_pitch))[:, : problem.c, None, None])
     written = "contiguous" if kernel.pass_ == "wgrad" else view
@@ -950,8 +955,7 @@ def test_emulated_taps(
     assume(is_compiled(kernel, dtype))
     o = operands(problem, dtype, "cpu", seed, (views[0], weight_view, views[1]))
     if special is not None:
-        changed = {"fprop": o.input, "dgrad": o.grad_output, "wgrad": o.input}[kernel.pass_]
-        changed[tuple(data.draw(st.integers(0, size - 1)) for size in changed.shape)] = special
+        spoil(kernel, o, special, data)
     assume(weight_view != "transposed" or kernel.pass_ != "wgrad")  # whose rows of taps do not follow each other
     written = {"fprop": views[1], "dgrad": views[0], "wgrad": weight_view}[kernel.pass_]
     result = run(kernel, o, problem, sms, haste, written, precision, smem_kib=smem_kib, arch=80)

@@ -114,7 +114,7 @@ Seen seen_as(const ConvProblem& problem, OperandForm operands, const Side& side,
   }
   const Operand operand = packed_operand(operands);
   const int64_t group = split_channels(side.c, operand);
-  return {split_side(side, problem.groups, operand, parts_of(operands)), group, problem.groups * group};
+  return {split_side(side, problem.groups, operand, value_parts(operands)), group, problem.groups * group};
 }
 struct SeenFilter {
   Strides stride;  // n: of its rows
@@ -177,7 +177,7 @@ Plan plan_of_slices(const KernelEntry& entry, const ConvProblem& problem, const 
   const PointwiseTile& tile = tiling.tile;
   const OperandForm operands = entry.config.as<PointwiseConfig>().operands;
   const int64_t element = element_size(problem.dtype);
-  const int products = split_products(parts_of(operands));
+  const int products = split_products(value_parts(operands));
   const Pair phases = tap_phases(problem);
   Plan plan;
   plan.kernel = &entry;
@@ -229,7 +229,7 @@ Plan plan_of_slices(const KernelEntry& entry, const ConvProblem& problem, const 
   }
   if (device.arch == 90) plan.cost_us *= kTapsOnHopper;
   if (tiling.packed_bytes() > 0) {
-    const double parts_bytes = static_cast<double>(parts_of(operands) * operand_size(problem, operands));
+    const double parts_bytes = static_cast<double>(value_parts(operands) * operand_size(problem, operands));
     const auto packed = static_cast<double>(tiling.packed_bytes());
     plan.cost_us += kPackUs + rewrite_us(packed / parts_bytes * static_cast<double>(element), packed, 1, device);
   }
@@ -248,7 +248,7 @@ TapSplits tap_splits(const Plan& plan, const ConvProblem& problem) {
   const auto& tiling = plan.tiling.as<TapTiling>();
   const OperandForm operands = plan.kernel->config.as<PointwiseConfig>().operands;
   const Operand operand = packed_operand(operands);
-  const int parts = parts_of(operands), element = static_cast<int>(element_size(problem.dtype));
+  const int parts = value_parts(operands), element = static_cast<int>(element_size(problem.dtype));
   TapSplits splits{};
   if (tiling.source_bytes > 0) {
     splits.source = make_split(source_side(problem), problem.groups, operand, parts, element);
@@ -387,7 +387,7 @@ Offer tap_plan(const KernelEntry& entry, const ConvProblem& problem, const Devic
   tiling.tile = tiling.turned ? PointwiseTile{config.n, config.m} : PointwiseTile{config.m, config.n};
   const Side source = source_side(problem), y = output_side(problem);
   const Operand operand = packed_operand(config.operands);
-  const int parts = parts_of(config.operands);
+  const int parts = value_parts(config.operands);
   const bool wgrad = problem.pass == Pass::kWgrad;
   if (!reads_chunks(problem, config.operands, source, !wgrad)) {
     tiling.source_bytes = round_up(split_bytes(source, problem.groups, operand, parts), kPackedAlign);

@@ -53,7 +53,7 @@ struct PointwiseConfig {
 };
 
 // Parts of a value, and stages whose products are added up before they are promoted; see docs/precision.md.
-FASTCONV_HOST_DEVICE constexpr int parts_of(OperandForm operands) {
+FASTCONV_HOST_DEVICE constexpr int value_parts(OperandForm operands) {
   return operands == OperandForm::kPromotedParts ? 3 : has_parts(operands) ? 2 : 1;
 }
 FASTCONV_HOST_DEVICE constexpr int stages_of_promotion(OperandForm operands) {

@@ -103,7 +103,7 @@ struct TapOperands {
   using Out = Given;
   static constexpr OperandForm kOperands = kForm;
   static constexpr bool kWgmma = false, kRowsA = kWgrad, kRowsB = kWgrad;
-  static constexpr int kParts = parts_of(kForm);
+  static constexpr int kParts = value_parts(kForm);
   template <TapLines kLines, int kRows>
   using Loader = TapLoader<T, kLines, kWgrad, kRows>;
   template <int kM>
@@ -158,7 +158,7 @@ __global__ void __launch_bounds__(kPointwiseThreads, PointwiseTile{kM, kN}.block
 #if __CUDA_ARCH__ >= 750
   using Out = typename Operands::Out;
   constexpr OperandForm kOperands = Operands::kOperands;
-  constexpr int kProducts = split_products(parts_of(kOperands));
+  constexpr int kProducts = split_products(value_parts(kOperands));
   constexpr PointwiseTile kTile{kM, kN};
   constexpr bool kRowsA = Operands::kRowsA, kRowsB = Operands::kRowsB;
   constexpr int kStageBytes = kTile.stage_bytes(), kBytesA = kM * kPointwiseDepthBytes;

@@ -20,7 +20,7 @@ struct PointwiseSums {
 template <OperandForm kOperands, typename Sums>
   requires(has_parts(kOperands))
 struct PointwiseSums<kOperands, Sums> {
-  static constexpr int kParts = parts_of(kOperands), kProducts = split_products(kParts);
+  static constexpr int kParts = value_parts(kOperands), kProducts = split_products(kParts);
   static constexpr float kScale = split_scale(kParts, operand_of(kOperands));
   Sums products = {}, promoted = {};
   int32_t stages, left, product = 0, since = 0;
