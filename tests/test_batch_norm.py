@@ -118,9 +118,12 @@ def test_views_are_read_right(device: str) -> None:
     def other(t: Tensor) -> Tensor:
         return t.contiguous(memory_format=torch.channels_last)
 
+    def apart(t: Tensor) -> Tensor:
+        return torch.stack([t, t], 1)[:, 0]
+
     for of_input, of_residual, of_grad in itertools.product((gaps, odd, other), repeat=3):
         o = Operands(device, torch.float32)
-        leaves = [t.requires_grad_() for t in (of_input(o.input), o.weight, o.bias, of_residual(o.residual))]
+        leaves = [t.requires_grad_() for t in (of_input(o.input), apart(o.weight), apart(o.bias), of_residual(o.residual))]
         input, weight, bias, residual = leaves
         running = o.running_mean, o.running_var
         options: dict[str, Any] = {"activation": "relu", "residual": residual}

@@ -255,6 +255,17 @@ def test_what_a_hook_saved_in_another_layout_is_read_right(device: str) -> None:
 
     norm: Any = fastconv.batch_norm_act
     o = Operands(device, torch.float64, "nhwc")
+    # With one channel, or one pixel, a tensor may be taken for either layout.
+    for channels, height, width in ((1, 5, 6), (40, 1, 1)):
+        images = [torch.randn(32, channels, height, width, device=device) for _ in range(3)]
+        x, residual, grad = (t.contiguous(memory_format=torch.channels_last) for t in images)
+        found = []
+        for hooked in (False, True):
+            leaves = [t.detach().clone().requires_grad_() for t in (x, residual)]
+            with torch.autograd.graph.saved_tensors_hooks(pack if hooked else lambda t: t, lambda t: t):
+                y = norm(leaves[0], None, None, training=True, activation="relu", residual=leaves[1])
+            found.append(torch.autograd.grad(y, leaves, grad))
+        torch.testing.assert_close(found[0], found[1], rtol=0, atol=0)
     for graph in (False, True):
         found = []
         for hooked in (False, True):

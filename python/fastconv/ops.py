@@ -84,7 +84,12 @@ def is_batched(grad: Tensor) -> bool:
 
 
 def in_layout(tensor: Tensor, channels_last: bool) -> Tensor:
-    return tensor.contiguous(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
+    dense = tensor.contiguous(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
+    if is_channels_last(dense) != channels_last:  # with one channel or pixel both look alike to torch
+        _, c, h, w = dense.shape
+        strides = (c * h * w, 1, w * c, c) if channels_last else (c * h * w, h * w, w, 1)
+        dense = dense.as_strided(dense.shape, strides)
+    return dense
 
 
 def as_cast_of(parameter: Tensor, cast: Tensor) -> Tensor:

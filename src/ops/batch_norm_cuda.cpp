@@ -32,6 +32,15 @@ Tensor same_as(const Images& images, const char* name, const Tensor& tensor) {
   return dense_like(images.tensor, images.problem.channels_last, name, tensor);
 }
 
+// What is only read may have gaps.
+void close_gaps(std::initializer_list<OptionalTensor*> vectors) {
+  for (OptionalTensor* vector : vectors) {
+    if (!*vector || (*vector)->dim() != 1 || (*vector)->is_contiguous()) continue;
+    Tensor copy = empty_vector((*vector)->numel(), **vector);
+    *vector = torch::stable::copy_(copy, **vector);
+  }
+}
+
 // Of so many channels of images like this one.
 NormParameter parameter(const Tensor& images, int64_t channels, const char* name, const OptionalTensor& tensor) {
   if (!tensor) return {nullptr, true};
@@ -102,6 +111,7 @@ std::tuple<Tensor, Tensor, Tensor> batch_norm_act(Tensor input, OptionalTensor r
                                                   OptionalTensor running_var, OptionalTensor num_batches_tracked,
                                                   bool training, std::optional<double> momentum, double eps,
                                                   int64_t activation, bool trains) {
+  close_gaps({&weight, &bias});
   const Normalized found = normalize(input, residual, weight, bias, running_mean, running_var, num_batches_tracked,
                                      training, momentum, eps, activation, trains, /*behind_ours=*/false);
   return {found.output, found.statistics, found.mask ? *found.mask : empty_bytes(0, input)};
@@ -155,6 +165,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> batch_norm_act_backward(Tensor grad_o
                                                                    OptionalTensor residual, OptionalTensor weight,
                                                                    OptionalTensor bias, Tensor statistics, Tensor mask,
                                                                    bool training, int64_t activation, int64_t needs) {
+  close_gaps({&weight, &bias});
   const BatchNormGradients found =
       batch_norm_gradients(grad_output, input, residual, weight, bias, statistics, mask, training, activation, needs,
                            /*behind_ours=*/false);
@@ -208,6 +219,7 @@ std::tuple<Tensor, OptionalTensor, OptionalTensor, OptionalTensor, OptionalTenso
     OptionalTensor norm_bias, OptionalTensor running_mean, OptionalTensor running_var,
     OptionalTensor num_batches_tracked, int64_t arguments, bool training, std::optional<double> momentum, double eps,
     int64_t activation, bool trains) {
+  close_gaps({&bias, &norm_weight, &norm_bias});
   if (!training && !trains && !residual && cuts_off(activation_of(activation))) {
     const auto folded = fold(input, weight, bias, norm_weight, norm_bias, running_mean, running_var, eps);
     if (folded) {
@@ -229,6 +241,7 @@ std::tuple<OptionalTensor, OptionalTensor, OptionalTensor, OptionalTensor, Optio
 conv_bn_act_backward(Tensor grad_output, Tensor input, Tensor weight, OptionalTensor filters, Tensor convolved,
                      OptionalTensor residual, OptionalTensor norm_weight, OptionalTensor norm_bias, Tensor statistics,
                      OptionalTensor mask, int64_t arguments, bool training, int64_t activation, int64_t needs) {
+  close_gaps({&norm_weight, &norm_bias});
   const int64_t of_convolution = needs & 7;
   const BatchNormGradients found =
       batch_norm_gradients(grad_output, convolved, residual, norm_weight, norm_bias, statistics, mask, training,
