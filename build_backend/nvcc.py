@@ -1,4 +1,4 @@
-"""Runs the nvcc command that it is given, with two differences.
+"""Runs the nvcc command that it is given, with three differences.
 
     python build_backend/nvcc.py SPILLS nvcc ARGUMENT...
 
@@ -23,6 +23,7 @@ FROM = re.compile(r"// from sm_(\d+a?)\n")
 # As cpp_extension and CMake write it.
 CODE = re.compile(r'"?--?gen(?:erate-)?code=arch=compute_(\d+a?),')
 TURINGS = re.compile(r"code=\[?sm_75\b(?!.*compute)")  # machine code alone
+AFTER_HOPPER = re.compile(r"(?<=arch=compute_)1\d\d(?=,)")
 SERIALISED = re.compile(r"\(C75[01]\d\)")
 SPILLED = re.compile(r"Registers are spilled .*(?:_sm90|reduce_wgrad).*, (\d+) bytes spill stores")
 
@@ -43,7 +44,9 @@ def for_kernels(command: list[str]) -> list[str]:
     kept = {word for word in served if not ("70" in served.values() and TURINGS.search(word))}
     if archs and not kept:
         kept = {next(iter(archs))}
-    return [word for word in command if word not in archs or word in kept]
+    words = [word for word in command if word not in archs or word in kept]
+    has_80 = any(archs[word] == "80" for word in kept)
+    return [AFTER_HOPPER.sub("80", word) if has_80 and word in kept else word for word in words]
 
 
 def main(spills: int, command: list[str]) -> int:

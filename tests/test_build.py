@@ -321,10 +321,14 @@ def test_sources_are_compiled_for_what_runs_them(tmp_path: Path, first_line: str
     source = tmp_path / "some.cu"
     source.write_text(first_line + "\n")
     command = ["nvcc", "-O3", *GENCODE, "-c", str(source)]
-    assert nvcc.for_kernels(command) == ["nvcc", "-O3", *kept, "-c", str(source)]
+    of_80 = [word.replace("compute_120", "compute_80") for word in kept]
+    assert nvcc.for_kernels(command) == ["nvcc", "-O3", *of_80, "-c", str(source)]
     as_cmake = r'"--generate-code=arch=compute_\1,code=[sm_\1]"'
     cmake = {word: re.sub(r".*compute_(\w+),.*", as_cmake, word) for word in GENCODE}
-    assert nvcc.for_kernels([*cmake.values(), str(source)]) == [*(cmake[word] for word in kept), str(source)]
+    of_80 = [cmake[word].replace("compute_120", "compute_80") for word in kept]
+    assert nvcc.for_kernels([*cmake.values(), str(source)]) == [*of_80, str(source)]
+    alone = ["nvcc", GENCODE[0], GENCODE[5], str(source)]
+    assert (GENCODE[5] in nvcc.for_kernels(alone)) == (GENCODE[5] in kept)
     assert nvcc.for_kernels(["nvcc", "--version"]) == ["nvcc", "--version"]
     without_volta = [word for word in command if word != GENCODE[0]]
     if "130" not in first_line:
@@ -426,7 +430,7 @@ def test_a_release_needs_a_clean_tree_and_its_toolkits(tmp_path: Path, monkeypat
     [
         ("9.0", "9.0a"),  # Hopper's kernels would be empty
         ("8.6 9.0+PTX", "8.6;9.0a;8.0+PTX"),
-        ("", "7.5;8.0+PTX;9.0a"),
+        ("", "7.5;8.0+PTX;9.0a;10.0;12.0"),
     ],
 )
 def test_architectures_are_those_that_kernels_know(tree: Path, toolkit: Path, asked: str, built: str) -> None:
@@ -441,7 +445,7 @@ def test_architectures_are_those_that_kernels_know(tree: Path, toolkit: Path, as
 def test_architectures_are_numbers(tree: Path, toolkit: Path, asked: str) -> None:
     done = setup_py(tree, "--version", CUDA_HOME=str(toolkit), FASTCONV_CUDA="1", TORCH_CUDA_ARCH_LIST=asked)
     name = asked.partition(";")[0]
-    expected = f"TORCH_CUDA_ARCH_LIST={asked}: expected numbers, such as 7.5;8.0+PTX;9.0a, not '{name}'"
+    expected = f"TORCH_CUDA_ARCH_LIST={asked}: expected numbers, such as 7.5;8.0+PTX;9.0a;10.0;12.0, not '{name}'"
     assert done.returncode != 0 and expected in done.stderr
 
 
