@@ -125,14 +125,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     device = torch.device(options.device)
     timing.use_device(device)
-    rows = [
-        measure(problem, pass_, mode, layout, options.kernel, options.within, device, options.seconds)
-        for problem, layout, mode, pass_ in cases(options)
-    ]
-    title = f"Kernels beside the planner's choice, {environment.device_name(device)}"
-    table = markdown(rows, opponents.display_name("torch", device))
-    path = environment.write_table(options.out, "alternatives", device, title, table, rows=rows)
-    print(f"{table}\n\nwrote {path}.json, {path}.md")
+    rows: list[dict[str, Any]] = []
+    try:
+        with report.sigterm_exits():
+            for problem, layout, mode, pass_ in cases(options):
+                kernels, within, seconds = options.kernel, options.within, options.seconds
+                rows.append(measure(problem, pass_, mode, layout, kernels, within, device, seconds))
+    finally:
+        title = f"Kernels beside the planner's choice, {environment.device_name(device)}"
+        table = markdown(rows, opponents.display_name("torch", device))
+        path = environment.write_table(options.out, "alternatives", device, title, table, rows=rows)
+        print(f"{table}\n\nwrote {path}.json, {path}.md")
     return 0
 
 

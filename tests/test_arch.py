@@ -17,6 +17,7 @@ import sys, torch, fastconv
 import torch.nn.functional as F
 device = sys.argv[1]
 torch.manual_seed(0)
+torch.set_num_threads(2)  # of the references: others run beside this
 HALF = [(torch.half, None, 2**-11), (torch.bfloat16, None, 2**-8)]
 modes = HALF + [(torch.float, "ieee", 1e-6), (torch.float, "bf16x3", 2e-5), (torch.float, "tf32", 2**-11)]
 problems = [

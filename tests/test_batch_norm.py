@@ -330,7 +330,8 @@ def test_an_eps_is_refused_where_torch_refuses_it(device: str) -> None:
             except ValueError:
                 results.append(None)
         assert results[0] == results[2] and (results[0] is None) == (eps < 0 or (training and eps == 0))
-        assert results[0] is None or results[1] is not None, (eps, training)  # some releases of torch refuse fewer
+        # Some releases of torch refuse fewer; up to 2.11 it refuses 0 outside training, too.
+        assert results[0] is None or results[1] is not None or eps == 0, (eps, training)
 
 
 @pytest.mark.parametrize("momentum", [0.1, None])
