@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from bench.floors import H200, Ceilings
+from bench.floors import H200, H200_BY_WARPS, Ceilings
 from bench.modes import Mode
 from bench.timing import tf32_allowed, time_calls
 
@@ -128,4 +128,6 @@ def measure_ceilings(device: torch.device, modes: list[Mode], seconds: float = 0
 
 def ceilings_for(device: torch.device, measured: Ceilings) -> Ceilings:
     """The ceilings that floors are computed from: the H200's are known better than a GEMM shows them."""
-    return H200 if device.type == "cuda" and "H200" in device_name(device) else measured
+    if device.type != "cuda" or "H200" not in device_name(device):
+        return measured
+    return H200 if " as " not in device_name(device) else H200_BY_WARPS

@@ -38,6 +38,21 @@ H200 = Ceilings(
     source="H200 microbenchmarks 2026-11-20: copy, wgmma with resident operands; fp32 ieee: FFMA units, nominal",
 )
 
+# Where it acts as an older GPU: warps' own products (bench/micro/mma_rates.cu). Float32 in parts is three products.
+H200_BY_WARPS = Ceilings(
+    copy_gbs=4200,
+    tflops={
+        "fp32 ieee": 204,
+        "fp32 bf16x3": 204,
+        "fp32 tf32": 311,
+        "fp16": 612,
+        "bf16": 612,
+        "fp64": 67,
+    },
+    source="H200 microbenchmarks: copy (2026-11-20); mma.sync of two warps a scheduler, random operands "
+    "(mma-rates-h200-20261130T2152Z), for fp32 ieee and bf16x3 a third of bf16's",
+)
+
 
 @dataclass(frozen=True)
 class Floor:

@@ -24,10 +24,12 @@ from bench import opponents, report
 from bench.__main__ import choices
 from bench.modes import DTYPES, LONG, PRECISIONS, Mode, modes_of
 from bench.suites import LAYOUTS, PASSES, Problem, load_suite, select, suite_names
-from fastconv.explain import H100, H200
+from fastconv.explain import H100, H200, gpu
 
+# An H200 that acts as another GPU keeps its clocks and its memory.
+ACTING = gpu("80")._replace(clock_mhz=H200.clock_mhz, memory_gbps=H200.memory_gbps, l2_bytes=H200.l2_bytes)
 # As the names of results have them.
-GPUS = {"h200": H200, "h100-80gb-hbm3": H100}
+GPUS = {"h200": H200, "h100-80gb-hbm3": H100, "h200-as-80": ACTING}
 
 
 class Case(NamedTuple):

@@ -123,7 +123,9 @@ def test_views_are_read_right(device: str) -> None:
 
     for of_input, of_residual, of_grad in itertools.product((gaps, odd, other), repeat=3):
         o = Operands(device, torch.float32)
-        leaves = [t.requires_grad_() for t in (of_input(o.input), apart(o.weight), apart(o.bias), of_residual(o.residual))]
+        leaves = [
+            t.requires_grad_() for t in (of_input(o.input), apart(o.weight), apart(o.bias), of_residual(o.residual))
+        ]
         input, weight, bias, residual = leaves
         running = o.running_mean, o.running_var
         options: dict[str, Any] = {"activation": "relu", "residual": residual}

@@ -41,7 +41,7 @@ from bench import (
 )
 from bench.__main__ import QUICK_FLOPS, parse, quick
 from bench.errors import Reference, random_tensors, reference, verdict
-from bench.floors import H200, Ceilings, floor_of
+from bench.floors import H200, H200_BY_WARPS, Ceilings, floor_of
 from bench.models import CONTENDERS, FUSED, SETTINGS, WHAT
 from bench.modes import DTYPES, PRECISIONS, Mode, modes_of
 from bench.report import Report, Result, Row, losses, markdown, table_of_rows, totals
@@ -361,6 +361,14 @@ def test_cpu_ceilings_are_measured_in_the_run() -> None:
     measured = environment.measure_ceilings(device, [FP32], seconds=0.001)
     assert measured.copy_gbs > 0 and measured.tflops[FP32.label] > 0
     assert environment.ceilings_for(device, measured) is measured
+
+
+def test_ceilings_are_those_of_the_products_that_a_gpu_acts_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    device, measured = torch.device("cuda"), Ceilings(1.0, {}, "")
+    for name, expected in (("H200", H200), ("H200 as 80", H200_BY_WARPS), ("A100", measured)):
+        monkeypatch.setattr(environment, "device_name", lambda device, name=name: f"NVIDIA {name}")
+        assert environment.ceilings_for(device, measured) is expected
+    assert set(H200_BY_WARPS.tflops) == set(H200.tflops)
 
 
 def test_counters_are_read_by_kernel_and_name() -> None:

@@ -98,7 +98,7 @@ def huge_problems(draw: st.DrawFn) -> Problem:
 
 def most_workspace_bytes(problem: native.ConvProblem) -> int:
     """As README has it."""
-    return max(256 << 20, int(problem.compulsory_bytes) * (2 if problem.dtype == "float32" else 1))
+    return max(256 << 20, int(problem.compulsory_bytes * (2 if problem.dtype == "float32" else 1.25)))
 
 
 def check_plan(problem: native.ConvProblem, pass_: str, device: native.DeviceSpec) -> native.Plan:

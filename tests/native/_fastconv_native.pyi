@@ -335,8 +335,8 @@ def wgrad_products(
     `product`: of the parts of float32 tensors; IndexError if there is none, or if other parts are multiplied.
     """
 
-def split_products(parts: int) -> list[tuple[int, int]]:
-    """The parts of both operands that are multiplied, in order."""
+def split_products(parts: int, beyond: int = 0) -> list[tuple[int, int]]:
+    """The parts of both operands that are multiplied, in order; and what so many products behind the last are."""
 
 def make_plan(problem: ConvProblem, device: DeviceSpec, force: str = "") -> Plan: ...
 def explain(problem: ConvProblem, device: DeviceSpec, force: str = "") -> str: ...

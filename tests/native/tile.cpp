@@ -173,15 +173,20 @@ std::tuple<std::vector<SplitElement>, int> simulate_split(const Split& split, in
     std::vector<int64_t> smem(kSplitBytes / 4, kSplitNothing);
     std::array<std::vector<int32_t>, 32> copied, loaded;
     auto copy = [&]<int kVector>(std::integral_constant<int, kVector>) {
-      const SplitReader<kVector> reader{split, unit};
+      const SplitReader<kVector, 4> reader{split, unit};
       for (int32_t lane = 0; lane < 32; ++lane) {
-        auto f = [&](int32_t place, int64_t from, bool exists) {
-          if (place % kVector != 0 || (exists && from % kVector != 0)) throw py::index_error("not aligned");
-          for (int i = 0; i < kVector; ++i) {
-            if (smem.at(place + i) != kSplitNothing) throw py::index_error("copied over");
-            smem[place + i] = exists ? from + i : kSplitZero;
+        auto f = [&](const auto& copies) {
+          for (const SplitCopy& copy : copies) {
+            if (copy.place < 0) continue;
+            if (copy.place % kVector != 0 || (copy.exists && copy.from % kVector != 0)) {
+              throw py::index_error("not aligned");
+            }
+            for (int i = 0; i < kVector; ++i) {
+              if (smem.at(copy.place + i) != kSplitNothing) throw py::index_error("copied over");
+              smem[copy.place + i] = copy.exists ? copy.from + i : kSplitZero;
+            }
+            copied[lane].push_back(copy.place);
           }
-          copied[lane].push_back(place);
         };
         along_channels ? reader.along_channels(lane, f) : reader.along_rows(lane, f);
       }
@@ -325,15 +330,15 @@ void bind_tile(py::module_& m) {
   m.def("check_copies", &check_copies, "problem"_a, "kernel"_a, "device"_a);
   m.def(
       "split_products",
-      [](int32_t parts) {
+      [](int32_t parts, int32_t beyond) {
         std::vector<std::pair<int32_t, int32_t>> products;
-        for (int32_t i = 0; i < split_products(parts); ++i) {
+        for (int32_t i = 0; i < split_products(parts) + beyond; ++i) {
           const SplitProduct product(parts, i);
           products.emplace_back(product.first, product.second);
         }
         return products;
       },
-      "parts"_a);
+      "parts"_a, "beyond"_a = 0);
   py::class_<FastDivmod>(m, "FastDivmod")
       .def(py::init<int64_t>(), "divisor"_a)
       .def("div", &FastDivmod::div, "dividend"_a)

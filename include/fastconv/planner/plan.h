@@ -37,10 +37,10 @@ struct InnerPlan {
 std::ostream& operator<<(std::ostream& out, const Plan& plan);
 
 inline constexpr int64_t kMaxWorkspaceBytes = int64_t{256} << 20;
-// The same, or what input, weight and output take if that is more: tensors may be written anew. Those of float32 may be
-// written as parts, which takes up to twice as much.
+// The same, or a quarter more than input, weight and output take if that is more: tensors may be written anew, and sums
+// of slices beside them. Those of float32 may be written as parts, which takes up to twice as much.
 inline int64_t max_workspace_bytes(const ConvProblem& problem) {
-  const double most = compulsory_bytes(problem) * (problem.dtype == DType::kFloat32 ? 2 : 1);
+  const double most = compulsory_bytes(problem) * (problem.dtype == DType::kFloat32 ? 2 : 1.25);
   return std::max(kMaxWorkspaceBytes, static_cast<int64_t>(std::min(most, 0x1p62)));
 }
 

@@ -36,21 +36,34 @@ struct Splitter {
   int lane;
   float scale;  // of fp16
 
-  // A unit's values on their way to shared memory.
+  // A unit's values on their way to shared memory. Those of 16 bits are waited for, hence several at once.
   template <SplitRead kRead, int kVector>
   __device__ __forceinline__ void read(const SplitUnit& unit) const {
-    auto copy = [&](int place, int64_t from, bool exists) {
-      const T* values = static_cast<const T*>(split.values) + from;
+    constexpr int kAtOnce = kFloats ? 1 : 4;
+    auto copy = [&](const SplitCopy(&copies)[kAtOnce]) {
+      const T* values = static_cast<const T*>(split.values);
       if constexpr (kFloats) {
-        ptx::async_copy<4 * kVector>(buffer + 4 * place, values, exists);
+        ptx::async_copy<4 * kVector>(buffer + 4 * copies[0].place, values + copies[0].from, copies[0].exists);
       } else {
-        alignas(sizeof(T) * kVector) uint16_t bits[kVector] = {};
-        if (exists) load_bits(values, bits);
+        alignas(8) uint16_t bits[kAtOnce][4] = {};
 #pragma unroll
-        for (int i = 0; i < kVector; ++i) ptx::store_shared4(buffer + 4 * (place + i), bits[i]);
+        for (int at = 0; at < kAtOnce; ++at) {
+          if (copies[at].place >= 0 && copies[at].exists) load_bits<kVector>(values + copies[at].from, bits[at]);
+        }
+#pragma unroll
+        for (int at = 0; at < kAtOnce; ++at) {
+          if (copies[at].place < 0) continue;
+          const uint32_t to = buffer + 4 * copies[at].place;
+          if constexpr (kVector == 4) {
+            ptx::store_shared16(to, make_uint4(bits[at][0], bits[at][1], bits[at][2], bits[at][3]));
+          } else {
+#pragma unroll
+            for (int i = 0; i < kVector; ++i) ptx::store_shared4(to + 4 * i, bits[at][i]);
+          }
+        }
       }
     };
-    const SplitReader<kVector> reader{split, unit};
+    const SplitReader<kVector, kAtOnce> reader{split, unit};
     if constexpr (kRead == SplitRead::kChannels) {
       reader.along_channels(lane, copy);
     } else {
@@ -59,7 +72,7 @@ struct Splitter {
   }
 
   template <int kVector>
-  static __device__ __forceinline__ void load_bits(const T* from, uint16_t (&bits)[kVector]) {
+  static __device__ __forceinline__ void load_bits(const T* from, uint16_t (&bits)[4]) {
     if constexpr (kVector == 4) {
       *reinterpret_cast<uint2*>(bits) = *reinterpret_cast<const uint2*>(from);
     } else if constexpr (kVector == 2) {

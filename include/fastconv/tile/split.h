@@ -101,8 +101,15 @@ FASTCONV_HOST_DEVICE int32_t split_channel_place(const Split& split, int32_t cha
   return at ^ ((at >> 5 & 1) << 2);
 }
 
-// Calls f(place, first of kVector values, whether they exist; otherwise zeros) for a lane's share of what a unit reads.
-template <int kVector>
+// A place, of no value if it is negative, and the first of the values for it, which are zeros if they do not exist.
+struct SplitCopy {
+  int32_t place;
+  int64_t from;
+  bool exists;
+};
+
+// Calls f(SplitCopy[kAtOnce]) for a lane's share of what a unit reads, kVector values each.
+template <int kVector, int kAtOnce>
 struct SplitReader {
   static constexpr int kVectorLog2 = kVector == 4 ? 2 : kVector == 2 ? 1 : 0;
   const Split& split;
@@ -117,20 +124,30 @@ struct SplitReader {
     for (int32_t row = lane << kVectorLog2; row < unit.rows; row += kVector << lanes_log2) {
       int64_t from = unit.from + SplitRow(split, unit.row + row).from + first * split.stride_c;
       FASTCONV_ROLLED
-      for (int32_t channel = first; channel < unit.filled; channel += step, from += step * split.stride_c) {
-        f(split_row_place(split, channel, row), from, channel < unit.channels);
+      for (int32_t channel = first; channel < unit.filled; channel += kAtOnce * step) {
+        SplitCopy copies[kAtOnce];
+        for (int32_t i = 0; i < kAtOnce; ++i, from += step * split.stride_c) {
+          const int32_t at = channel + i * step;
+          copies[i] = {at < unit.filled ? split_row_place(split, at, row) : -1, from, at < unit.channels};
+        }
+        f(copies);
       }
     }
   }
 
   FASTCONV_HOST_DEVICE_CALLER void along_channels(int32_t lane, F f) const {
-    const int32_t lanes_log2 = split.channels_log2 - kVectorLog2;
+    const int32_t lanes_log2 = split.channels_log2 - kVectorLog2, step = 32 >> lanes_log2;
     const int32_t channel = (lane & ((1 << lanes_log2) - 1)) << kVectorLog2;
     if (channel >= unit.filled) return;
     FASTCONV_ROLLED
-    for (int32_t row = lane >> lanes_log2; row < unit.rows; row += 32 >> lanes_log2) {
-      const int64_t from = unit.from + SplitRow(split, unit.row + row).from + channel;
-      f(split_channel_place(split, channel, row), from, channel < unit.channels);
+    for (int32_t row = lane >> lanes_log2; row < unit.rows; row += kAtOnce * step) {
+      SplitCopy copies[kAtOnce];
+      for (int32_t i = 0; i < kAtOnce; ++i) {
+        const int32_t at = row + i * step;
+        copies[i] = {at < unit.rows ? split_channel_place(split, channel, at) : -1,
+                     unit.from + SplitRow(split, unit.row + at).from + channel, channel < unit.channels};
+      }
+      f(copies);
     }
   }
 };
@@ -355,7 +372,7 @@ struct SplitProduct {
 
   FASTCONV_HOST_DEVICE constexpr SplitProduct(int32_t parts, int32_t index) : first(0), second(0) {
     int32_t sum = parts - 1;  // of the two, and so many products less one
-    for (; index > sum; --sum) index -= sum + 1;
+    for (; sum > 0 && index > sum; --sum) index -= sum + 1;
     first = index, second = sum - index;
   }
   // Of those with the same first + second.

@@ -11,7 +11,7 @@ namespace fastconv {
 __device__ __forceinline__ uint32_t to_truncated_tf32(uint32_t bits) {
   constexpr uint32_t kHalf = 0x1000;
   constexpr float kNotUp = 0x1.ffep127f;  // the first that would become infinite if it were rounded up
-  return bits + (fabsf(__uint_as_float(bits)) < kNotUp ? kHalf : 0);
+  return fabsf(__uint_as_float(bits)) < kNotUp ? bits + kHalf : bits;
 }
 
 }  // namespace fastconv

@@ -1,6 +1,7 @@
 #include "fastconv/families/pointwise/taps_plan.h"
 
 #include <algorithm>
+#include <bit>
 #include <numeric>
 #include <utility>
 
@@ -22,7 +23,7 @@ using namespace cost::pointwise;
 constexpr int64_t kMaxPhases = 64;
 constexpr int64_t kTilePixels = 128;
 constexpr int64_t kPackedAlign = 256;
-constexpr int64_t kMaxPixels = 1 << 15;  // of a side, padding included; see kBeforeImages
+constexpr int kMostPlaceBits = 29;  // of rows and columns, padding included; see ImageBounds
 
 int32_t narrowed(int64_t value) { return static_cast<int32_t>(value); }
 
@@ -33,11 +34,44 @@ int32_t vector_bytes(int64_t element, int32_t align, std::initializer_list<int64
   return narrowed(bytes);
 }
 
+// A number from 0 to 2^bits - 1.
+int bits_of(int64_t extent) { return std::bit_width(static_cast<uint64_t>(std::max<int64_t>(extent, 1) - 1)); }
+// Rows and columns that windows reach, padding included.
+Pair reach_of(const ConvProblem& problem) {
+  const Side y = output_side(problem);
+  return {std::max({problem.h + 2 * problem.padding.h, problem.r * problem.dilation.h, y.h * problem.stride.h}) + 1,
+          std::max({problem.w + 2 * problem.padding.w, problem.s * problem.dilation.w, y.w * problem.stride.w}) + 1};
+}
+
+// Of places whose columns have so many bits and a sign. What is added up stays below twice the rows: a row that is
+// missing is more negative than that.
+int32_t place_of(int64_t h, int64_t w, int shift) {
+  return static_cast<int32_t>(static_cast<uint32_t>(h) << shift) + static_cast<int32_t>(w);
+}
+ImageBounds bounds_of(int64_t height, int64_t width, int shift) {
+  const uint32_t column_sign = 1U << (shift - 1), row_sign = 1U << 31;
+  return {row_sign | column_sign,
+          (row_sign - (static_cast<uint32_t>(height) << shift)) + (column_sign - static_cast<uint32_t>(width))};
+}
+
 TapAxis channels_of(int64_t channels, int64_t chunk) {
   TapAxis axis{};
   axis.by_channels = FastDivmod(ceil_div(channels, chunk) * chunk);
-  axis.taps = 1;
+  axis.by_columns = FastDivmod(1);
+  axis.extent = axis.by_channels.divisor;
   return axis;
+}
+// Of so many rows and columns of taps, of which a stage is so many elements.
+void count_taps(TapAxis& axis, int32_t rows, int32_t columns, int64_t stage) {
+  const auto channels = static_cast<int32_t>(axis.by_channels.divisor);
+  const int32_t of_row = std::max(1, columns), taps = narrowed(stage / channels), stage_rows = taps / of_row;
+  axis.by_columns = FastDivmod(of_row);
+  axis.extent = rows * columns * channels;
+  axis.stage_channels = narrowed(stage % channels), axis.stage_columns = taps % of_row;
+  axis.stage = stage_rows * axis.row + axis.stage_columns * axis.column + axis.stage_channels;
+  axis.stage_place = stage_rows * axis.row_place + axis.stage_columns * axis.column_place;
+  axis.next_column = axis.column - channels, axis.next_row = axis.row - columns * axis.column;
+  axis.next_row_place = axis.row_place - columns * axis.column_place;
 }
 
 // What is multiplied: its bytes, and those that a part of a value takes in the workspace.
@@ -59,20 +93,22 @@ bool is_turned(const ConvProblem& problem) {
   return problem.pass != Pass::kWgrad && !channels_inner(target_side(problem));
 }
 
-// Where a tile's windows begin, counted from its first pixel's; see TapLoader. What follows the last column, or the
-// last row, begins again at the first.
-bool tiles_fit_int32(const ConvProblem& problem, const Strides& from) {
+// How far behind a pixel a later one lies at most. What follows the last column, or the last row, begins again at the
+// first; windows overlap.
+int64_t behind_of(int64_t image, int64_t row, int64_t last_row, int64_t last_column) {
+  return std::max({int64_t{0}, last_column - row, last_row + last_column - image});
+}
+// Whether 32 bits count where a tile's windows begin, in bytes from the first of them in memory; see TapWindowLoader.
+bool tiles_fit_uint32(const ConvProblem& problem, const Strides& from, int64_t element) {
   const ConvMap map = make_conv_map(problem, true);
   const int64_t rows = std::max(1, map.h.target_extent / map.h.target_step);  // of the smallest phase
   const int64_t columns = std::max(1, map.w.target_extent / map.w.target_step);
-  const auto reach = [](int64_t pixels, int64_t extent, int64_t step) {  // if so many are one of its steps
-    return std::min(kTilePixels / pixels + 2, extent) * step;
-  };
-  const bool next_image = problem.n > 1, next_row = next_image || map.h.rows > 1;
   const int64_t row = map.h.source_step * from.h, column = map.w.source_step * from.w;
-  const int64_t of_rows = next_image ? map.h.rows * row : reach(columns, map.h.rows, row);
-  const int64_t of_columns = next_row ? map.w.rows * column : reach(1, map.w.rows, column);
-  return reach(rows * columns, problem.n, from.n) + of_rows + of_columns < INT32_MAX;
+  const int64_t last_row = (map.h.rows - 1) * row, last_column = (map.w.rows - 1) * column;
+  // Of so many, each of so many pixels, a tile's pixels take so many steps.
+  const auto steps = [](int64_t pixels, int64_t count) { return std::min((kTilePixels - 1) / pixels + 1, count - 1); };
+  const int64_t ahead = steps(rows * columns, problem.n) * from.n + steps(columns, map.h.rows) * row + last_column;
+  return ahead + behind_of(from.n, row, last_row, last_column) < UINT32_MAX / element;
 }
 // As it is given: whole chunks of neighbouring channels.
 bool reads_chunks(const ConvProblem& problem, OperandForm operands, const Side& side, bool in_tiles) {
@@ -80,7 +116,7 @@ bool reads_chunks(const ConvProblem& problem, OperandForm operands, const Side& 
   return !has_parts(operands) && channels_inner(side) &&
          vector_bytes(element_size(problem.dtype), side.align, {side.c, step.n, step.h, step.w}) ==
              kPointwiseChunkBytes &&
-         (!in_tiles || tiles_fit_int32(problem, step));
+         (!in_tiles || tiles_fit_uint32(problem, step, element_size(problem.dtype)));
 }
 bool reads_filter(const ConvProblem& problem, OperandForm operands) {
   const Strides& w = problem.w_strides;
@@ -98,6 +134,9 @@ PixelAxis counted_on(PixelAxis axis, int64_t rows, int64_t columns, int64_t stag
   axis.stage_columns = narrowed(rest % std::max<int64_t>(1, columns));
   axis.stage = stage / per_image * axis.image + axis.stage_rows * axis.row + axis.stage_columns * axis.column;
   axis.next_row = axis.row - columns * axis.column, axis.next_image = axis.image - rows * axis.row;
+  axis.stage_place = axis.stage_rows * axis.row_place + axis.stage_columns * axis.column_place;
+  axis.next_row_place = narrowed(axis.row_place - columns * axis.column_place);
+  axis.next_image_place = narrowed(-rows * axis.row_place);
   return axis;
 }
 
@@ -154,10 +193,9 @@ const char* why_not(const KernelEntry& entry, const ConvProblem& problem) {
       !filter_splittable(problem)) {
     return "counts with 32 bits: pixels and taps stay below 2^29";
   }
-  const int64_t most_h = std::max(problem.h + 2 * problem.padding.h, problem.r * problem.dilation.h);
-  const int64_t most_w = std::max(problem.w + 2 * problem.padding.w, problem.s * problem.dilation.w);
-  if (std::max({most_h, most_w, y.h * problem.stride.h, y.w * problem.stride.w}) >= kMaxPixels) {
-    return "counts rows and columns with 15 bits, padding included";
+  const Pair reach = reach_of(problem);
+  if (bits_of(reach.h) + bits_of(reach.w) > kMostPlaceBits) {
+    return "counts rows and columns with 29 bits together, padding included";
   }
   if (problem.pass == Pass::kWgrad && problem.r > 1 && problem.s > 1 &&
       problem.w_strides.h != problem.s * problem.w_strides.w) {
@@ -196,7 +234,11 @@ Plan plan_of_slices(const KernelEntry& entry, const ConvProblem& problem, const 
       steps += static_cast<double>(tiles_of(params)) * params.steps * products;
     }
   }
-  auto smem_bytes = [&](int stages) { return tile.smem_bytes(stages, most.slice_steps * products, out_element); };
+  const int tables =
+      problem.pass == Pass::kWgrad ? tap_table_bytes(static_cast<int>(operand_size(problem, operands))) : 0;
+  auto smem_bytes = [&](int stages) {
+    return tile.smem_bytes(stages, most.slice_steps * products, out_element) + tables;
+  };
   tiling.stages = stages_of(tile, blocks, device, smem_bytes);
   plan.grid = blocks;
   plan.smem_bytes = smem_bytes(tiling.stages);
@@ -287,14 +329,17 @@ TapParams tap_params(const ConvProblem& problem, OperandForm operands, const Tap
   pixels_seen.first = h.offset * from.h + w.offset * from.w;
   pixels_seen.image = from.n, pixels_seen.row = map.h.source_step * from.h,
   pixels_seen.column = map.w.source_step * from.w;
-  pixels_seen.height = map.h.source_extent, pixels_seen.width = map.w.source_extent;
-  pixels_seen.first_h = h.offset, pixels_seen.first_w = w.offset;
-  pixels_seen.step_h = map.h.source_step, pixels_seen.step_w = map.w.source_step;
+  pixels_seen.behind =
+      behind_of(pixels_seen.image, pixels_seen.row, (rows - 1) * pixels_seen.row, (columns - 1) * pixels_seen.column);
+  const int shift = bits_of(reach_of(problem).w) + 1;
+  pixels_seen.bounds = bounds_of(map.h.source_extent, map.w.source_extent, shift);
+  pixels_seen.first_place = place_of(h.offset, w.offset, shift);
+  pixels_seen.row_place = place_of(map.h.source_step, 0, shift), pixels_seen.column_place = map.w.source_step;
   gathered.across = channels_of(map.channels, chunk);
-  gathered.across.by_columns = FastDivmod(std::max(1, w.taps));
-  gathered.across.taps = narrowed(taps);
   gathered.across.row = map.h.tap_source_step * from.h, gathered.across.column = map.w.tap_source_step * from.w;
-  gathered.across.row_h = map.h.tap_source_step, gathered.across.column_w = map.w.tap_source_step;
+  gathered.across.row_place = place_of(map.h.tap_source_step, 0, shift);
+  gathered.across.column_place = map.w.tap_source_step;
+  count_taps(gathered.across, h.taps, w.taps, stage_depth);
   gathered.image = turned ? from.n : 0, gathered.group = source.group, gathered.part = source.part;
 
   // The filter's taps.
@@ -303,9 +348,9 @@ TapParams tap_params(const ConvProblem& problem, OperandForm operands, const Tap
   filters.group = filter.group, filters.part = filter.part;
   filters.pixels.extent = map.filters, filters.pixels.image = filter.stride.n;
   filters.across = channels_of(map.channels, chunk);
-  filters.across.by_columns = gathered.across.by_columns, filters.across.taps = narrowed(taps);
   filters.across.first = h.first_tap * filter.stride.h + w.first_tap * filter.stride.w;
   filters.across.row = map.h.tap_step * filter.stride.h, filters.across.column = map.w.tap_step * filter.stride.w;
+  count_taps(filters.across, h.taps, w.taps, stage_depth);
 
   TapParams params{};
   PointwiseMatrix& out = params.out;
@@ -315,8 +360,8 @@ TapParams tap_params(const ConvProblem& problem, OperandForm operands, const Tap
     const Seen dy = seen_as(problem, operands, output_side(problem), tiling.other_bytes > 0);
     PixelAxis of_y = pixels_seen;
     of_y.first = 0, of_y.image = dy.side.stride.n, of_y.row = dy.side.stride.h, of_y.column = dy.side.stride.w;
-    of_y.height = narrowed(target.h), of_y.width = narrowed(target.w), of_y.first_h = of_y.first_w = 0;
-    of_y.step_h = of_y.step_w = 1;
+    of_y.bounds = bounds_of(rows, columns, shift);
+    of_y.first_place = 0, of_y.row_place = place_of(1, 0, shift), of_y.column_place = 1;
     params.a.pixels = counted_on(of_y, rows, columns, stage_depth);
     params.a.across = channels_of(map.filters, chunk);
     params.a.group = dy.group, params.a.part = dy.part;
@@ -398,7 +443,8 @@ Offer tap_plan(const KernelEntry& entry, const ConvProblem& problem, const Devic
                  kPackedAlign);
   }
   const Seen read = seen_as(problem, config.operands, source, tiling.source_bytes > 0);
-  if (!wgrad && !tiles_fit_int32(problem, read.side.stride)) return "counts a tile's elements with 32 bits";
+  const int64_t element = operand_size(problem, config.operands);
+  if (!wgrad && !tiles_fit_uint32(problem, read.side.stride, element)) return "counts a tile's bytes with 32 bits";
   const Pair phases = tap_phases(problem);
   int64_t tiles = 0, sums = 0, steps = 1;
   for (int32_t h = 0; h < phases.h; ++h) {

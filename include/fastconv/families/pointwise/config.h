@@ -63,6 +63,9 @@ FASTCONV_HOST_DEVICE constexpr int stages_of_promotion(OperandForm operands) {
 // In which of its indices the elements of a and of b lie side by side.
 enum class PointwiseForm : int8_t { kDepthDepth, kDepthRows, kRowsRows };
 
+// Tables of a weight gradient's pixels: of both operands, of two stages.
+constexpr int tap_table_bytes(int element) { return 2 * 2 * kPointwiseDepthBytes / element * 16; }
+
 // Of filters of several taps.
 struct TapTiling {
   PointwiseTile tile;

@@ -104,12 +104,13 @@ struct TapOperands {
   static constexpr OperandForm kOperands = kForm;
   static constexpr bool kWgmma = false, kRowsA = kWgrad, kRowsB = kWgrad;
   static constexpr int kParts = value_parts(kForm);
-  template <TapLines kLines, int kRows>
-  using Loader = TapLoader<T, kLines, kWgrad, kRows>;
+  template <bool kWindows, int kRows, bool kLastThreads>
+  using Loader = std::conditional_t<kWgrad, TapPixelLoader<T, kRows, kLastThreads>,
+                                    std::conditional_t<kWindows, TapWindowLoader<T, kRows>, TapFilterLoader<T, kRows>>>;
   template <int kM>
-  using LoaderA = Loader<kTurned ? TapLines::kFilters : TapLines::kPixels, kM>;
+  using LoaderA = Loader<!kTurned, kM, false>;
   template <int kN>
-  using LoaderB = Loader<kTurned || kWgrad ? TapLines::kPixels : TapLines::kFilters, kN>;
+  using LoaderB = Loader<kTurned, kN, true>;
 
   const Params& params;
   const T *a, *b;
@@ -127,8 +128,8 @@ struct TapOperands {
   __device__ __forceinline__ void advance(int stage_depth) {
     depth += stage_depth;
     if (kParts == 1 || --left_ > 0) return;
-    left_ = steps_, depth = first_, ++product_;
-    of_parts();
+    left_ = steps_, depth = first_;
+    if (++product_ < split_products(kParts)) of_parts();
   }
   static __device__ __forceinline__ int64_t out_offset(const Params& params, int32_t product) {
     int32_t image, group;
@@ -170,11 +171,14 @@ __global__ void __launch_bounds__(kPointwiseThreads, PointwiseTile{kM, kN}.block
   const uint32_t ring = (smem + kPointwiseAlign - 1) & ~(kPointwiseAlign - 1);
   static_assert(2 * kTile.epilogue_bytes() <= kPointwiseAlign);
   const bool in_front = ring - smem >= static_cast<uint32_t>(kTile.epilogue_bytes());
-  const uint32_t table =
-      in_front ? smem : ring + kTile.ring_bytes(params.stages, params.slice_steps * kProducts, sizeof(Out));
+  const uint32_t behind = ring + kTile.ring_bytes(params.stages, params.slice_steps * kProducts, sizeof(Out));
+  const uint32_t table = in_front ? smem : behind, pixels = behind + (in_front ? 0 : kTile.epilogue_bytes());
   const PointwisePlace place = pointwise_place<kM, kN>(params);
-  typename Operands::template LoaderA<kM> load_a(params.a, place.m);
-  typename Operands::template LoaderB<kN> load_b(params.b, place.n);
+  using LoaderA = typename Operands::template LoaderA<kM>;
+  using LoaderB = typename Operands::template LoaderB<kN>;
+  LoaderA load_a(params.a, place.m, pixels);
+  LoaderB load_b(params.b, place.n, pixels + LoaderA::kTableBytes);
+  constexpr bool kTables = LoaderA::kTableBytes + LoaderB::kTableBytes > 0;
 
   const int32_t first = place.slice * params.slice_steps;
   const int32_t steps = min(params.slice_steps, params.steps - first), stages = steps * kProducts;
@@ -184,14 +188,19 @@ __global__ void __launch_bounds__(kPointwiseThreads, PointwiseTile{kM, kN}.block
     load_a.start(stage, operands.a, operands.depth);
     load_b.start(stage + kBytesA, operands.b, operands.depth);
     operands.advance(kDepth);
+    load_a.prepare(operands.depth);
+    load_b.prepare(operands.depth);
   };
 
   ptx::follow_previous_kernel();
   if constexpr (promotes(kOperands)) {
     if (is_closed(buffers.gate)) return;
   }
+  load_a.prepare(operands.depth);
+  load_b.prepare(operands.depth);
 #pragma unroll 1
   for (int slot = 0; slot < params.stages - 1; ++slot) {
+    if constexpr (kTables) __syncthreads();
     if (slot < stages) start(slot);
     ptx::async_copy_commit();
   }
@@ -209,9 +218,11 @@ __global__ void __launch_bounds__(kPointwiseThreads, PointwiseTile{kM, kN}.block
     Products::publish_copies();
     Products::wait();
     __syncthreads();
-    Products::start(ring + slot * kStageBytes, warp, sums.products, step > 0);
+    // Products that warps wait for hide copies that were started before them.
+    if constexpr (Products::kAsync) Products::start(ring + slot * kStageBytes, warp, sums.products, step > 0);
     if (step + params.stages - 1 < stages) start(free_slot);
     ptx::async_copy_commit();
+    if constexpr (!Products::kAsync) Products::start(ring + slot * kStageBytes, warp, sums.products, step > 0);
     sums.end_stage();
     free_slot = slot;
     slot = slot + 1 == params.stages ? 0 : slot + 1;

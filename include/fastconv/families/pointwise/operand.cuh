@@ -71,8 +71,10 @@ class PointwiseLoader {
   static_assert(Stage::kLines % kStep == 0);
 
  public:
+  static constexpr int kTableBytes = 0;
+
   // Of the rows from `first` on.
-  __device__ __forceinline__ PointwiseLoader(const PointwiseMatrix& matrix, int32_t first)
+  __device__ __forceinline__ PointwiseLoader(const PointwiseMatrix& matrix, int32_t first, uint32_t)
       : matrix_(matrix),
         chunk_(static_cast<int>(threadIdx.x) % kLanes),
         line_(static_cast<int>(threadIdx.x) / kLanes),
@@ -83,6 +85,7 @@ class PointwiseLoader {
     }
   }
 
+  __device__ __forceinline__ void prepare(int32_t) {}
   // From depth `depth` on of the product that `source` is of.
   __device__ __forceinline__ void start(uint32_t stage, const T* source, int32_t depth) const {
     if (matrix_.vector_bytes == kPointwiseChunkBytes) {
@@ -127,33 +130,53 @@ class PointwiseLoader {
 template <typename T, bool kAlongRows>
 inline constexpr bool kPointwiseFours = kAlongRows && sizeof(T) == 4;
 
-// What a lane has of 32 rows and a step of depth, as ptx::mma wants it: of a, the words of two products of 16 rows; of
-// b, two words each of four products of eight, in pairs.
+// A lane's part of 32 rows and a step of depth, as ptx::mma wants it: of a, the words of two products of 16 rows; of b,
+// two words each of four products of eight, in pairs. Rows begin at a multiple of 32 and a warp has 64 at most, so that
+// what differs between its parts are bits of an address that nothing else sets, or a constant.
 template <typename T, bool kAlongRows, bool kIsB, int kRows>
-__device__ __forceinline__ void load_fragments(uint32_t stage, int row, int step, uint32_t (&words)[2][4]) {
+class PointwiseFragments {
   using Stage = PointwiseStage<T, kAlongRows, kRows>;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  if constexpr (kPointwiseFours<T, kAlongRows>) {
+  static constexpr bool kFours = kPointwiseFours<T, kAlongRows>;
+
+ public:
+  // Of the rows from `row` on.
+  __device__ __forceinline__ explicit PointwiseFragments(int row) {
+    const int lane = static_cast<int>(threadIdx.x) % 32, matrix = lane / 8;
+    const int eight = kIsB ? matrix / 2 : matrix % 2, half = kIsB ? matrix % 2 : matrix / 2;
+    first_ = kFours       ? Stage::offset(lane % 4, row / 4 + lane / 4)
+             : kAlongRows ? Stage::offset(half * 8 + lane % 8, row / 8 + eight)
+                          : Stage::offset(lane % 8, half) + (row + eight * 8) * Stage::kLineBytes;
+  }
+
+  // Of the 32 rows from the warp's 32 * `part` on.
+  __device__ __forceinline__ void load(uint32_t stage, int part, int step, uint32_t (&words)[2][4]) const {
+    const uint32_t at = stage + first_;
+    if constexpr (kFours) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const uint4 four = ptx::load_shared16(stage + Stage::offset(step * 8 + half * 4 + lane % 4, row / 4 + lane / 4));
-      words[0][kIsB ? half : 2 * half] = four.x, words[0][kIsB ? 2 + half : 2 * half + 1] = four.y;
-      words[1][kIsB ? half : 2 * half] = four.z, words[1][kIsB ? 2 + half : 2 * half + 1] = four.w;
+      for (int half = 0; half < 2; ++half) {
+        const uint4 four =
+            ptx::load_shared16(at + part * Stage::kBlockBytes + (step * 8 + half * 4) * Stage::kLineBytes);
+        words[0][kIsB ? half : 2 * half] = four.x, words[0][kIsB ? 2 + half : 2 * half + 1] = four.y;
+        words[1][kIsB ? half : 2 * half] = four.z, words[1][kIsB ? 2 + half : 2 * half + 1] = four.w;
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int sixteen = 2 * part + i;
+        ptx::ldmatrix4<kAlongRows>(kAlongRows
+                                       ? (at ^ sixteen * 2 * kPointwiseChunkBytes) + step * 16 * Stage::kLineBytes
+                                       : (at ^ step * kPointwiseStepBytes) + sixteen * 16 * Stage::kLineBytes,
+                                   words[i]);
+      }
     }
-  } else {
-    const int matrix = lane / 8, eight = kIsB ? matrix / 2 : matrix % 2, half = kIsB ? matrix % 2 : matrix / 2;
+    if constexpr (sizeof(T) == 4) {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int first = row + 16 * i;
-      const uint32_t at = kAlongRows ? Stage::offset(step * 16 + half * 8 + lane % 8, first / 8 + eight)
-                                     : Stage::offset(first + eight * 8 + lane % 8, step * 2 + half);
-      ptx::ldmatrix4<kAlongRows>(stage + at, words[i]);
+      for (int i = 0; i < 8; ++i) words[i / 4][i % 4] = to_truncated_tf32(words[i / 4][i % 4]);
     }
   }
-  if constexpr (sizeof(T) == 4) {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) words[i / 4][i % 4] = to_truncated_tf32(words[i / 4][i % 4]);
-  }
-}
+
+ private:
+  uint32_t first_;
+};
 
 }  // namespace fastconv

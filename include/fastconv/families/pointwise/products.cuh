@@ -17,7 +17,7 @@ inline constexpr bool kHasWgmma =
 #endif
 
 // Where a lane's sums lie in the tile: four of each product of 16x8, in two rows and two columns. Fours: where lanes
-// read rows of an operand in fours, see load_fragments().
+// read rows of an operand in fours, see PointwiseFragments.
 template <int kTileM, int kTileN, bool kWgmma, bool kFoursM, bool kFours>
 struct PointwiseWarp {
   static constexpr int kWarpsM = kWgmma || kTileN == 32 ? 4 : kTileM == 32 ? 1 : 2;
@@ -49,6 +49,7 @@ struct PointwiseProducts {
   using StageA = PointwiseStage<T, kRowsA, kM>;
   using StageB = PointwiseStage<T, kRowsB, kN>;
   static constexpr int kSteps = kPointwiseDepthBytes / kPointwiseStepBytes;
+  static constexpr bool kAsync = kWgmma;
 
   // Before threads meet: what copies of this one brought may then be read.
   static __device__ __forceinline__ void publish_copies() {
@@ -91,16 +92,18 @@ struct PointwiseProducts {
     ptx::wgmma_commit();
   }
   static __device__ __forceinline__ void multiply(uint32_t stage, const Warp& warp, typename Warp::Sums& sums) {
+    const PointwiseFragments<T, kRowsA, false, kM> load_rows(warp.m);
+    const PointwiseFragments<T, kRowsB, true, kN> load_columns(warp.n);
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       uint32_t rows[Warp::kM / 32][2][4], columns[Warp::kN / 32][2][4];
 #pragma unroll
       for (int i = 0; i < Warp::kM / 32; ++i) {
-        load_fragments<T, kRowsA, false, kM>(stage, warp.m + 32 * i, step, rows[i]);
+        load_rows.load(stage, i, step, rows[i]);
       }
 #pragma unroll
       for (int j = 0; j < Warp::kN / 32; ++j) {
-        load_fragments<T, kRowsB, true, kN>(stage + StageA::kBytes, warp.n + 32 * j, step, columns[j]);
+        load_columns.load(stage + StageA::kBytes, j, step, columns[j]);
       }
 #pragma unroll
       for (int i = 0; i < Warp::kM / 16; ++i) {

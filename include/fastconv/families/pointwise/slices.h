@@ -12,7 +12,7 @@
 
 namespace fastconv {
 
-inline constexpr int64_t kMaxPointwiseSlices = 512;
+inline constexpr int64_t kMaxPointwiseSlices = 4096;
 // Tensor cores truncate what they add to, so that a sum is of so many steps at most (docs/precision.md).
 inline constexpr int64_t kMaxPointwiseChainBytes = 1024 * kPointwiseStepBytes;
 inline constexpr int64_t kMaxPointwiseBlocks = INT32_MAX / 2;

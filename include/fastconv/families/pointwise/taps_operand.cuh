@@ -1,4 +1,6 @@
-// One operand that taps move: from global memory into a stage of shared memory.
+// One operand that taps move: from global memory into a stage of shared memory. Loaders have a common form, that of
+// PointwiseLoader and, where a stage's pixels differ from the last one's, a table of them that threads share:
+// `prepare` writes what the next `start` reads, once they have met.
 #pragma once
 
 #include "fastconv/families/pointwise/operand.cuh"
@@ -6,133 +8,218 @@
 
 namespace fastconv {
 
-// Where something lies, in elements and in pixels of the image. Two of them add up to an element's.
+// Where something lies, in elements, and in the image. Two of them add up to an element's.
 struct TapPlace {
   int64_t offset;
-  int32_t h, w;
+  int32_t place;
 };
-// Pixels, padding included, are counted with 15 bits and a sign. In front of every image, whatever tap is added:
-inline constexpr int32_t kBeforeImages = -(1 << 15);
-
-struct Tap : TapPlace {
-  bool exists;
-};
-__device__ __forceinline__ Tap tap_at(const TapAxis& axis, int32_t index) {
-  int32_t tap, channel, i, j;
-  axis.by_channels.divmod(index, tap, channel);
-  axis.by_columns.divmod(tap, i, j);
-  Tap found;
-  found.offset = axis.first + i * axis.row + j * axis.column + channel;
-  found.h = i * axis.row_h, found.w = j * axis.column_w;
-  found.exists = tap < axis.taps;
-  return found;
-}
 __device__ __forceinline__ TapPlace pixel_at(const PixelAxis& axis, int32_t pixel) {
   int32_t n, rest, h, w;
   axis.by_image.divmod(pixel, n, rest);
   axis.by_row.divmod(rest, h, w);
-  TapPlace place;
-  place.offset = axis.first + n * axis.image + h * axis.row + w * axis.column;
-  place.h = pixel < axis.extent ? axis.first_h + h * axis.step_h : kBeforeImages;
-  place.w = axis.first_w + w * axis.step_w;
-  return place;
+  const int32_t place = axis.first_place + h * axis.row_place + w * axis.column_place;
+  return {axis.first + n * axis.image + h * axis.row + w * axis.column, pixel < axis.extent ? place : kBeforeImages};
 }
 
-// What a matrix' lines are.
-enum class TapLines { kPixels, kFilters };
-
-// As PointwiseLoader. Where pixels are the depth (along rows) a thread counts them on from stage to stage.
-template <typename T, TapLines kLinesAre, bool kAlongRows, int kRows>
-class TapLoader {
-  using Stage = PointwiseStage<T, kAlongRows, kRows>;
-  static constexpr int kChunk = Stage::kChunk, kLanes = Stage::kLength / kChunk, kStep = kPointwiseThreads / kLanes;
-  static constexpr int kCopies = Stage::kLines / kStep;
-  static constexpr bool kPixels = kLinesAre == TapLines::kPixels;
-  static_assert(Stage::kLines % kStep == 0 && (kPixels || !kAlongRows));
-
+// A thread's tap and its channel, which go on from stage to stage.
+class TapCursor {
  public:
-  // Of the rows from `first` on.
-  __device__ __forceinline__ TapLoader(const TapMatrix& matrix, int32_t first)
-      : matrix_(matrix), across_(static_cast<int>(threadIdx.x) % kLanes * kChunk) {
-    if constexpr (kAlongRows) {
-      tap_ = tap_at(matrix.across, first + across_);
-    } else if constexpr (kPixels) {
-      base_ = pixel_at(matrix.pixels, first).offset;
-#pragma unroll
-      for (int i = 0; i < kCopies; ++i) {
-        const TapPlace place = pixel_at(matrix.pixels, first + line() + i * kStep);
-        offsets_[i] = static_cast<int32_t>(place.offset - base_);
-        places_[i] = packed(place.h, place.w);
-      }
-    } else {
-      first_ = first + line();
-    }
+  __device__ __forceinline__ TapPlace at(const TapAxis& axis, int32_t index) {
+    if (index != next_) find(axis, index);
+    return {offset_, index < axis.extent ? place_ : kBeforeImages};
   }
-
-  // From depth `depth` on.
-  __device__ __forceinline__ void start(uint32_t stage, const T* source, int32_t depth) {
-    const uint32_t to = stage + Stage::offset(line(), static_cast<int>(threadIdx.x) % kLanes);
-    constexpr uint32_t kToStep = Stage::offset(kStep, 0) - Stage::offset(0, 0);
-    if constexpr (kAlongRows) {
-      if (depth != next_) find(depth);
-      next_ = depth + Stage::kDepth;
+  // So many elements further on, which are those of a stage.
+  __device__ __forceinline__ void advance(const TapAxis& axis, int32_t index, int32_t depth) {
+    next_ = index + depth;
+    channel_ += axis.stage_channels, column_ += axis.stage_columns;
+    offset_ += axis.stage, place_ += axis.stage_place;
+    if (channel_ >= axis.by_channels.divisor) {
+      channel_ -= axis.by_channels.divisor, ++column_, offset_ += axis.next_column, place_ += axis.column_place;
     }
-    const Tap tap = kAlongRows ? tap_ : tap_at(matrix_.across, depth + across_);
-    source += tap.offset + base_;
-#pragma unroll
-    for (int i = 0; i < kCopies; ++i) {
-      int64_t offset;
-      bool exists;
-      if constexpr (!kPixels) {
-        const int32_t filter = first_ + i * kStep;
-        offset = filter * matrix_.pixels.image, exists = filter < matrix_.pixels.extent;
-      } else if constexpr (!kAlongRows) {
-        offset = offsets_[i], exists = matrix_.pixels.sees(high(places_[i]) + tap.h, low(places_[i]) + tap.w);
-      } else {
-        const PixelAxis& pixels = matrix_.pixels;
-        offset = along_[i];
-        exists = depth + line() + i * kStep < pixels.extent &&
-                 pixels.sees(pixels.first_h + high(places_[i]) * pixels.step_h + tap.h,
-                             pixels.first_w + low(places_[i]) * pixels.step_w + tap.w);
-        count_on(i);
-      }
-      copy_chunk<kPointwiseChunkBytes>(to + i * kToStep, source + offset, exists && tap.exists ? kChunk : 0);
+    if (column_ >= axis.by_columns.divisor) {
+      column_ -= axis.by_columns.divisor, offset_ += axis.next_row, place_ += axis.next_row_place;
     }
   }
 
  private:
-  static __device__ __forceinline__ int32_t line() { return static_cast<int32_t>(threadIdx.x) / kLanes; }
-  static __device__ __forceinline__ int32_t packed(int32_t h, int32_t w) { return h << 16 | (w & 0xffff); }
-  static __device__ __forceinline__ int32_t high(int32_t place) { return place >> 16; }
-  static __device__ __forceinline__ int32_t low(int32_t place) { return static_cast<int16_t>(place); }
+  __device__ __forceinline__ void find(const TapAxis& axis, int32_t index) {
+    int32_t tap, row;
+    axis.by_channels.divmod(index, tap, channel_);
+    axis.by_columns.divmod(tap, row, column_);
+    offset_ = axis.first + row * axis.row + column_ * axis.column + channel_;
+    place_ = row * axis.row_place + column_ * axis.column_place;
+  }
 
-  // Row and column of each line's pixel, of all those that the product adds up.
-  __device__ __forceinline__ void find(int32_t depth) {
-    const PixelAxis& pixels = matrix_.pixels;
+  int32_t next_ = -1, channel_, column_, place_;
+  int64_t offset_;
+};
+
+// What all of them know of a stage: a thread keeps its chunk of a line, and steps along the lines.
+template <typename T, bool kAlongRows, int kRows>
+struct TapStage : PointwiseStage<T, kAlongRows, kRows> {
+  using Stage = PointwiseStage<T, kAlongRows, kRows>;
+  static constexpr int kLanes = Stage::kLength / Stage::kChunk, kStep = kPointwiseThreads / kLanes;
+  static constexpr int kCopies = Stage::kLines / kStep;
+  static constexpr uint32_t kToStep = Stage::offset(kStep, 0) - Stage::offset(0, 0);
+  static_assert(Stage::kLines % kStep == 0);
+
+  static __device__ __forceinline__ int32_t line() { return static_cast<int32_t>(threadIdx.x) / kLanes; }
+  static __device__ __forceinline__ int32_t chunk() { return static_cast<int32_t>(threadIdx.x) % kLanes; }
+  static __device__ __forceinline__ int32_t across() { return chunk() * Stage::kChunk; }
+  // Where the thread's copies go.
+  static __device__ __forceinline__ uint32_t first(uint32_t stage) { return stage + Stage::offset(line(), chunk()); }
+  static __device__ __forceinline__ void copy(uint32_t to, int i, const void* from, bool exists) {
+    ptx::async_copy<kPointwiseChunkBytes>(to + i * kToStep, from, exists);
+  }
+};
+
+// Rows of a filter.
+template <typename T, int kRows>
+class TapFilterLoader {
+  using Stage = TapStage<T, false, kRows>;
+
+ public:
+  static constexpr int kTableBytes = 0;
+
+  __device__ __forceinline__ TapFilterLoader(const TapMatrix& matrix, int32_t first, uint32_t)
+      : matrix_(matrix), first_(first + Stage::line()) {}
+
+  __device__ __forceinline__ void prepare(int32_t) {}
+  __device__ __forceinline__ void start(uint32_t stage, const T* source, int32_t depth) {
+    const uint32_t to = Stage::first(stage);
+    const int32_t index = depth + Stage::across();
+    const TapPlace tap = cursor_.at(matrix_.across, index);
+    const T* from = source + (first_ * matrix_.pixels.image + tap.offset);
+    const int32_t filters = tap.place == kBeforeImages ? 0 : matrix_.pixels.extent - first_;
 #pragma unroll
-    for (int i = 0; i < kCopies; ++i) {
-      int32_t n, rest, h, w;
-      pixels.by_image.divmod(depth + line() + i * kStep, n, rest);
-      pixels.by_row.divmod(rest, h, w);
-      along_[i] = pixels.first + n * pixels.image + h * pixels.row + w * pixels.column;
-      places_[i] = packed(h, w);
+    for (int i = 0; i < Stage::kCopies; ++i) {
+      Stage::copy(to, i, from, i * Stage::kStep < filters);
+      from += Stage::kStep * matrix_.pixels.image;
+    }
+    cursor_.advance(matrix_.across, index, Stage::kDepth);
+  }
+
+ private:
+  const TapMatrix& matrix_;
+  int32_t first_;
+  TapCursor cursor_;
+};
+
+// Pixels of the product's rows, which a thread keeps.
+template <typename T, int kRows>
+class TapWindowLoader {
+  using Stage = TapStage<T, false, kRows>;
+
+ public:
+  static constexpr int kTableBytes = 0;
+
+  __device__ __forceinline__ TapWindowLoader(const TapMatrix& matrix, int32_t first, uint32_t)
+      : matrix_(matrix), base_(pixel_at(matrix.pixels, first).offset - matrix.pixels.behind) {
+#pragma unroll
+    for (int i = 0; i < Stage::kCopies; ++i) {
+      const TapPlace pixel = pixel_at(matrix.pixels, first + Stage::line() + i * Stage::kStep);
+      bytes_[i] = static_cast<uint32_t>((pixel.offset - base_) * static_cast<int64_t>(sizeof(T)));
+      places_[i] = pixel.place;
     }
   }
-  __device__ __forceinline__ void count_on(int i) {
+
+  __device__ __forceinline__ void prepare(int32_t) {}
+  __device__ __forceinline__ void start(uint32_t stage, const T* source, int32_t depth) {
+    const uint32_t to = Stage::first(stage);
+    const int32_t index = depth + Stage::across();
+    const TapPlace tap = cursor_.at(matrix_.across, index);
+    const char* from = reinterpret_cast<const char*>(source + (tap.offset + base_));
+#pragma unroll
+    for (int i = 0; i < Stage::kCopies; ++i) {
+      Stage::copy(to, i, from + bytes_[i], matrix_.pixels.bounds.hold(places_[i], tap.place));
+    }
+    cursor_.advance(matrix_.across, index, Stage::kDepth);
+  }
+
+ private:
+  const TapMatrix& matrix_;
+  int64_t base_;
+  uint32_t bytes_[Stage::kCopies];
+  int32_t places_[Stage::kCopies];
+  TapCursor cursor_;
+};
+
+// Pixels that the product adds up. A thread has one of each stage's, which it counts on and writes into a table of two
+// stages; all read there.
+template <typename T, int kRows, bool kLastThreads>
+class TapPixelLoader {
+  using Stage = TapStage<T, true, kRows>;
+  static constexpr int kEntryBytes = 16, kHalfBytes = Stage::kLines * kEntryBytes;
+  static constexpr int kAtOnce = Stage::kCopies < 4 ? Stage::kCopies : 4;
+
+ public:
+  static constexpr int kTableBytes = 2 * kHalfBytes;
+
+  // Of the taps and channels from `first` on.
+  __device__ __forceinline__ TapPixelLoader(const TapMatrix& matrix, int32_t first, uint32_t table)
+      : matrix_(matrix),
+        table_(table),
+        mine_(static_cast<int32_t>(threadIdx.x) - (kLastThreads ? kPointwiseThreads - Stage::kLines : 0)) {
+    const int32_t index = first + Stage::across();
+    tap_ = TapCursor().at(matrix.across, index);
+  }
+
+  // Those from `depth` on.
+  __device__ __forceinline__ void prepare(int32_t depth) {
+    if (static_cast<uint32_t>(mine_) >= Stage::kLines) return;
     const PixelAxis& pixels = matrix_.pixels;
-    int32_t h = high(places_[i]) + pixels.stage_rows, w = low(places_[i]) + pixels.stage_columns;
-    int64_t offset = along_[i] + pixels.stage;
-    if (w >= pixels.columns) w -= pixels.columns, ++h, offset += pixels.next_row;
-    if (h >= pixels.rows) h -= pixels.rows, offset += pixels.next_image;
-    along_[i] = offset, places_[i] = packed(h, w);
+    const int32_t pixel = depth + mine_;
+    if (pixel == next_) {
+      count_on();
+    } else {
+      int32_t n, rest;
+      pixels.by_image.divmod(pixel, n, rest);
+      pixels.by_row.divmod(rest, row_, column_);
+      here_ = pixel_at(pixels, pixel);
+    }
+    next_ = pixel + Stage::kDepth;
+    const auto bytes = here_.offset * static_cast<int64_t>(sizeof(T));
+    const int32_t place = pixel < pixels.extent ? here_.place : kBeforeImages;
+    ptx::store_shared16(
+        table_ + written_ + mine_ * kEntryBytes,
+        make_uint4(static_cast<uint32_t>(bytes), static_cast<uint32_t>(bytes >> 32), static_cast<uint32_t>(place), 0));
+    written_ ^= kHalfBytes;
+  }
+  __device__ __forceinline__ void start(uint32_t stage, const T* source, int32_t) {
+    const uint32_t to = Stage::first(stage), at = table_ + read_ + Stage::line() * kEntryBytes;
+    const char* from = reinterpret_cast<const char*>(source + tap_.offset);
+#pragma unroll
+    for (int first = 0; first < Stage::kCopies; first += kAtOnce) {
+      uint4 entries[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) entries[i] = ptx::load_shared16(at + (first + i) * Stage::kStep * kEntryBytes);
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const auto bytes = static_cast<int64_t>(static_cast<uint64_t>(entries[i].y) << 32 | entries[i].x);
+        const bool exists = matrix_.pixels.bounds.hold(static_cast<int32_t>(entries[i].z), tap_.place);
+        Stage::copy(to, first + i, from + bytes, exists);
+      }
+    }
+    read_ ^= kHalfBytes;
+  }
+
+ private:
+  __device__ __forceinline__ void count_on() {
+    const PixelAxis& pixels = matrix_.pixels;
+    row_ += pixels.stage_rows, column_ += pixels.stage_columns;
+    here_.offset += pixels.stage, here_.place += pixels.stage_place;
+    if (column_ >= pixels.columns) {
+      column_ -= pixels.columns, ++row_, here_.offset += pixels.next_row, here_.place += pixels.next_row_place;
+    }
+    if (row_ >= pixels.rows) {
+      row_ -= pixels.rows, here_.offset += pixels.next_image, here_.place += pixels.next_image_place;
+    }
   }
 
   const TapMatrix& matrix_;
-  int32_t across_, first_ = 0, next_ = -1;
-  Tap tap_;
-  int64_t base_ = 0;
-  int32_t offsets_[kPixels && !kAlongRows ? kCopies : 1], places_[kPixels ? kCopies : 1];
-  int64_t along_[kAlongRows ? kCopies : 1];
+  uint32_t table_, read_ = 0, written_ = 0;
+  int32_t mine_, next_ = -1, row_ = 0, column_ = 0;
+  TapPlace here_{}, tap_;
 };
 
 }  // namespace fastconv
