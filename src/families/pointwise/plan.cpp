@@ -123,10 +123,6 @@ int64_t tiles_of(const PointwiseParams& params) {
   return int64_t{params.by_inner.divisor} * params.by_outer.divisor * params.by_images.divisor;
 }
 
-// Clocks of a block if others hide its latencies, and if none do.
-struct BlockClocks {
-  double busy, alone;
-};
 BlockClocks block_clocks(const PointwiseParams& params, const PointwiseTiling& tiling, int64_t element, bool wgmma,
                          int arch) {
   const PointwiseTile& tile = tiling.tile;
@@ -170,9 +166,7 @@ Plan plan_of_slices(const KernelEntry& entry, const ConvProblem& problem, const 
   const BlockClocks block =
       block_clocks(params, tiling, element, entry.config.as<PointwiseConfig>().wgmma, device.arch);
   const int64_t resident = std::max<int64_t>(1, resident_blocks(plan.smem_bytes, device, tile.blocks_per_sm()));
-  const auto busiest = static_cast<double>(ceil_div(plan.grid, int64_t{device.sm_count}));
-  const auto waves = static_cast<double>(ceil_div(plan.grid, device.sm_count * resident));
-  plan.cost_us = time_us({.clocks = std::max(waves * block.alone, busiest * block.busy),
+  plan.cost_us = time_us({.clocks = clocks_of_blocks(block, plan.grid, resident, device),
                           .bytes = compulsory_bytes(problem) / kMemoryRate,
                           .shown = kShown,
                           .us = kUs},

@@ -250,18 +250,14 @@ Plan plan_of_slices(const KernelEntry& entry, const ConvProblem& problem, const 
   const double form_times = problem.pass == Pass::kWgrad ? kTapFormTimes[1] : kTapFormTimes[0];
   const double of_products = static_cast<double>(tile.m) * tile.n * kPointwiseDepthBytes * form_times /
                              (kWarpProductBytes * product_rate(device.arch));
-  const double tile_clocks = kTapTileClocks + tile.m * tile.n * static_cast<double>(out_element) / kStoreBytes;
-  const double promotions =
-      has_parts(operands) ? kPromotionClocks * tile.m * tile.n / stages_of_promotion(operands) / products : 0;
-  const double step = (tile.m + tile.n) * kPointwiseDepthBytes / kCopyBytes + of_products + promotions;
-  const double wait = kStepClocks + kProductLatency * of_products + promotions;
+  const double tile_clocks = kTileClocks + tile.m * tile.n * static_cast<double>(out_element) / kStoreBytes;
+  const double step = (tile.m + tile.n) * kPointwiseDepthBytes / kCopyBytes + of_products;
+  const double wait = kStepClocks + kProductLatency * of_products;
   const double alone = tile_clocks + most.slice_steps * products * wait;
   const int64_t resident = std::max<int64_t>(1, resident_blocks(plan.smem_bytes, device, tile.blocks_per_sm()));
-  const auto waves = static_cast<double>(ceil_div(blocks, device.sm_count * resident));
-  const double busy = static_cast<double>(ceil_div(blocks, int64_t{device.sm_count})) *
-                      (tile_clocks + steps / static_cast<double>(std::max<int64_t>(1, blocks)) * step);
+  const BlockClocks block{tile_clocks + steps / static_cast<double>(std::max<int64_t>(1, blocks)) * step, alone};
   const auto launches = static_cast<double>(phases.h * phases.w);
-  plan.cost_us = time_us({.clocks = std::max(waves * alone, busy),
+  plan.cost_us = time_us({.clocks = clocks_of_blocks(block, blocks, resident, device),
                           .bytes = compulsory_bytes(problem) / kMemoryRate,
                           .shown = kShown,
                           .us = kUs * launches},

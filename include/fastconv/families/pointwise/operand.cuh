@@ -171,7 +171,14 @@ class PointwiseFragments {
     }
     if constexpr (sizeof(T) == 4) {
 #pragma unroll
-      for (int i = 0; i < 8; ++i) words[i / 4][i % 4] = to_truncated_tf32(words[i / 4][i % 4]);
+      for (int i = 0; i < 8; ++i) {
+        uint32_t& word = words[i / 4][i % 4];
+        if constexpr (kFours) {
+          word = to_truncated_tf32(word);
+        } else {
+          make_truncated_tf32(word);
+        }
+      }
     }
   }
 

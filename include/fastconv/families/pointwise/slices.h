@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "fastconv/core/integers.h"
 #include "fastconv/families/pointwise/config.h"
 #include "fastconv/planner/cost.h"
 #include "fastconv/planner/device_spec.h"
@@ -33,6 +34,17 @@ int stages_of(const PointwiseTile& tile, int64_t blocks, const DeviceSpec& devic
     }
   }
   return tile.least_stages();
+}
+
+// Clocks of a block if others hide its latencies, and if none do.
+struct BlockClocks {
+  double busy, alone;
+};
+// Of the multiprocessor with the most of so many blocks, of which it has `resident` at once.
+inline double clocks_of_blocks(const BlockClocks& block, int64_t blocks, int64_t resident, const DeviceSpec& device) {
+  const int64_t most = ceil_div(blocks, int64_t{device.sm_count}), rest = most % resident;
+  const auto at_once = [&](int64_t count) { return std::max(block.alone, static_cast<double>(count) * block.busy); };
+  return static_cast<double>(most / resident) * at_once(resident) + (rest > 0 ? at_once(rest) : 0);
 }
 
 // The cheapest of plans of `least` to `most` slices that fit, or that of `least`, whether it does or not.

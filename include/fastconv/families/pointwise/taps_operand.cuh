@@ -150,7 +150,6 @@ template <typename T, int kRows, bool kLastThreads>
 class TapPixelLoader {
   using Stage = TapStage<T, true, kRows>;
   static constexpr int kEntryBytes = 16, kHalfBytes = Stage::kLines * kEntryBytes;
-  static constexpr int kAtOnce = Stage::kCopies < 4 ? Stage::kCopies : 4;
 
  public:
   static constexpr int kTableBytes = 2 * kHalfBytes;
@@ -188,17 +187,14 @@ class TapPixelLoader {
   __device__ __forceinline__ void start(uint32_t stage, const T* source, int32_t) {
     const uint32_t to = Stage::first(stage), at = table_ + read_ + Stage::line() * kEntryBytes;
     const char* from = reinterpret_cast<const char*>(source + tap_.offset);
+    uint4 pixels[Stage::kCopies];
 #pragma unroll
-    for (int first = 0; first < Stage::kCopies; first += kAtOnce) {
-      uint4 entries[kAtOnce];
+    for (int i = 0; i < Stage::kCopies; ++i) pixels[i] = ptx::load_shared16(at + i * Stage::kStep * kEntryBytes);
 #pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) entries[i] = ptx::load_shared16(at + (first + i) * Stage::kStep * kEntryBytes);
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        const auto bytes = static_cast<int64_t>(static_cast<uint64_t>(entries[i].y) << 32 | entries[i].x);
-        const bool exists = matrix_.pixels.bounds.hold(static_cast<int32_t>(entries[i].z), tap_.place);
-        Stage::copy(to, first + i, from + bytes, exists);
-      }
+    for (int i = 0; i < Stage::kCopies; ++i) {
+      const auto bytes = static_cast<int64_t>(static_cast<uint64_t>(pixels[i].y) << 32 | pixels[i].x);
+      const bool exists = matrix_.pixels.bounds.hold(static_cast<int32_t>(pixels[i].z), tap_.place);
+      Stage::copy(to, i, from + bytes, exists);
     }
     read_ ^= kHalfBytes;
   }
