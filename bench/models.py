@@ -59,8 +59,10 @@ SETTINGS = {
     for setting in (
         Setting("tf32", torch.contiguous_format, None),
         Setting("bf16", torch.channels_last, torch.bfloat16),
+        Setting("fp16", torch.contiguous_format, torch.float16),
     )
 }
+DEFAULT_SETTINGS = ["tf32", "bf16"]
 
 
 @dataclass(frozen=True)
@@ -356,7 +358,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add = parser.add_argument
     add("--model", type=choices(), default=["*"], help=f"names or shell patterns, of {', '.join(WORKLOADS)}")
     add("--contender", type=choices(aliases={"fused": FUSED}), default=list(CONTENDERS), help="torch,fastconv,fused")
-    add("--setting", type=choices(list(SETTINGS)), default=list(SETTINGS), help="tf32,bf16")
+    add("--setting", type=choices(list(SETTINGS)), default=DEFAULT_SETTINGS, help="tf32,bf16,fp16")
     add("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
     add("--batch", type=int, help="images; default: as many as keep a large GPU busy")
     add("--compile", nargs="?", const="default", choices=COMPILE_MODES, help="beside the eager models compiled ones")

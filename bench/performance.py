@@ -32,7 +32,7 @@ TABLE = "<!-- python -m bench.performance writes this table -->"
 CPU = "<!-- python -m bench.performance writes the CPU's table -->"
 TIMES = "<!-- python -m bench.performance writes how long -->"
 END = "<!-- its end -->"
-SETTINGS = {"tf32": "TF32, NCHW", "bf16": "bf16, channels_last"}
+SETTINGS = {"tf32": "TF32, NCHW", "bf16": "bf16, channels_last", "fp16": "fp16, NCHW"}
 CUDNN = "cuDNN"
 MODELS = ("models", "fused", "steps")  # the kinds of files that whole models are in; the last two are of older runs
 CUDA = torch.device("cuda")
@@ -80,7 +80,7 @@ def last_measured(
 ) -> dict[tuple[str, ...], Measured]:
     """Each case, which these fields name, from the last file of these kinds that has it."""
     found: dict[tuple[str, ...], Measured] = {}
-    paths = [path for kind in kinds for path in results.glob(f"{kind}-{gpu}-*.json")]
+    paths = [path for kind in kinds for path in results.glob(f"{kind}-{gpu}-[0-9]*.json")]
     for path in sorted(paths, key=stamp_of):
         data = json.loads(path.read_text())
         found |= {tuple(row[key] for key in keys): Measured(path, data, row) for row in data["rows"]}
@@ -96,8 +96,9 @@ def last_rows(results: Path, gpu: str, *kinds: str) -> list[Measured]:
 
 
 def last_gpu(results: Path) -> list[Measured]:
-    """The whole models of the GPU that was measured last."""
-    each = [rows for gpu in gpus(results) if (rows := last_rows(results, gpu, *MODELS))]
+    """The whole models of the GPU that was measured last, and as what it is."""
+    own = [gpu for gpu in gpus(results) if "-as-" not in gpu]
+    each = [rows for gpu in own if (rows := last_rows(results, gpu, *MODELS))]
     return max(each, key=lambda rows: max(stamp_of(measured.path) for measured in rows), default=[])
 
 
@@ -292,9 +293,10 @@ def layers_section(results: Path, gpu: str) -> Iterator[str]:
     yield f"## Layers, {device_of(json.loads(max(files, key=stamp_of).read_text()))}"
     yield (
         "GPU time of each case as it was last measured, by the planner's own choice of kernels, with a cold L2. "
-        f"The opponent is {CUDNN} in the same precision, with `cudnn.benchmark`. Geometric means."
+        f"The opponent is {CUDNN} in the same precision, with `cudnn.benchmark`. Geometric means. Of floor: what the "
+        "products at their best rate, or memory, would take, over what fastconv takes ([rates](../bench/README.md))."
     )
-    header = ["suite", "mode", "layout", "pass", "cases", "speed-up", "least", "most", "slower"]
+    header = ["suite", "mode", "layout", "pass", "cases", "speed-up", "least", "most", "slower", "of floor"]
     yield report.table(header, [[*key, *spread_of(rows)] for key, rows in sorted(groups.items())], left=4)
     header = ["suite", "problem", "shape", "mode", "layout", "pass", "fastconv ms", f"{CUDNN} ms", "speed-up"]
     yield f"Slower, or less exact than promised (`loose`): {len(lost)} of {sum(map(len, groups.values()))}."
@@ -310,9 +312,10 @@ def stamp_of(path: Path) -> tuple[str, Path]:
 def spread_of(rows: Sequence[report.Row]) -> list[str]:
     ratios = [ratio for row in rows if (ratio := row.speedup("torch"))]
     if not ratios:
-        return [str(len(rows)), "-", "-", "-", "-"]
+        return [str(len(rows)), "-", "-", "-", "-", "-"]
     times = [f"{value:.2f}x" for value in (report.geomean(ratios), min(ratios), max(ratios))]
-    return [str(len(rows)), *times, str(sum(slower(1, ratio) for ratio in ratios))]
+    of_floor = report.geomean([row.floor_fraction for row in rows if row.floor_fraction])
+    return [str(len(rows)), *times, str(sum(slower(1, ratio) for ratio in ratios)), f"{of_floor:.0%}"]
 
 
 def cpu_section(results: Path) -> Iterator[str]:

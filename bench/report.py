@@ -417,5 +417,6 @@ def _plain_ticks(only_leading: tuple[int, ...] = ()) -> Callable[[float, int], s
 
 
 def files(results: Path, gpu: str) -> list[Path]:
-    """Reports of a GPU, the first that was written first: names end in the time."""
-    return sorted(results.glob(f"*-{gpu}-*.json"), key=lambda path: path.stem.rpartition("-")[2])
+    """Reports of a GPU, not those where it acts as another one; the first that was written first: names end in the
+    time."""
+    return sorted(results.glob(f"*-{gpu}-[0-9]*.json"), key=lambda path: path.stem.rpartition("-")[2])

@@ -42,7 +42,7 @@ from bench import (
 from bench.__main__ import QUICK_FLOPS, parse, quick
 from bench.errors import Reference, random_tensors, reference, verdict
 from bench.floors import H200, H200_BY_WARPS, Ceilings, floor_of
-from bench.models import CONTENDERS, FUSED, SETTINGS, WHAT
+from bench.models import CONTENDERS, DEFAULT_SETTINGS, FUSED, WHAT
 from bench.modes import DTYPES, PRECISIONS, Mode, modes_of
 from bench.report import Report, Result, Row, losses, markdown, table_of_rows, totals
 from bench.suites import LAYOUTS, PASSES, Problem, load_suite, sample, select, suite_names
@@ -738,7 +738,9 @@ BLOCK = models.Workload("block", 8, (3, 8, 8), block)
 
 def test_whole_models_are_timed_with_every_contender(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows, text = time_models(monkeypatch, tmp_path, "models", [LAYER, UNET], "--quick")
-    assert [(row["model"], row["setting"]) for row in rows] == list(itertools.product((LAYER.name, "unet"), SETTINGS))
+    assert [(row["model"], row["setting"]) for row in rows] == list(
+        itertools.product((LAYER.name, "unet"), DEFAULT_SETTINGS)
+    )
     for row in rows:
         names = CONTENDERS[:2] if row["model"] == LAYER.name else CONTENDERS  # nothing follows the one layer
         assert row["input"][0] == row["batch"] == 2

@@ -966,6 +966,20 @@ def test_emulated_taps(
     assert_right_where_finite(result.value, expect_pass(kernel.pass_, o, problem), precision)
 
 
+@pytest.mark.parametrize("pass_", PASSES)
+@pytest.mark.parametrize("wide", [False, True])
+def test_taps_reach_far_along_one_axis(pass_: str, wide: bool) -> None:
+    """Rows and columns share the bits of a number; one of them may need most."""
+    problem = Problem(2, 8, 60, 3, 8, 3, 1, padding=(20000, 0), dilation=(20000, 1))
+    if wide:
+        problem = Problem(2, 8, 3, 60, 8, 1, 3, padding=(0, 20000), dilation=(1, 20000))
+    (kernel,) = (it for it in ALL_KERNELS if it.name == f"taps_{pass_}_64x64")
+    o = operands(problem, half(kernel), "cpu", 0)
+    result = run(kernel, o, problem, 2, False, arch=80)
+    assert result is not None, "refused"
+    assert_right_where_finite(result.value, expect_pass(pass_, o, problem), "ieee")
+
+
 @dataclass
 class Choice:
     problem: Problem
