@@ -189,7 +189,7 @@ def grouped_wgrad_products(
 def grouped_wgrad_chain(problem: ConvProblem, kernel: Kernel, device: DeviceSpec) -> int:
     """The most pixels that one sum adds up before others are added to it. Raises ValueError if the kernel refuses."""
 
-def mma_chunk(element: int, along_rows: bool, is_b: bool, line: int, chunk: int, length: int) -> int:
+def mma_chunk(along_rows: bool, is_b: bool, line: int, chunk: int, length: int) -> int:
     """Where a chunk of 16 bytes of a line of `length` elements lies in a stage of the mma family, in chunks."""
 
 def stem_products(

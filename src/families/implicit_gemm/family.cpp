@@ -36,7 +36,6 @@ class ImplicitGemm final : public Family {
 #undef FASTCONV_KERNEL
     line = 0;
     auto add_mma = [&](const char* name, VectorReads reads, MmaConfig config, unsigned dtypes) {
-      config.element = dtypes == kHalf ? 2 : 4;
       const TileShape tile{config.m, config.n, config.depth()};
       table.push_back({name, Pass::kWgrad, this, dtypes, kSm80, tile, GemmConfig{GemmMethod::kMma, reads}, line++});
     };

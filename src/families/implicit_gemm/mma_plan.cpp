@@ -12,9 +12,7 @@
 namespace fastconv {
 namespace {
 
-MmaConfig config_of(const KernelEntry& entry, const ConvProblem& problem) {
-  return {entry.tile.m, entry.tile.n, static_cast<int>(element_size(problem.dtype))};
-}
+MmaConfig config_of(const KernelEntry& entry) { return {entry.tile.m, entry.tile.n}; }
 
 // Slices that are short enough for tensor cores.
 int64_t least_split(const MmaConfig& config, const GemmExtents& gemm) {
@@ -22,7 +20,7 @@ int64_t least_split(const MmaConfig& config, const GemmExtents& gemm) {
 }
 
 Plan plan_of_split(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device, int64_t wanted) {
-  const MmaConfig config = config_of(entry, problem);
+  const MmaConfig config = config_of(entry);
   const GemmExtents gemm = direct_extents(problem);
   const int64_t depth = config.depth();
   Plan plan;
@@ -38,7 +36,7 @@ Plan plan_of_split(const KernelEntry& entry, const ConvProblem& problem, const D
   const bool scalar = entry.config.as<GemmConfig>().reads == VectorReads::kScalar;
   const double copies = static_cast<double>(config.stage_bytes()) / (scalar ? 4 : kMmaChunkBytes) / kMmaThreads;
   const double clocks = !scalar ? kCopyClocks : direct_channels_inner(problem) ? kStrayClocks : kElementClocks;
-  const double products = static_cast<double>(config.m) * config.n * config.element * static_cast<double>(depth);
+  const double products = static_cast<double>(config.m) * config.n * kMmaElement * static_cast<double>(depth);
   const double step = clocks * copies + std::max(products / product_bytes, config.stage_bytes() / kL2Bytes);
   const auto steps = static_cast<double>(direct_slice_depth(problem, plan.split, depth) / depth);
   const auto waves = static_cast<double>(ceil_div(plan.grid, int64_t{device.sm_count}));
@@ -57,12 +55,12 @@ const char* why_not(const KernelEntry& entry, const ConvProblem& problem, const 
   if (problem.dtype == DType::kFloat32 && problem.precision != Precision::kTf32) return "rounds to TF32";
   if (const char* why = direct_gemm_why_not(entry, problem)) return why;
   const Strides& gathered = problem.x_strides;
-  const int64_t elements = kMmaChunkBytes / element_size(problem.dtype);
+  const int64_t elements = kMmaChunkBytes / kMmaElement;
   if (entry.config.as<GemmConfig>().reads == VectorReads::kChannelVector &&
       (gathered.h % elements != 0 || gathered.w % elements != 0)) {
     return "copies 16 bytes at a time: also of rows and columns beyond an image of one, which are to be aligned";
   }
-  const MmaConfig config = config_of(entry, problem);
+  const MmaConfig config = config_of(entry);
   const GemmExtents gemm = direct_extents(problem);
   const int64_t split = direct_split(problem, least_split(config, gemm), config.depth());
   if (direct_slice_depth(problem, split, config.depth()) > config.chain()) {
@@ -77,7 +75,7 @@ Offer plan_mma(const KernelEntry& entry, const ConvProblem& problem, const Devic
   if (const char* reason = why_not(entry, problem, device)) return reason;
   const GemmExtents gemm = direct_extents(problem);
   const int64_t tiles = std::max<int64_t>(1, direct_tiles(entry, gemm));
-  const int64_t least = least_split(config_of(entry, problem), gemm);
+  const int64_t least = least_split(config_of(entry), gemm);
   // A block has an SM to itself; blocks come in up to so many waves.
   constexpr int64_t kMostWaves = 4;
   Plan best = plan_of_split(entry, problem, device, least);

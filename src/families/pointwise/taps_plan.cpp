@@ -250,7 +250,7 @@ Plan plan_of_slices(const KernelEntry& entry, const ConvProblem& problem, const 
   const double form_times = problem.pass == Pass::kWgrad ? kTapFormTimes[1] : kTapFormTimes[0];
   const double of_products = static_cast<double>(tile.m) * tile.n * kPointwiseDepthBytes * form_times /
                              (kWarpProductBytes * product_rate(device.arch));
-  const double tile_clocks = kTileClocks + tile.m * tile.n * static_cast<double>(out_element) / kStoreBytes;
+  const double tile_clocks = kTapTileClocks + tile.m * tile.n * static_cast<double>(out_element) / kStoreBytes;
   const double step = (tile.m + tile.n) * kPointwiseDepthBytes / kCopyBytes + of_products;
   const double wait = kStepClocks + kProductLatency * of_products;
   const double alone = tile_clocks + most.slice_steps * products * wait;

@@ -40,16 +40,11 @@ Products im2col_products(const ConvProblem& problem) {
   return products;
 }
 
-template <int kElement>
-int mma_chunk_of(bool along_rows, bool is_b, int line, int chunk, int length) {
-  if (along_rows && is_b) return MmaLayout<kElement, true, true>::chunk(line, chunk, length);
-  if (along_rows) return MmaLayout<kElement, true, false>::chunk(line, chunk, length);
-  if (is_b) return MmaLayout<kElement, false, true>::chunk(line, chunk, length);
-  return MmaLayout<kElement, false, false>::chunk(line, chunk, length);
-}
-
-int mma_chunk(int element, bool along_rows, bool is_b, int line, int chunk, int length) {
-  return (element == 2 ? mma_chunk_of<2> : mma_chunk_of<4>)(along_rows, is_b, line, chunk, length);
+int mma_chunk(bool along_rows, bool is_b, int line, int chunk, int length) {
+  if (along_rows && is_b) return MmaLayout<true, true>::chunk(line, chunk, length);
+  if (along_rows) return MmaLayout<true, false>::chunk(line, chunk, length);
+  if (is_b) return MmaLayout<false, true>::chunk(line, chunk, length);
+  return MmaLayout<false, false>::chunk(line, chunk, length);
 }
 
 }  // namespace
@@ -65,7 +60,7 @@ void bind_implicit_gemm(py::module_& m) {
         throw py::value_error("unknown method: " + method);
       },
       "problem"_a, "method"_a);
-  m.def("mma_chunk", &mma_chunk, "element"_a, "along_rows"_a, "is_b"_a, "line"_a, "chunk"_a, "length"_a);
+  m.def("mma_chunk", &mma_chunk, "along_rows"_a, "is_b"_a, "line"_a, "chunk"_a, "length"_a);
 }
 
 }  // namespace fastconv

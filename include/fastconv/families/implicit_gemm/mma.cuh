@@ -1,8 +1,6 @@
 // The tiled kernel on tensor cores of any GPU from sm_80 on: the convolution that direct.cuh makes a matrix product, of
-// 16 bits or in TF32. Operands are copied as they lie; float32 is rounded on its way to the products.
+// float32 in TF32. Operands are copied as they lie, and rounded on their way to the products.
 #pragma once
-
-#include <type_traits>
 
 #include "fastconv/families/implicit_gemm/mma_mainloop.cuh"
 #include "fastconv/families/implicit_gemm/store_mma_tile.cuh"
@@ -92,13 +90,7 @@ __global__ void __launch_bounds__(kMmaThreads)
   const OutputRun run = !partial ? buffers.run : gemm.extent_m() % 4 == 0 ? OutputRun::kAlongM : OutputRun::kNone;
   float* parts = buffers.partial + gemm.partial_base();
   T* out = buffers.out + gemm.out_base();
-  if constexpr (std::is_same_v<T, float>) {
-    store_mma_tile<T, Config>(sums, ring, tables.gemm.output, partial ? parts : out, run);  // the code once, not twice
-  } else if (partial) {
-    store_mma_tile<T, Config>(sums, ring, tables.gemm.output, parts, run);
-  } else {
-    store_mma_tile<T, Config>(sums, ring, tables.gemm.output, out, run);
-  }
+  store_mma_tile<T, Config>(sums, ring, tables.gemm.output, partial ? parts : out, run);
 #endif
 }
 

@@ -11,6 +11,7 @@ namespace fastconv {
 
 inline constexpr int kMmaWarpTile = 64;  // a warp has so many rows by as many columns of the output
 inline constexpr int kMmaWarps = 8;
+inline constexpr int kMmaElement = 4;  // bytes
 inline constexpr int kMmaThreads = 32 * kMmaWarps;
 inline constexpr int kMmaChunkBytes = 16;  // that are copied and read at once
 inline constexpr int kMmaBlockBytes = 64;  // of depth that a warp goes through in two steps
@@ -20,12 +21,11 @@ inline constexpr int kMmaSumBytes = kMmaWarps * kMmaWarpTile * kMmaWarpTile / 2 
 
 struct MmaConfig {
   int m = kMmaWarpTile, n = kMmaWarpTile;
-  int element = 4;  // bytes
 
   // Warps that have the same outputs, each of other blocks of the depth.
   constexpr int warps_k() const { return kMmaWarps / (m / kMmaWarpTile * (n / kMmaWarpTile)); }
-  constexpr int depth() const { return std::max(2, warps_k()) * kMmaBlockBytes / element; }  // of a stage
-  constexpr int stage_bytes() const { return depth() * (m + n) * element; }
+  constexpr int depth() const { return std::max(2, warps_k()) * kMmaBlockBytes / kMmaElement; }  // of a stage
+  constexpr int stage_bytes() const { return depth() * (m + n) * kMmaElement; }
   // Coords of both operands' rows and depths, outputs' places and epilogues, the tile's description.
   constexpr int table_bytes() const { return 24 * (m + n) + 4 * n + 2 * 2 * 16 * kMmaTableHalf + 128; }
   // Sums take the stages' place in the end.
@@ -37,7 +37,7 @@ struct MmaConfig {
 
   // Depths that the warps that share outputs may sum up together: tensor cores truncate what they add to, so that each
   // of these sums is of 1,024 products of 32 bytes at most (docs/precision.md).
-  constexpr int chain() const { return 1024 * 32 / element * warps_k(); }
+  constexpr int chain() const { return 1024 * 32 / kMmaElement * warps_k(); }
 };
 
 // A warp's outputs, and its part of the depth.
@@ -47,16 +47,13 @@ struct MmaWarp {
 
 // Which of an operand's indices lies side by side in memory: its rows (the output's) or the depth. In shared memory it
 // is the same, in chunks whose order differs from line to line: lanes that read at once then meet different banks.
-// These are, of float32, four lines and two neighbouring fours of lanes, of 16 bits the same chunk of eight lines that
-// follow each other. See MmaFragments for what they read.
-template <int kElement, bool kAlongRows, bool kIsB>
+// These are four lines and two neighbouring fours of lanes. See MmaFragments for what they read.
+template <bool kAlongRows, bool kIsB>
 struct MmaLayout {
   // In chunks; a line is `length` elements.
   FASTCONV_HOST_DEVICE static int chunk(int line, int chunk, int length) {
-    const int turn = kElement == 2 ? line % 8
-                     : kAlongRows  ? line / 4 % 4 * (kIsB ? 1 : 2)
-                                   : line / (kIsB ? 16 : 4) % 2 * 4;
-    return line * (length * kElement / kMmaChunkBytes) + (chunk ^ turn);
+    const int turn = kAlongRows ? line / 4 % 4 * (kIsB ? 1 : 2) : line / (kIsB ? 16 : 4) % 2 * 4;
+    return line * (length * kMmaElement / kMmaChunkBytes) + (chunk ^ turn);
   }
 };
 

@@ -10,7 +10,8 @@ namespace fastconv {
 // A kernel's tile. A warp's 64x64 sums are those of 4 by 8 products of 16x8.
 template <typename T, int m, int n>
 struct MmaTile {
-  static constexpr MmaConfig kConfig{m, n, sizeof(T)};
+  static_assert(sizeof(T) == kMmaElement);
+  static constexpr MmaConfig kConfig{m, n};
   static constexpr int kM = m, kN = n, kDepth = kConfig.depth(), kThreads = kMmaThreads;
   static constexpr int kWarpsN = n / kMmaWarpTile, kWarpsK = kConfig.warps_k(), kWarpsMN = kMmaWarps / kWarpsK;
   static constexpr int kParts = kDepth * sizeof(T) / kMmaBlockBytes / kWarpsK * 2;  // steps that a warp has of a stage
@@ -28,8 +29,8 @@ using MmaSumsOfWarp = float[kMmaWarpTile / 16][kMmaWarpTile / 8][4];
 // meanwhile.
 template <typename T, typename Config, bool kRowsA, bool kRowsB, typename F>
 __device__ __forceinline__ void multiply_stage(uint32_t a_stage, uint32_t b_stage, MmaSumsOfWarp& sums, F&& beside) {
-  using A = MmaFragments<T, kRowsA, false, Config::kM, Config::kDepth>;
-  using B = MmaFragments<T, kRowsB, true, Config::kN, Config::kDepth>;
+  using A = MmaFragments<kRowsA, false, Config::kM, Config::kDepth>;
+  using B = MmaFragments<kRowsB, true, Config::kN, Config::kDepth>;
   const MmaWarp warp = Config::warp(static_cast<int>(threadIdx.x) / 32);
   const auto place_a = A::place(warp.row);
   const auto place_b = B::place(warp.column);

@@ -15,7 +15,7 @@ namespace fastconv {
 template <typename T, typename Access, bool kIsB, int kRows, int kDepth>
 class MmaLoader {
   static constexpr bool kAlongRows = Access::kAlongRows;
-  using Layout = MmaLayout<sizeof(T), kAlongRows, kIsB>;
+  using Layout = MmaLayout<kAlongRows, kIsB>;
   static constexpr int kVector = Access::kVector, kBytes = kVector * sizeof(T), kChunk = kMmaChunkBytes / sizeof(T);
   static constexpr int kLength = kAlongRows ? kRows : kDepth, kLines = kAlongRows ? kDepth : kRows;
   static constexpr int kLanes = kLength / kVector, kStep = kMmaThreads / kLanes;
@@ -68,15 +68,12 @@ class MmaLoader {
 
 // What a lane has of 64 rows and a step of 32 bytes of depth, as ptx::mma wants it: of a, products of 16 rows, of b, of
 // eight columns. The sums that come of it are where MmaSumPlace says.
-template <typename T, bool kAlongRows, bool kIsB, int kRows, int kDepth>
-class MmaFragments;
-
 // The depths of a step are any eight of a block of 16, as long as both operands have the same: lane t of a row has 4 *
 // t + 2 * step, and the next. Lane g of a column of lanes has rows 4 * g to 4 * g + 3, and those 32 further on; of b in
 // an order in which neighbours g are 16 rows apart, so that a lane's sums are runs of four columns, too.
 template <bool kAlongRows, bool kIsB, int kRows, int kDepth>
-class MmaFragments<float, kAlongRows, kIsB, kRows, kDepth> {
-  using Layout = MmaLayout<4, kAlongRows, kIsB>;
+class MmaFragments {
+  using Layout = MmaLayout<kAlongRows, kIsB>;
   static constexpr int kSteps = kAlongRows ? 1 : 2;  // that one access has values of
   static constexpr int kBlockDepth = kMmaBlockBytes / 4;
 
@@ -128,43 +125,6 @@ class MmaFragments<float, kAlongRows, kIsB, kRows, kDepth> {
   }
 
   uint32_t value_[kSteps][2][4][2];  // run, row of it, depth
-};
-
-// 16 bits: ldmatrix, which transposes where rows lie side by side. Four matrices of eight rows by eight depths are a's
-// 16 rows by 16 depths, or two products' columns of b.
-template <typename T, bool kAlongRows, bool kIsB, int kRows, int kDepth>
-class MmaFragments {
-  using Layout = MmaLayout<2, kAlongRows, kIsB>;
-  static constexpr int kBlockDepth = kMmaBlockBytes / 2;
-
- public:
-  // A lane's line and chunk of the first four matrices.
-  struct Place {
-    int line, chunk;
-  };
-  static __device__ __forceinline__ Place place(int first_row) {
-    const int lane = static_cast<int>(threadIdx.x) % 32, matrix = lane / 8;
-    const int row = kIsB ? matrix / 2 : matrix % 2, depth = kIsB ? matrix % 2 : matrix / 2;  // in matrices
-    return kAlongRows ? Place{depth * 8 + lane % 8, first_row / 8 + row} : Place{first_row + row * 8 + lane % 8, depth};
-  }
-  __device__ __forceinline__ void load(uint32_t stage, const Place& place, int block, int step) {
-    const int depth = block * kBlockDepth + step * 16;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int at = kAlongRows ? Layout::chunk(place.line + depth, place.chunk + 2 * i, kRows)
-                                : Layout::chunk(place.line + 16 * i, place.chunk + depth / 8, kDepth);
-      ptx::ldmatrix4<kAlongRows>(stage + at * kMmaChunkBytes, matrices_[i]);
-    }
-  }
-  __device__ __forceinline__ void operand(int /*step*/, int tile, uint32_t (&words)[kIsB ? 2 : 4]) const {
-#pragma unroll
-    for (int i = 0; i < (kIsB ? 2 : 4); ++i) {
-      words[i] = kIsB ? matrices_[tile / 2][tile % 2 * 2 + i] : matrices_[tile][i];
-    }
-  }
-
- private:
-  uint32_t matrices_[4][4];
 };
 
 }  // namespace fastconv
