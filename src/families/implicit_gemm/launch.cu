@@ -17,7 +17,7 @@ Launcher tiled_launcher(const KernelEntry& kernel) {
 
 Launcher implicit_gemm_launcher(const KernelEntry& kernel, DType dtype) {
   return with_dtype(dtype, [&]<typename T>() -> Launcher {
-    if constexpr (!std::is_same_v<T, double>) {
+    if constexpr (std::is_same_v<T, float>) {
       if (kernel.config.as<GemmConfig>().method == GemmMethod::kMma) return mma_launcher<T>(kernel.line);
     }
     switch (kernel.pass) {
