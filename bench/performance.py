@@ -314,8 +314,9 @@ def spread_of(rows: Sequence[report.Row]) -> list[str]:
     if not ratios:
         return [str(len(rows)), "-", "-", "-", "-", "-"]
     times = [f"{value:.2f}x" for value in (report.geomean(ratios), min(ratios), max(ratios))]
-    of_floor = report.geomean([row.floor_fraction for row in rows if row.floor_fraction])
-    return [str(len(rows)), *times, str(sum(slower(1, ratio) for ratio in ratios)), f"{of_floor:.0%}"]
+    fractions = [row.floor_fraction for row in rows if row.floor_fraction]
+    of_floor = f"{report.geomean(fractions):.0%}" if fractions else "-"
+    return [str(len(rows)), *times, str(sum(slower(1, ratio) for ratio in ratios)), of_floor]
 
 
 def cpu_section(results: Path) -> Iterator[str]:

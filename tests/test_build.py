@@ -327,6 +327,9 @@ def test_sources_are_compiled_for_what_runs_them(tmp_path: Path, first_line: str
     cmake = {word: re.sub(r".*compute_(\w+),.*", as_cmake, word) for word in GENCODE}
     of_80 = [cmake[word].replace("compute_120", "compute_80") for word in kept]
     assert nvcc.for_kernels([*cmake.values(), str(source)]) == [*of_80, str(source)]
+    for code in ("compute_120", "[compute_120,sm_120]"):  # nvcc makes no newer PTX of an older one's
+        ptx = f'"--generate-code=arch=compute_120,code={code}"'
+        assert (ptx in nvcc.for_kernels(["nvcc", *GENCODE[:5], ptx, str(source)])) == (GENCODE[5] in kept)
     alone = ["nvcc", GENCODE[0], GENCODE[5], str(source)]
     assert (GENCODE[5] in nvcc.for_kernels(alone)) == (GENCODE[5] in kept)
     assert nvcc.for_kernels(["nvcc", "--version"]) == ["nvcc", "--version"]

@@ -967,12 +967,19 @@ def test_emulated_taps(
 
 
 @pytest.mark.parametrize("pass_", PASSES)
-@pytest.mark.parametrize("wide", [False, True])
-def test_taps_reach_far_along_one_axis(pass_: str, wide: bool) -> None:
+@pytest.mark.parametrize(
+    "problem",
+    [
+        Problem(2, 8, 60, 3, 8, 3, 1, padding=(20000, 0), dilation=(20000, 1)),
+        Problem(2, 8, 3, 60, 8, 1, 3, padding=(0, 20000), dilation=(1, 20000)),
+        Problem(1, 8, 60, 1, 8, 2, 1, padding=(2**25, 0), dilation=(2**26, 1)),
+        Problem(1, 8, 1, 60, 8, 1, 2, padding=(0, 2**25), dilation=(1, 2**26)),
+        Problem(2, 8, 5, 5, 8, 1, 1, dilation=(2**28, 2**28)),
+    ],
+    ids=str,
+)
+def test_taps_reach_far_along_one_axis(pass_: str, problem: Problem) -> None:
     """Rows and columns share the bits of a number; one of them may need most."""
-    problem = Problem(2, 8, 60, 3, 8, 3, 1, padding=(20000, 0), dilation=(20000, 1))
-    if wide:
-        problem = Problem(2, 8, 3, 60, 8, 1, 3, padding=(0, 20000), dilation=(1, 20000))
     (kernel,) = (it for it in ALL_KERNELS if it.name == f"taps_{pass_}_64x64")
     o = operands(problem, half(kernel), "cpu", 0)
     result = run(kernel, o, problem, 2, False, arch=80)
@@ -1087,7 +1094,7 @@ def test_rings_of_any_number_of_stages(smem_kib: int, haste: bool) -> None:
     accepted = 0
     for kernel in (kernel for kernel in ALL_KERNELS if kernel.name.startswith("mma_")):
         problem = LONG_SUMS[kernel.pass_]
-        dtype, precision = (half(kernel), "ieee") if kernel.name.endswith("_half") else (torch.float32, "tf32")
+        dtype, precision = torch.float32, "tf32"
         layout = "channels_last" if "_nhwc" in kernel.name else "contiguous"
         asked = Choice(problem, dtype, precision, layout).describe(kernel.pass_)
         if kernel.why_not(asked, device) == "needs more shared memory":

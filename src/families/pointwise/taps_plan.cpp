@@ -39,14 +39,18 @@ int bits_of(int64_t extent) { return std::bit_width(static_cast<uint64_t>(std::m
 // Rows and columns that windows reach, padding included.
 Pair reach_of(const ConvProblem& problem) {
   const Side y = output_side(problem);
-  return {std::max({problem.h + 2 * problem.padding.h, problem.r * problem.dilation.h, y.h * problem.stride.h}) + 1,
-          std::max({problem.w + 2 * problem.padding.w, problem.s * problem.dilation.w, y.w * problem.stride.w}) + 1};
+  const auto reach = [](int64_t extent, int64_t padding, int64_t taps, int64_t dilation, int64_t outputs,
+                        int64_t stride) {
+    return std::max({extent + 2 * padding, (taps - 1) * dilation + 1, (outputs - 1) * stride + 1}) + 1;
+  };
+  return {reach(problem.h, problem.padding.h, problem.r, problem.dilation.h, y.h, problem.stride.h),
+          reach(problem.w, problem.padding.w, problem.s, problem.dilation.w, y.w, problem.stride.w)};
 }
 
 // Of places whose columns have so many bits and a sign. What is added up stays below twice the rows: a row that is
 // missing is more negative than that.
-int32_t place_of(int64_t h, int64_t w, int shift) {
-  return static_cast<int32_t>(static_cast<uint32_t>(h) << shift) + static_cast<int32_t>(w);
+uint32_t place_of(int64_t h, int64_t w, int shift) {
+  return (static_cast<uint32_t>(h) << shift) + static_cast<uint32_t>(w);
 }
 ImageBounds bounds_of(int64_t height, int64_t width, int shift) {
   const uint32_t column_sign = 1U << (shift - 1), row_sign = 1U << 31;
@@ -135,8 +139,8 @@ PixelAxis counted_on(PixelAxis axis, int64_t rows, int64_t columns, int64_t stag
   axis.stage = stage / per_image * axis.image + axis.stage_rows * axis.row + axis.stage_columns * axis.column;
   axis.next_row = axis.row - columns * axis.column, axis.next_image = axis.image - rows * axis.row;
   axis.stage_place = axis.stage_rows * axis.row_place + axis.stage_columns * axis.column_place;
-  axis.next_row_place = narrowed(axis.row_place - columns * axis.column_place);
-  axis.next_image_place = narrowed(-rows * axis.row_place);
+  axis.next_row_place = axis.row_place - static_cast<uint32_t>(columns) * axis.column_place;
+  axis.next_image_place = -static_cast<uint32_t>(rows) * axis.row_place;
   return axis;
 }
 
@@ -330,11 +334,12 @@ TapParams tap_params(const ConvProblem& problem, OperandForm operands, const Tap
   const int shift = bits_of(reach_of(problem).w) + 1;
   pixels_seen.bounds = bounds_of(map.h.source_extent, map.w.source_extent, shift);
   pixels_seen.first_place = place_of(h.offset, w.offset, shift);
-  pixels_seen.row_place = place_of(map.h.source_step, 0, shift), pixels_seen.column_place = map.w.source_step;
+  pixels_seen.row_place = place_of(map.h.source_step, 0, shift);
+  pixels_seen.column_place = place_of(0, map.w.source_step, shift);
   gathered.across = channels_of(map.channels, chunk);
   gathered.across.row = map.h.tap_source_step * from.h, gathered.across.column = map.w.tap_source_step * from.w;
   gathered.across.row_place = place_of(map.h.tap_source_step, 0, shift);
-  gathered.across.column_place = map.w.tap_source_step;
+  gathered.across.column_place = place_of(0, map.w.tap_source_step, shift);
   count_taps(gathered.across, h.taps, w.taps, stage_depth);
   gathered.image = turned ? from.n : 0, gathered.group = source.group, gathered.part = source.part;
 

@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(kMmaThreads)
   const OutputRun run = !partial ? buffers.run : gemm.extent_m() % 4 == 0 ? OutputRun::kAlongM : OutputRun::kNone;
   float* parts = buffers.partial + gemm.partial_base();
   T* out = buffers.out + gemm.out_base();
-  store_mma_tile<T, Config>(sums, ring, tables.gemm.output, partial ? parts : out, run);
+  store_mma_tile<Config>(sums, ring, tables.gemm.output, partial ? parts : out, run);
 #endif
 }
 

@@ -9,32 +9,27 @@
 namespace fastconv {
 
 // Where a lane's four sums of a product lie in its warp's 64x64: in `half` of the product's 16 rows, and in column `i`
-// of the two that the lane has. Of float32 the operands' order makes runs of four rows, and of four columns, of
-// neighbouring products'.
-template <typename T>
+// of the two that the lane has. The operands' order makes runs of four rows, and of four columns, of neighbouring
+// products'.
 struct MmaSumPlace {
-  static constexpr bool kRuns = sizeof(T) == 4;
-  // A product's two columns of a lane; those of lanes with other banks are `kTurn` apart.
-  static constexpr int kTurn = kRuns ? 4 : 2;
-
   static __device__ __forceinline__ int row(int lane, int tile, int half) {
-    return kRuns ? tile / 2 * 32 + lane / 4 * 4 + tile % 2 * 2 + half : tile * 16 + half * 8 + lane / 4;
+    return tile / 2 * 32 + lane / 4 * 4 + tile % 2 * 2 + half;
   }
   static __device__ __forceinline__ int column(int lane, int tile, int i) {
-    return kRuns ? tile / 4 * 32 + i * 16 + lane % 4 * 4 + tile % 4 : tile * 8 + lane % 4 * 2 + i;
+    return tile / 4 * 32 + i * 16 + lane % 4 * 4 + tile % 4;
   }
 };
 
 // Half of the tile's rows of each of the warps that share outputs: columns of chunks of four rows, in an order in which
 // lanes that write or read at once meet different banks.
-template <typename T, typename Config>
+template <typename Config>
 struct MmaSums {
-  using Place = MmaSumPlace<T>;
+  using Place = MmaSumPlace;
   static constexpr int kRows = Config::kM / 2, kPartBytes = kRows * Config::kN * 4;
   static_assert(Config::kWarpsK * kPartBytes <= kMmaSumBytes);
 
   static __device__ __forceinline__ uint32_t offset(int row, int column) {
-    return ((column * (kRows / 4) + (row / 4 ^ column / Place::kTurn % 4 * 2)) * 4 + row % 4) * 4;
+    return ((column * (kRows / 4) + (row / 4 ^ column / 4 % 4 * 2)) * 4 + row % 4) * 4;
   }
   // A tile has 64 rows for every 32 of a half.
   static __device__ __forceinline__ int tile_row(int row, int half) { return row / 32 * 64 + half * 32 + row % 32; }
@@ -50,16 +45,8 @@ struct MmaSums {
         const int column = warp.column + Place::column(lane, tile, i);
         const auto& low = sums[2 * half][tile];
         const auto& high = sums[2 * half + 1][tile];
-        if constexpr (Place::kRuns) {
-          ptx::store_shared_floats(part + offset(first + Place::row(lane, 0, 0), column), low[i], low[2 + i], high[i],
-                                   high[2 + i]);
-        } else {
-#pragma unroll
-          for (int h = 0; h < 2; ++h) {
-            ptx::store_shared_float(part + offset(first + Place::row(lane, 0, h), column), low[2 * h + i]);
-            ptx::store_shared_float(part + offset(first + Place::row(lane, 1, h), column), high[2 * h + i]);
-          }
-        }
+        ptx::store_shared_floats(part + offset(first + Place::row(lane, 0, 0), column), low[i], low[2 + i], high[i],
+                                 high[2 + i]);
       }
     }
   }
@@ -114,10 +101,10 @@ struct MmaSums {
 };
 
 // `memory`: shared, of which nothing else is needed any more.
-template <typename T, typename Config, typename Out>
+template <typename Config, typename Out>
 __device__ __forceinline__ void store_mma_tile(const MmaSumsOfWarp& sums, uint32_t memory,
                                                const OutputTable<float, Config>& table, Out* base, OutputRun run) {
-  using Sums = MmaSums<T, Config>;
+  using Sums = MmaSums<Config>;
   const MmaWarp warp = Config::warp(static_cast<int>(threadIdx.x) / 32);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {

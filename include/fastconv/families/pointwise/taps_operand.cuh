@@ -11,13 +11,13 @@ namespace fastconv {
 // Where something lies, in elements, and in the image. Two of them add up to an element's.
 struct TapPlace {
   int64_t offset;
-  int32_t place;
+  uint32_t place;
 };
 __device__ __forceinline__ TapPlace pixel_at(const PixelAxis& axis, int32_t pixel) {
   int32_t n, rest, h, w;
   axis.by_image.divmod(pixel, n, rest);
   axis.by_row.divmod(rest, h, w);
-  const int32_t place = axis.first_place + h * axis.row_place + w * axis.column_place;
+  const uint32_t place = axis.first_place + h * axis.row_place + w * axis.column_place;
   return {axis.first + n * axis.image + h * axis.row + w * axis.column, pixel < axis.extent ? place : kBeforeImages};
 }
 
@@ -50,7 +50,8 @@ class TapCursor {
     place_ = row * axis.row_place + column_ * axis.column_place;
   }
 
-  int32_t next_ = -1, channel_, column_, place_;
+  int32_t next_ = -1, channel_, column_;
+  uint32_t place_;
   int64_t offset_;
 };
 
@@ -139,8 +140,7 @@ class TapWindowLoader {
  private:
   const TapMatrix& matrix_;
   int64_t base_;
-  uint32_t bytes_[Stage::kCopies];
-  int32_t places_[Stage::kCopies];
+  uint32_t bytes_[Stage::kCopies], places_[Stage::kCopies];
   TapCursor cursor_;
 };
 
@@ -178,10 +178,9 @@ class TapPixelLoader {
     }
     next_ = pixel + Stage::kDepth;
     const auto bytes = here_.offset * static_cast<int64_t>(sizeof(T));
-    const int32_t place = pixel < pixels.extent ? here_.place : kBeforeImages;
-    ptx::store_shared16(
-        table_ + written_ + mine_ * kEntryBytes,
-        make_uint4(static_cast<uint32_t>(bytes), static_cast<uint32_t>(bytes >> 32), static_cast<uint32_t>(place), 0));
+    const uint32_t place = pixel < pixels.extent ? here_.place : kBeforeImages;
+    ptx::store_shared16(table_ + written_ + mine_ * kEntryBytes,
+                        make_uint4(static_cast<uint32_t>(bytes), static_cast<uint32_t>(bytes >> 32), place, 0));
     written_ ^= kHalfBytes;
   }
   __device__ __forceinline__ void start(uint32_t stage, const T* source, int32_t) {
@@ -193,7 +192,7 @@ class TapPixelLoader {
 #pragma unroll
     for (int i = 0; i < Stage::kCopies; ++i) {
       const auto bytes = static_cast<int64_t>(static_cast<uint64_t>(pixels[i].y) << 32 | pixels[i].x);
-      const bool exists = matrix_.pixels.bounds.hold(static_cast<int32_t>(pixels[i].z), tap_.place);
+      const bool exists = matrix_.pixels.bounds.hold(pixels[i].z, tap_.place);
       Stage::copy(to, i, from + bytes, exists);
     }
     read_ ^= kHalfBytes;
