@@ -34,7 +34,7 @@ int32_t vector_bytes(int64_t element, int32_t align, std::initializer_list<int64
   return narrowed(bytes);
 }
 
-// A number from 0 to 2^bits - 1.
+// Of the numbers from 0 up to below this.
 int bits_of(int64_t extent) { return std::bit_width(static_cast<uint64_t>(std::max<int64_t>(extent, 1) - 1)); }
 // Rows and columns that windows reach, padding included.
 Pair reach_of(const ConvProblem& problem) {
