@@ -36,7 +36,8 @@ ROOT = Path(__file__).resolve().parent
 # The oldest LibTorch whose stable ABI the libraries may use: 2.10.
 TORCH_TARGET = "-DTORCH_TARGET_VERSION=0x020a000000000000"
 # sm_90a is for H100/H200 alone and has no successor that runs it; every other chip from sm_80 on runs 8.0, newer ones
-# through its PTX. Turing has tensor cores that Volta's code does not know; CUDA 13 does not compile for Volta any more.
+# through its PTX, of which nvcc.py makes the machine code for 10.0 and 12.0. Turing has tensor cores that Volta's code
+# does not know; CUDA 13 does not compile for Volta any more.
 DEFAULT_ARCHS = {12: "7.0;7.5;8.0+PTX;9.0a", 13: "7.5;8.0+PTX;9.0a;10.0;12.0"}
 
 

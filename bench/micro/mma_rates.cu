@@ -1,5 +1,5 @@
 // How often a scheduler starts products of one or two warps (mma.sync), 32 independent ones after each other, and what
-// the whole GPU computes in a tenth of a second of them.
+// the whole GPU computes in 200 launches of them.
 //   nvcc -O3 -std=c++20 -gencode arch=compute_90a,code=sm_90a bench/micro/mma_rates.cu -o mma_rates && ./mma_rates
 #include <cstdint>
 #include <cstdio>

@@ -86,9 +86,7 @@ def is_batched(grad: Tensor) -> bool:
 def in_layout(tensor: Tensor, channels_last: bool) -> Tensor:
     dense = tensor.contiguous(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
     if is_channels_last(dense) != channels_last:  # with one channel or pixel both look alike to torch
-        _, c, h, w = dense.shape
-        strides = (c * h * w, 1, w * c, c) if channels_last else (c * h * w, h * w, w, 1)
-        dense = dense.as_strided(dense.shape, strides)
+        dense = dense.as_strided(dense.shape, _dense_strides(dense.shape, channels_last))
     return dense
 
 
@@ -241,9 +239,13 @@ def _check_grad_output(grad_output: Sequence[int], expected: Sequence[int]) -> N
 def _empty(size: Sequence[int], channels_last: bool, like: Tensor) -> Tensor:
     if not channels_last:
         return like.new_empty(size)
+    return like.new_empty_strided(size, _dense_strides(size, channels_last))
+
+
+def _dense_strides(size: Sequence[int], channels_last: bool) -> tuple[int, ...]:
     batched_size = size if len(size) == 4 else (1, *size)
-    strides = torch.empty(batched_size, device="meta", memory_format=torch.channels_last).stride()
-    return like.new_empty_strided(size, strides[-len(size) :])
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    return torch.empty(batched_size, device="meta", memory_format=layout).stride()[-len(size) :]
 
 
 @torch.library.register_fake("fastconv::conv2d")

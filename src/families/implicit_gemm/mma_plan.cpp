@@ -52,7 +52,7 @@ Plan plan_of_split(const KernelEntry& entry, const ConvProblem& problem, const D
 }
 
 const char* why_not(const KernelEntry& entry, const ConvProblem& problem, const DeviceSpec& device) {
-  if (problem.dtype == DType::kFloat32 && problem.precision != Precision::kTf32) return "rounds to TF32";
+  if (problem.precision != Precision::kTf32) return "rounds to TF32";
   if (const char* why = direct_gemm_why_not(entry, problem)) return why;
   const Strides& gathered = problem.x_strides;
   const int64_t elements = kMmaChunkBytes / kMmaElement;

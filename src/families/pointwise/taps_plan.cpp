@@ -34,7 +34,7 @@ int32_t vector_bytes(int64_t element, int32_t align, std::initializer_list<int64
   return narrowed(bytes);
 }
 
-// Of the numbers from 0 up to below this.
+// That count from 0 to below `extent`.
 int bits_of(int64_t extent) { return std::bit_width(static_cast<uint64_t>(std::max<int64_t>(extent, 1) - 1)); }
 // Rows and columns that windows reach, padding included.
 Pair reach_of(const ConvProblem& problem) {
@@ -97,8 +97,8 @@ bool is_turned(const ConvProblem& problem) {
   return problem.pass != Pass::kWgrad && !channels_inner(target_side(problem));
 }
 
-// How far behind a pixel a later one lies at most. What follows the last column, or the last row, begins again at the
-// first; windows overlap.
+// How far before a pixel a later one lies at most: windows overlap, and what follows the last column, or the last row,
+// begins again at the first.
 int64_t behind_of(int64_t image, int64_t row, int64_t last_row, int64_t last_column) {
   return std::max({int64_t{0}, last_column - row, last_row + last_column - image});
 }

@@ -75,7 +75,7 @@ template <bool kAlongRows, bool kIsB, int kRows, int kDepth>
 class MmaFragments {
   using Layout = MmaLayout<kAlongRows, kIsB>;
   static constexpr int kSteps = kAlongRows ? 1 : 2;  // that one access has values of
-  static constexpr int kBlockDepth = kMmaBlockBytes / 4;
+  static constexpr int kBlockDepth = kMmaBlockBytes / kMmaElement;
 
  public:
   // A lane's place in a stage, for the warp's first row. Blocks, steps and runs are fixed distances from there, since

@@ -24,7 +24,6 @@ struct MmaSumPlace {
 // lanes that write or read at once meet different banks.
 template <typename Config>
 struct MmaSums {
-  using Place = MmaSumPlace;
   static constexpr int kRows = Config::kM / 2, kPartBytes = kRows * Config::kN * 4;
   static_assert(Config::kWarpsK * kPartBytes <= kMmaSumBytes);
 
@@ -42,11 +41,11 @@ struct MmaSums {
     for (int tile = 0; tile < kMmaWarpTile / 8; ++tile) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const int column = warp.column + Place::column(lane, tile, i);
+        const int column = warp.column + MmaSumPlace::column(lane, tile, i);
         const auto& low = sums[2 * half][tile];
         const auto& high = sums[2 * half + 1][tile];
-        ptx::store_shared_floats(part + offset(first + Place::row(lane, 0, 0), column), low[i], low[2 + i], high[i],
-                                 high[2 + i]);
+        ptx::store_shared_floats(part + offset(first + MmaSumPlace::row(lane, 0, 0), column), low[i], low[2 + i],
+                                 high[i], high[2 + i]);
       }
     }
   }

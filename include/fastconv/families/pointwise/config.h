@@ -64,7 +64,8 @@ FASTCONV_HOST_DEVICE constexpr int stages_of_promotion(OperandForm operands) {
 enum class PointwiseForm : int8_t { kDepthDepth, kDepthRows, kRowsRows };
 
 // Tables of a weight gradient's pixels: of both operands, of two stages.
-constexpr int tap_table_bytes(int element) { return 2 * 2 * kPointwiseDepthBytes / element * 16; }
+inline constexpr int kTapEntryBytes = 16;
+constexpr int tap_table_bytes(int element) { return 2 * 2 * kPointwiseDepthBytes / element * kTapEntryBytes; }
 
 // Of filters of several taps.
 struct TapTiling {

@@ -24,9 +24,9 @@ inline constexpr uint32_t kBeforeImages = 5U << 29;
 // An index over taps and the channels of each, which are filled up to whole chunks of 16 bytes.
 struct TapAxis {
   FastDivmod by_channels, by_columns;  // channels of a tap with what fills them up; taps of a row
-  int32_t extent;
-  int64_t first, row, column;        // the first tap, and from one to the next; elements
-  uint32_t row_place, column_place;  // the same in the image
+  int32_t extent;                      // of all taps together
+  int64_t first, row, column;          // the first tap, and from one to the next; elements
+  uint32_t row_place, column_place;    // the same in the image
   // What a stage is further on besides whole taps, and besides whole rows of them; then what is added where a tap's
   // channels, and where a row's taps end.
   int32_t stage_channels, stage_columns;
@@ -39,7 +39,7 @@ struct PixelAxis {
   int32_t extent;
   FastDivmod by_image, by_row;
   int64_t first, image, row, column;  // elements
-  int64_t behind;                     // of any pixel what follows it lies so far behind it at most
+  int64_t behind;                     // how far before a pixel a later one lies at most, as windows overlap
   uint32_t first_place, row_place, column_place;
   ImageBounds bounds;  // of the image that is seen
   // Where pixels are the depth: of an image; and what a stage is further on, besides whole images; then what is added

@@ -149,10 +149,11 @@ class TapWindowLoader {
 template <typename T, int kRows, bool kLastThreads>
 class TapPixelLoader {
   using Stage = TapStage<T, true, kRows>;
-  static constexpr int kEntryBytes = 16, kHalfBytes = Stage::kLines * kEntryBytes;
+  static constexpr int kHalfBytes = Stage::kLines * kTapEntryBytes;
 
  public:
   static constexpr int kTableBytes = 2 * kHalfBytes;
+  static_assert(2 * kTableBytes == tap_table_bytes(sizeof(T)));
 
   // Of the taps and channels from `first` on.
   __device__ __forceinline__ TapPixelLoader(const TapMatrix& matrix, int32_t first, uint32_t table)
@@ -165,6 +166,7 @@ class TapPixelLoader {
 
   // Those from `depth` on.
   __device__ __forceinline__ void prepare(int32_t depth) {
+    half_ ^= kHalfBytes;
     if (static_cast<uint32_t>(mine_) >= Stage::kLines) return;
     const PixelAxis& pixels = matrix_.pixels;
     const int32_t pixel = depth + mine_;
@@ -179,23 +181,21 @@ class TapPixelLoader {
     next_ = pixel + Stage::kDepth;
     const auto bytes = here_.offset * static_cast<int64_t>(sizeof(T));
     const uint32_t place = pixel < pixels.extent ? here_.place : kBeforeImages;
-    ptx::store_shared16(table_ + written_ + mine_ * kEntryBytes,
+    ptx::store_shared16(table_ + half_ + mine_ * kTapEntryBytes,
                         make_uint4(static_cast<uint32_t>(bytes), static_cast<uint32_t>(bytes >> 32), place, 0));
-    written_ ^= kHalfBytes;
   }
   __device__ __forceinline__ void start(uint32_t stage, const T* source, int32_t) {
-    const uint32_t to = Stage::first(stage), at = table_ + read_ + Stage::line() * kEntryBytes;
+    const uint32_t to = Stage::first(stage), at = table_ + half_ + Stage::line() * kTapEntryBytes;
     const char* from = reinterpret_cast<const char*>(source + tap_.offset);
     uint4 pixels[Stage::kCopies];
 #pragma unroll
-    for (int i = 0; i < Stage::kCopies; ++i) pixels[i] = ptx::load_shared16(at + i * Stage::kStep * kEntryBytes);
+    for (int i = 0; i < Stage::kCopies; ++i) pixels[i] = ptx::load_shared16(at + i * Stage::kStep * kTapEntryBytes);
 #pragma unroll
     for (int i = 0; i < Stage::kCopies; ++i) {
       const auto bytes = static_cast<int64_t>(static_cast<uint64_t>(pixels[i].y) << 32 | pixels[i].x);
       const bool exists = matrix_.pixels.bounds.hold(pixels[i].z, tap_.place);
       Stage::copy(to, i, from + bytes, exists);
     }
-    read_ ^= kHalfBytes;
   }
 
  private:
@@ -212,7 +212,7 @@ class TapPixelLoader {
   }
 
   const TapMatrix& matrix_;
-  uint32_t table_, read_ = 0, written_ = 0;
+  uint32_t table_, half_ = 0;
   int32_t mine_, next_ = -1, row_ = 0, column_ = 0;
   TapPlace here_{}, tap_;
 };
