@@ -127,7 +127,7 @@ def test_convert_twice_and_revert_of_nothing() -> None:
 
 def test_unknown_subclasses_and_other_convolutions_are_left_alone() -> None:
     net = nn.Sequential(
-        Own(3, 4, 3), nn.Conv1d(4, 4, 3), nn.ConvTranspose2d(4, 4, 3), OwnPrecision(4, 4, 3), nn.Conv2d(4, 4, 1)
+        Own(3, 4, 3), nn.Conv3d(4, 4, 3), nn.ConvTranspose1d(4, 4, 3), OwnPrecision(4, 4, 3), nn.Conv2d(4, 4, 1)
     )
     kinds = [type(m) for m in net]
     fastconv.convert(net)
@@ -172,13 +172,13 @@ def test_lazy_layers_become_fastconvs(kind: Any) -> None:
 
 def test_what_is_left_is_logged_once_and_listed(caplog: pytest.LogCaptureFixture) -> None:
     net = nn.Sequential(
-        nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3), Own(4, 4, 3), nn.ReLU(), nn.ConvTranspose2d(4, 3, 3), Blur()
+        nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3), Own(4, 4, 3), nn.ReLU(), nn.ConvTranspose3d(4, 3, 3), Blur()
     )
     assert [(item.name, item.type.__name__) for item in fastconv.unconverted(net)] == [
         ("0", "Conv2d"),
         ("1", "Conv2d"),
         ("2", "Own"),
-        ("4", "ConvTranspose2d"),
+        ("4", "ConvTranspose3d"),
         ("5", "Blur"),
     ]
     with caplog.at_level(logging.INFO, logger="fastconv"):
@@ -192,7 +192,7 @@ def test_what_is_left_is_logged_once_and_listed(caplog: pytest.LogCaptureFixture
         assert all(f"1 {item.type.__name__} ({item.reason})" in record.getMessage() for item in left)
         fastconv.convert(net, functional=True)
         assert [item.name for item in fastconv.unconverted(net)] == ["4"]
-        assert "converted: 1 Own, 1 Blur; left: 1 ConvTranspose2d (" in caplog.records[1].getMessage()
+        assert "converted: 1 Own, 1 Blur; left: 1 ConvTranspose3d (" in caplog.records[1].getMessage()
         fastconv.convert(nn.ReLU())
         assert "converted: nothing; left: nothing" in caplog.records[2].getMessage()
 

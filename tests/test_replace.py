@@ -131,11 +131,11 @@ def precisions(function: Callable[[], Any]) -> list[str]:
     [
         lambda: F.conv2d(torch.ones(1, 2, 4, 4, dtype=torch.int64), torch.ones(3, 2, 3, 3, dtype=torch.int64)),
         lambda: F.conv2d(torch.randn(1, 2, 4, 4).to_mkldnn(), torch.ones(3, 2, 3, 3)).to_dense(),
-        lambda: torch.convolution(torch.ones(1, 2, 4), torch.ones(3, 2, 3), None, [1], [0], [1], False, [0], 1),
-        lambda: torch.convolution(torch.ones(1, 2, 4, 4), torch.ones(2, 3, 3, 3), None, [1], [0], [1], True, [0], 1),
-        lambda: F.conv1d(torch.ones(1, 2, 4), torch.ones(3, 2, 3)),
+        lambda: torch.convolution(torch.ones(1, 2, 4), torch.ones(2, 3, 3), None, [1], [0], [1], True, [0], 1),
+        lambda: F.conv_transpose1d(torch.ones(1, 2, 4), torch.ones(2, 3, 3)),
+        lambda: F.conv3d(torch.ones(1, 2, 4, 4, 4), torch.ones(3, 2, 3, 3, 3)),
     ],
-    ids=["integers", "mkldnn", "one_dimension", "transposed", "conv1d"],
+    ids=["integers", "mkldnn", "one_dimension_transposed", "conv_transpose1d", "conv3d"],
 )
 def test_what_fastconv_does_not_compute_is_left_to_torch(call: Callable[[], Tensor]) -> None:
     torch.manual_seed(0)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from . import _library, ops
-from .functional import Padding, _int, _ints, _pad, integers
+from .functional import Padding, _pad, integer, integers, pair
 from .ops import Ints
 from .precision import Precision, resolve
 
@@ -113,7 +113,7 @@ def explain(
     input_size, weight_size = _size("input", input), _size("weight", weight)
     if isinstance(padding, str):
         meta_input, meta_weight = (torch.empty(size, device="meta") for size in (input_size, weight_size))
-        padded, padding = _pad(meta_input, meta_weight, _ints("stride", stride), padding, _ints("dilation", dilation))
+        padded, padding = _pad(meta_input, meta_weight, pair("stride", stride), padding, pair("dilation", dilation))
         input_size = list(padded.shape)
     geometry = integers(stride, padding, dilation, groups)
     ops.output_size(input_size, weight_size, *geometry)
@@ -137,7 +137,7 @@ def explain(
 
 
 def _size(name: str, operand: Tensor | Sequence[int]) -> list[int]:
-    return [_int(name, extent) for extent in (operand.shape if isinstance(operand, Tensor) else operand)]
+    return [integer(name, extent) for extent in (operand.shape if isinstance(operand, Tensor) else operand)]
 
 
 def _planned_for(place: torch.device, arch: int | str | Device | None) -> Device:

@@ -1,4 +1,4 @@
-"""fastconv.conv2d."""
+"""fastconv.conv2d, and how it and its siblings read their arguments."""
 
 from __future__ import annotations
 
@@ -122,12 +122,12 @@ def conv2d(
         pass  # meta tensors, for which the eager ops have no kernel; strings; arguments that cannot be packed
     except (RuntimeError, AttributeError):
         # Checked only now, so that good calls do not pay for it. Where these checks pass, the first error stands.
-        _check_tensors(input, weight, bias)
+        check_tensors(input, weight, bias)
         raise
     try:
         return _conv2d(input, weight, bias, stride, padding, dilation, groups, mode)
     except (RuntimeError, AttributeError):
-        _check_tensors(input, weight, bias)
+        check_tensors(input, weight, bias)
         raise
 
 
@@ -164,7 +164,7 @@ def _conv2d(
 ) -> Tensor:
     """By the public op, for all that is not an eager call of plain tensors."""
     if isinstance(padding, str):
-        input, padding = _pad(input, weight, _ints("stride", stride), padding, _ints("dilation", dilation))
+        input, padding = _pad(input, weight, pair("stride", stride), padding, pair("dilation", dilation))
     return ops.conv2d(input, weight, bias, *integers(stride, padding, dilation, groups), precision=precision)
 
 
@@ -205,41 +205,46 @@ def _pack(arguments: ops.Arguments, geometry: tuple[int, ...]) -> ops.Call:
     return _calls.setdefault(arguments, (arguments, ops.pack(geometry, *arguments[3:])))
 
 
-def _check_tensors(input: object, weight: object, bias: object) -> None:
+def check_tensors(input: object, weight: object, bias: object, function: str = "conv2d") -> None:
     for name, operand in (("input", input), ("weight", weight), ("bias", bias)):
         if not isinstance(operand, Tensor) and not (name == "bias" and operand is None):
-            raise TypeError(f"conv2d(): {name} must be a Tensor, but got {type(operand).__name__}")
+            raise TypeError(f"{function}(): {name} must be a Tensor, but got {type(operand).__name__}")
         ops.check_kind(name, operand)
 
 
+def check_residual(residual: object, function: str) -> None:
+    if residual is not None and not isinstance(residual, Tensor):
+        raise TypeError(f"{function}(): residual must be a Tensor, but got {type(residual).__name__}")
+
+
 def integers(
-    stride: Ints, padding: Ints, dilation: Ints, groups: int
+    stride: Ints, padding: Ints, dilation: Ints, groups: int, function: str = "conv2d"
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], int]:
     """The arguments that are neither tensors nor strings, as the ops take them."""
-    return _ints("stride", stride), _ints("padding", padding), _ints("dilation", dilation), _int("groups", groups)
+    pairs = pair("stride", stride, function), pair("padding", padding, function), pair("dilation", dilation, function)
+    return *pairs, integer("groups", groups, function)
 
 
-def _ints(name: str, value: Ints) -> tuple[int, ...]:
+def pair(name: str, value: Ints, function: str = "conv2d") -> tuple[int, ...]:
     """A pair of Python's integers for whatever counts as one, such as NumPy's, or a symbol: a traced function is
     specialised for these, not for sizes."""
     values = value if isinstance(value, Sequence) and not isinstance(value, str | bytes) else (value,)
     if len(values) not in (1, 2):
         raise RuntimeError(f"fastconv: {name} must have 1 or 2 values (rows, columns), but got {len(values)}")
-    pair = tuple(_int(name, item) for item in values)
-    return pair if len(pair) == 2 else pair * 2
+    numbers = tuple(integer(name, item, function) for item in values)
+    return numbers if len(numbers) == 2 else numbers * 2
 
 
 _WANTED = {"groups": "an integer", "input": "a tensor or integers", "weight": "a tensor or integers"}
 
 
-def _int(name: str, value: Any) -> int:
+def integer(name: str, value: Any, function: str = "conv2d", wanted: str = "an integer or a pair of integers") -> int:
     try:
         number = None if isinstance(value, bool) else int(operator.index(value))
     except TypeError:
         number = None
     if number is None:
-        wanted = _WANTED.get(name, "an integer or a pair of integers")
-        raise TypeError(f"conv2d(): {name} must be {wanted}, but got {value!r}")
+        raise TypeError(f"{function}(): {name} must be {_WANTED.get(name, wanted)}, but got {value!r}")
     if not -(2**63) <= number < 2**63:
         raise RuntimeError(f"fastconv: {name} must be less than 2^31, but got {value}")
     return number

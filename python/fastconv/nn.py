@@ -1,25 +1,83 @@
-"""fastconv.Conv2d, and layers that normalise."""
+"""Layers: fastconv.Conv2d and its siblings, and those that normalise."""
 
 from __future__ import annotations
 
-from typing import Any, Literal, NoReturn
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Literal, NoReturn
 
 import torch
 from torch import Tensor
 from torch.fx import Proxy, Tracer
-from torch.nn.common_types import _size_2_t
+from torch.nn.common_types import _size_1_t, _size_2_t
 from torch.nn.modules import module as _module
 from torch.types import Device
 
 from .activation import Activation, check_activation
 from .batch_norm import batch_norm_act
+from .conv1d import conv1d
 from .conv2d_act import composed
 from .conv_bn_act import conv_bn_act
+from .conv_transpose2d import conv_transpose2d
 from .functional import conv2d
 from .precision import Precision, check
 
 
-class Conv2d(torch.nn.Conv2d):
+class _Conv(torch.nn.Module):
+    """What the layers that convolve have beside torch's, which they are too."""
+
+    # On the class, so that a module converted from or pickled as torch's has it too.
+    precision: Precision | None = None
+    activation: Activation | None = None
+
+    def _set(self, precision: Precision | None, activation: Activation | None) -> None:
+        check_activation(activation)
+        self.precision = check(precision)
+        if activation is not None:
+            self.activation = activation
+
+    def __prepare_scriptable__(self) -> NoReturn:
+        """Asked for by ``torch.jit.script``, which would fail with words about type annotations."""
+        raise RuntimeError(f"torch.jit.script cannot compile {self._get_name()}; call fastconv.revert(model) first")
+
+    def _get_name(self) -> str:
+        return f"fastconv.{super()._get_name()}"
+
+    def extra_repr(self) -> str:
+        text = super().extra_repr()
+        text = text if self.precision is None else f"{text}, precision={self.precision!r}"
+        return text if self.activation is None else f"{text}, activation={self.activation!r}"
+
+
+class _Forward(_Conv):
+    """The forward pass of layers that are not transposed."""
+
+    _function: ClassVar[Callable[..., Tensor]]
+
+    def forward(self, input: Tensor, residual: Tensor | None = None) -> Tensor:
+        if (whole := _traced_whole(self, input, residual)) is not None:
+            return whole
+        layer: Any = self
+        if residual is None and self.activation is None:
+            return layer._conv_forward(input, layer.weight, layer.bias)
+        if type(self)._conv_forward is not _Forward._conv_forward:  # a subclass's own
+            output = layer._conv_forward(input, layer.weight, layer.bias)
+            return composed(output, residual, check_activation(self.activation))
+        return self._call(input, layer.weight, layer.bias, activation=self.activation, residual=residual)
+
+    def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return self._call(input, weight, bias)
+
+    def _call(self, input: Tensor, weight: Tensor, bias: Tensor | None, **options: Any) -> Tensor:
+        layer: Any = self
+        padding = layer.padding
+        if layer.padding_mode != "zeros":
+            input = torch.nn.functional.pad(input, layer._reversed_padding_repeated_twice, mode=layer.padding_mode)
+            padding = 0
+        arguments = layer.stride, padding, layer.dilation, layer.groups
+        return type(self)._function(input, weight, bias, *arguments, precision=self.precision, **options)
+
+
+class Conv2d(_Forward, torch.nn.Conv2d):
     """:class:`torch.nn.Conv2d`, computed by :func:`fastconv.conv2d`.
 
     Args:
@@ -41,9 +99,7 @@ class Conv2d(torch.nn.Conv2d):
     torch.Size([8, 16, 32, 32])
     """
 
-    # On the class, so that a module converted from or pickled as nn.Conv2d has it too.
-    precision: Precision | None = None
-    activation: Activation | None = None
+    _function = staticmethod(conv2d)
 
     def __init__(
         self,
@@ -75,54 +131,140 @@ class Conv2d(torch.nn.Conv2d):
             device,
             dtype,
         )
-        check_activation(activation)
-        self.precision = check(precision)
-        if activation is not None:
-            self.activation = activation
+        self._set(precision, activation)
 
-    def forward(self, input: Tensor, residual: Tensor | None = None) -> Tensor:
-        if (whole := _traced_whole(self, input, residual)) is not None:
+
+class Conv1d(_Forward, torch.nn.Conv1d):
+    """:class:`torch.nn.Conv1d`, computed by :func:`fastconv.conv1d`.
+
+    Args:
+        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode, device, dtype:
+            those of :class:`torch.nn.Conv1d`. The same seed gives the same initial weights, and the ``state_dict`` has
+            the same keys.
+        precision, activation: as for :class:`fastconv.Conv2d`. A call takes a ``residual``, too.
+
+    Raises:
+        ValueError: unknown ``precision`` or ``activation``, or what :class:`torch.nn.Conv1d` refuses.
+
+    Shapes, dtypes, errors of a call and its numerical contract are those of :func:`fastconv.conv1d`.
+
+    >>> layer = fastconv.Conv1d(80, 384, kernel_size=3, padding=1, activation="gelu")
+    >>> layer(torch.randn(8, 80, 300)).shape
+    torch.Size([8, 384, 300])
+    """
+
+    _function = staticmethod(conv1d)
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: _size_1_t,
+        stride: _size_1_t = 1,
+        padding: Literal["same", "valid"] | _size_1_t = 0,
+        dilation: _size_1_t = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: Literal["zeros", "reflect", "replicate", "circular"] = "zeros",
+        device: Device = None,
+        dtype: torch.dtype | None = None,
+        *,
+        precision: Precision | None = None,
+        activation: Activation | None = None,
+    ) -> None:
+        super().__init__(
+            in_channels,
+            out_channels,
+            kernel_size,
+            stride,
+            padding,
+            dilation,
+            groups,
+            bias,
+            padding_mode,
+            device,
+            dtype,
+        )
+        self._set(precision, activation)
+
+
+class ConvTranspose2d(_Conv, torch.nn.ConvTranspose2d):
+    """:class:`torch.nn.ConvTranspose2d`, computed by :func:`fastconv.conv_transpose2d`.
+
+    Args:
+        in_channels, out_channels, kernel_size, stride, padding, output_padding, groups, bias, dilation, padding_mode,
+            device, dtype: those of :class:`torch.nn.ConvTranspose2d`. The same seed gives the same initial weights, and
+            the ``state_dict`` has the same keys.
+        precision, activation: as for :class:`fastconv.Conv2d`. A call takes torch's ``output_size`` (rows and columns
+            in pixels, in place of ``output_padding``) and a ``residual``.
+
+    Raises:
+        ValueError: unknown ``precision`` or ``activation``, or what :class:`torch.nn.ConvTranspose2d` refuses, in a
+            call an ``output_size`` that cannot be.
+
+    Shapes, dtypes, errors of a call and its numerical contract are those of :func:`fastconv.conv_transpose2d`.
+
+    >>> layer = fastconv.ConvTranspose2d(64, 32, kernel_size=3, stride=2, padding=1)
+    >>> layer(torch.randn(8, 64, 16, 16), output_size=(32, 32)).shape
+    torch.Size([8, 32, 32, 32])
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: _size_2_t,
+        stride: _size_2_t = 1,
+        padding: _size_2_t = 0,
+        output_padding: _size_2_t = 0,
+        groups: int = 1,
+        bias: bool = True,
+        dilation: _size_2_t = 1,
+        padding_mode: Literal["zeros"] = "zeros",
+        device: Device = None,
+        dtype: torch.dtype | None = None,
+        *,
+        precision: Precision | None = None,
+        activation: Activation | None = None,
+    ) -> None:
+        super().__init__(
+            in_channels,
+            out_channels,
+            kernel_size,
+            stride,
+            padding,
+            output_padding,
+            groups,
+            bias,
+            dilation,
+            padding_mode,
+            device,
+            dtype,
+        )
+        self._set(precision, activation)
+
+    def forward(
+        self, input: Tensor, output_size: Sequence[int] | None = None, residual: Tensor | None = None
+    ) -> Tensor:
+        if (whole := _traced_whole(self, input, output_size, residual)) is not None:
             return whole
-        if residual is None and self.activation is None:
-            return self._conv_forward(input, self.weight, self.bias)
-        if type(self)._conv_forward is not Conv2d._conv_forward:  # a subclass's own
-            output = self._conv_forward(input, self.weight, self.bias)
-            return composed(output, residual, check_activation(self.activation))
-        input, padding = self._padded(input)
-        return conv2d(
+        output_padding: Any = self.output_padding
+        if output_size is not None:
+            geometry = self.stride, self.padding, self.kernel_size, 2, self.dilation
+            output_padding = self._output_padding(input, list(output_size), *geometry)  # type: ignore[arg-type]
+        return conv_transpose2d(
             input,
             self.weight,
             self.bias,
             self.stride,
-            padding,
-            self.dilation,
+            self.padding,  # type: ignore[arg-type]
+            output_padding,
             self.groups,
+            self.dilation,
             precision=self.precision,
             activation=self.activation,
             residual=residual,
         )
-
-    def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        input, padding = self._padded(input)
-        return conv2d(input, weight, bias, self.stride, padding, self.dilation, self.groups, precision=self.precision)
-
-    def _padded(self, input: Tensor) -> tuple[Tensor, Any]:
-        """With what is not zeros; and how many zeros there shall be."""
-        if self.padding_mode == "zeros":
-            return input, self.padding
-        return torch.nn.functional.pad(input, self._reversed_padding_repeated_twice, mode=self.padding_mode), (0, 0)
-
-    def __prepare_scriptable__(self) -> NoReturn:
-        """Asked for by ``torch.jit.script``, which would fail with words about type annotations."""
-        raise RuntimeError("torch.jit.script cannot compile fastconv.Conv2d; call fastconv.revert(model) first")
-
-    def _get_name(self) -> str:
-        return f"fastconv.{super()._get_name()}"
-
-    def extra_repr(self) -> str:
-        text = super().extra_repr()
-        text = text if self.precision is None else f"{text}, precision={self.precision!r}"
-        return text if self.activation is None else f"{text}, activation={self.activation!r}"
 
 
 class BatchNormAct2d(torch.nn.BatchNorm2d):
@@ -232,14 +374,14 @@ def norm_module(
     )
 
 
-def _traced_whole(module: torch.nn.Module, input: Tensor, residual: Tensor | None) -> Any:
+def _traced_whole(module: torch.nn.Module, input: Tensor, *others: Any) -> Any:
     """torch.fx makes leaves of torch.nn's modules alone: a call of this one, if it is traced. Hooks have run by now and
     would run again in a leaf; and a graph cannot call its own root."""
     if not (isinstance(input, Proxy) and isinstance(tracer := input.tracer, Tracer)):
         return None
     if module._forward_pre_hooks or module._forward_hooks or tracer.root is module:
         return None
-    args = (input,) if residual is None else (input, residual)
+    args = (input,) if all(other is None for other in others) else (input, *others)
     return tracer.create_proxy("call_module", tracer.path_of_module(module), args, {})
 
 

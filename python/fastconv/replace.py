@@ -10,22 +10,24 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from . import ops
+from .conv1d import conv1d
+from .conv_transpose2d import conv_transpose2d
 from .functional import conv2d
-from .ops import Ints
 from .precision import Precision, check
 
 
 class replace_conv2d(TorchFunctionMode):
     """Within the block ``torch.nn.functional.conv2d`` is computed by :func:`fastconv.conv2d`, whoever calls it.
 
+    So are ``conv1d`` and ``conv_transpose2d`` by fastconv's functions of these names, what ``torch.convolution`` has of
+    all three, and ``nn.Conv2d``, ``nn.Conv1d`` and ``nn.ConvTranspose2d`` layers. What fastconv does not compute (other
+    dtypes, layouts and devices) torch computes as before.
+
     Args:
         precision: how float32 products are formed; see :class:`fastconv.precision`. None: as set there at each call.
 
     Raises:
         ValueError: unknown ``precision``.
-
-    So are ``torch.convolution`` where it is not transposed and has two dimensions, and ``nn.Conv2d`` layers. What
-    fastconv does not compute (other dtypes, layouts and devices) torch computes as before.
 
     The block is that of the calling thread. It may lie around or within a function given to ``torch.compile``, and be
     nested: the innermost decides. ``torch.utils.checkpoint`` computes once more in the backward pass, outside of the
@@ -48,25 +50,24 @@ class replace_conv2d(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func is torch.conv2d:  # F.conv2d, too
-            return self._conv2d(*args, **kwargs)
+        if func in REPLACED:  # of torch and of torch.nn.functional
+            return self._call(func, *args, **kwargs)
         if func is torch.convolution:
             return self._convolution(*args, **kwargs)
         return func(*args, **kwargs)
 
-    def _conv2d(
+    def _call(
         self,
+        func: Callable[..., Tensor],
         input: Tensor,
         weight: Tensor,
         bias: Tensor | None = None,
-        stride: Ints = 1,
-        padding: Any = 0,
-        dilation: Ints = 1,
-        groups: int = 1,
+        *args: Any,
+        **kwargs: Any,
     ) -> Tensor:
         if not _computes(input, weight, bias):
-            return torch.conv2d(input, weight, bias, stride, padding, dilation, groups)
-        return conv2d(input, weight, bias, stride, padding, dilation, groups, precision=self.precision)
+            return func(input, weight, bias, *args, **kwargs)
+        return REPLACED[func](input, weight, bias, *args, **kwargs, precision=self.precision)
 
     def _convolution(
         self,
@@ -80,9 +81,20 @@ class replace_conv2d(TorchFunctionMode):
         output_padding: Any,
         groups: int,
     ) -> Tensor:
-        if transposed or weight.dim() != 4 or not _computes(input, weight, bias):
-            return torch.convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
-        return conv2d(input, weight, bias, stride, padding, dilation, groups, precision=self.precision)
+        operands = input, weight, bias
+        if weight.dim() == 4 and transposed:
+            return self._call(torch.conv_transpose2d, *operands, stride, padding, output_padding, groups, dilation)
+        if weight.dim() in (3, 4) and not transposed:
+            func = torch.conv1d if weight.dim() == 3 else torch.conv2d
+            return self._call(func, *operands, stride, padding, dilation, groups)
+        return torch.convolution(*operands, stride, padding, dilation, transposed, output_padding, groups)
+
+
+REPLACED: dict[Callable[..., Any], Callable[..., Tensor]] = {
+    torch.conv1d: conv1d,
+    torch.conv2d: conv2d,
+    torch.conv_transpose2d: conv_transpose2d,
+}
 
 
 def _computes(*operands: Tensor | None) -> bool:
