@@ -140,6 +140,9 @@ CASES = {
     "depthwise_13": Problem(3, 40, 14, 19, 40, 13, 13, padding=(6, 6), groups=40, bias=True),
     "depthwise_row": Problem(2, 5, 9, 70, 5, 1, 3, padding=(0, 1), groups=5),
     "depthwise_column": Problem(2, 35, 20, 9, 35, 5, 1, padding=(2, 0), groups=35, bias=True),
+    "depthwise_sequence_15": Problem(2, 9, 1, 200, 9, 1, 15, padding=(0, 7), groups=9, bias=True),
+    "depthwise_sequence_31": Problem(2, 24, 1, 333, 24, 1, 31, padding=(0, 30), groups=24),
+    "depthwise_sequence_63": Problem(2, 16, 400, 1, 16, 63, 1, padding=(62, 0), dilation=(2, 1), groups=16, bias=True),
     "depthwise_even_strided": Problem(2, 24, 18, 27, 24, 4, 6, stride=(3, 4), padding=(1, 2), groups=24),
     "depthwise_even_dilated_strided": Problem(
         2, 6, 31, 35, 6, 3, 4, stride=(2, 3), padding=(3, 2), dilation=(3, 2), groups=6
@@ -371,8 +374,37 @@ def group_widths(kernel: str) -> list[int]:
 
 
 @st.composite
+def sequence_problems(draw: st.DrawFn, kernel: str) -> tuple[Problem, str]:
+    """Filters of one row or one column, and a view whose sequences the kernel reads."""
+    most = 128 if kernel.endswith("floats") else int(kernel.split("_")[3])
+    least = 1 if kernel.endswith(("floats", "_8", "_10")) else most // 4 + 1
+    taps = draw(st.one_of(st.just(most), st.integers(least, most), st.integers(least, min(most, least + 6))))
+    dilation = draw(st.sampled_from([1, 1, 1, 2, 3, 8, 16]))
+    reach = dilation * (taps - 1)
+    padding = draw(st.sampled_from([reach // 2, reach // 2, 0, reach, reach + 3, 1]))
+    length = draw(st.one_of(st.integers(1, 40), st.integers(1, 40).map(lambda i: 8 * i), st.sampled_from([520, 1030])))
+    length = max(length, reach + 1 - 2 * padding)
+    view = draw(st.sampled_from(["contiguous", "channels_last"]))
+    c = draw(st.sampled_from([8, 16, 24, 40] if view == "channels_last" else [1, 2, 3, 9, 12]))
+    beside, down = draw(st.sampled_from([1, 1, 2, 3])), taps > 1 and draw(st.booleans())
+    if down and view == "contiguous":
+        beside = 1  # or a column's pixels do not lie side by side
+    pair = (lambda along, across: (along, across)) if down else (lambda along, across: (across, along))
+    problem = Problem(
+        *(draw(st.integers(1, 3)), c, *pair(length, beside), c, *pair(taps, 1)),
+        padding=pair(padding, 0),
+        dilation=pair(dilation, 1),
+        groups=c,
+        bias=draw(st.booleans()),
+    )
+    return problem, view
+
+
+@st.composite
 def depthwise_problems(draw: st.DrawFn, kernel: str) -> Problem:
     """What a depthwise kernel's name says fixed, and vectors of channels or columns possible in most."""
+    if "_sequence_" in kernel:
+        return draw(sequence_problems(kernel))[0]
     any_filter, banded, pixels = "_any" in kernel, "_banded_" in kernel, takes_pixels(kernel)
     if any_filter:
         r, s = draw(st.integers(1, 14)), draw(st.integers(1, 14))

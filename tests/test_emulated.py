@@ -40,6 +40,7 @@ from shapes import (
     operands,
     patch_embeddings,
     precision_of,
+    sequence_problems,
     takes_pixels,
     wide_problems,
 )
@@ -333,6 +334,44 @@ def test_gradients_that_are_not_finite_reach_taps_that_meet_pixels(
         h, w = problem.stride[0] * p - problem.padding[0] + r, problem.stride[1] * q - problem.padding[1] + s
         finite[c, 0, r, s] = not (0 <= h < problem.h and 0 <= w < problem.w)
     assert torch.equal(result.value.isfinite(), finite)
+
+
+SEQUENCES = [pytest.param(it, id=it.name) for it in ALL_KERNELS if it.name.startswith("depthwise_sequence_")]
+
+
+@pytest.mark.parametrize("kernel", SEQUENCES)
+@given(
+    data=st.data(),
+    dtype=st.sampled_from(HALF),
+    seed=st.integers(0, 2**31),
+    sms=st.sampled_from([1, 4, 132]),
+    haste=st.booleans(),
+    weight_view=st.sampled_from(["contiguous", "channels_last", "transposed"]),
+    written_view=st.sampled_from([None, None, "misaligned"]),
+    special=st.sampled_from([None, None, math.inf, math.nan]),
+)
+@settings(max_examples=examples(40))
+def test_emulated_sequences(
+    kernel: native.Kernel,
+    data: st.DataObject,
+    dtype: torch.dtype,
+    seed: int,
+    sms: int,
+    haste: bool,
+    weight_view: str,
+    written_view: str | None,
+    special: float | None,
+) -> None:
+    problem, view = data.draw(sequence_problems(kernel.name))
+    dtype = torch.float32 if kernel.name.endswith("floats") else half(kernel, dtype)
+    o = operands(problem, dtype, "cpu", seed, (view, weight_view, view))
+    written = weight_view if kernel.pass_ == "wgrad" else view if view == "channels_last" else written_view or view
+    # Of a weight gradient they may spread over a channel's taps.
+    if special is not None and kernel.pass_ != "wgrad":
+        spoil(kernel, o, special, data)
+    result = run(kernel, o, problem, sms, haste, written)
+    assert result is not None, "refused"
+    assert_right_where_finite(result.value, expect_pass(kernel.pass_, o, problem))
 
 
 QUADS = [pytest.param(it, id=it.name) for it in ALL_KERNELS if it.name.startswith("quads_fprop_")]

@@ -26,6 +26,7 @@ namespace fastconv {
   extern thread_local type name[kSharedBytes / sizeof(type)] __attribute__((alias("emulated_shared_memory")))
 SHARED_MEMORY(uint16_t, banded_filter);
 SHARED_MEMORY(float, depthwise_any_smem);
+SHARED_MEMORY(unsigned char, depthwise_sequence_smem);
 SHARED_MEMORY(unsigned char, depthwise_smem);
 SHARED_MEMORY(unsigned char, depthwise_stages);
 SHARED_MEMORY(float, depthwise_sums);

@@ -304,7 +304,9 @@ Offer depthwise_banded_plan(const KernelEntry& entry, const ConvProblem& problem
   const double all_rows = double(channels) * double(tiles) * double(parts) * seen;
   const bool wgrad = problem.pass == Pass::kWgrad, staged = config.staged(), single = config.word() == 1;
   const double waits = config.any_rows() ? kAnyRowsWaits : wgrad ? kWgradWaits : kWaits;
-  const double cycles = waits * all_rows * row_instructions(config, problem, run_rows) / (4.0 * device.sm_count);
+  const double cycles = std::max(waits * all_rows * row_instructions(config, problem, run_rows) / 4.0,
+                                 kLeastRun * double(channels) * double(tiles) * double(parts)) /
+                        device.sm_count;
   const double unused = config.taps > problem.r ? kUnusedTaps : 1;
   const double strided = wgrad && config.stride > 1
                              ? unused * double(rows.seen(run_rows)) / double(config.stride * run_rows)

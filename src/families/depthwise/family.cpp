@@ -14,6 +14,8 @@
 #include "fastconv/families/depthwise/pairs.h"
 #include "fastconv/families/depthwise/pairs_plan.h"
 #include "fastconv/families/depthwise/plan.h"
+#include "fastconv/families/depthwise/sequence.h"
+#include "fastconv/families/depthwise/sequence_plan.h"
 #include "fastconv/planner/registry.h"
 
 namespace fastconv {
@@ -29,6 +31,7 @@ class Depthwise final : public Family {
     add_banded(table);
     add_diagonal(table);
     add_wide(table);
+    add_sequences(table);
   }
 
   Offer plan(const KernelEntry& kernel, const ConvProblem& problem, const DeviceSpec& device) const override {
@@ -38,6 +41,7 @@ class Depthwise final : public Family {
     if (config.holds<DepthwiseBandedConfig>()) return depthwise_banded_plan(kernel, problem, device);
     if (config.holds<DepthwisePairsConfig>()) return depthwise_pairs_plan(kernel, problem, device);
     if (config.holds<DepthwiseCrossConfig>()) return depthwise_cross_plan(kernel, problem, device);
+    if (config.holds<DepthwiseSequenceConfig>()) return depthwise_sequence_plan(kernel, problem, device);
     return problem.pass == Pass::kWgrad ? depthwise_diagonal_wgrad_plan(kernel, problem, device)
                                         : depthwise_diagonal_plan(kernel, problem, device);
   }
@@ -65,6 +69,9 @@ class Depthwise final : public Family {
       out << " " << tiling.rows << " rows of " << tiling.source_rows << ", " << tiling.columns << " columns, "
           << tiling.images << " images, stages " << tiling.stages << " and " << tiling.source_stages << ", slices of "
           << tiling.slice_boxes << " boxes";
+    } else if (any.holds<DepthwiseSequenceTiling>()) {
+      const auto& tiling = any.as<DepthwiseSequenceTiling>();
+      out << " " << tiling.rows << " rows of " << tiling.segment << " targets, slices " << tiling.slices;
     } else if (plan.kernel->pass == Pass::kWgrad) {
       out << " tiles of " << any.as<DepthwiseDiagonalTiling>().columns << " columns";
     } else {
@@ -143,6 +150,25 @@ class Depthwise final : public Family {
   }
 #include "fastconv/families/depthwise/diagonal.def"
 #undef DEPTHWISE_DIAGONAL_KERNEL
+  }
+
+  void add_sequences(std::vector<KernelEntry>& table) const {
+    int line = 0;
+    auto add = [&](const char* name, Pass pass, const DepthwiseSequenceConfig& config, unsigned dtypes) {
+      if (!config.computes(pass)) return;
+      const TileShape tile{config.tile(), 1, config.most_taps()};
+      table.push_back({name, pass, this, dtypes, config.tensor() ? kSm80 : kSm70, tile, config, line});
+    };
+#define DEPTHWISE_SEQUENCE_KERNEL(name, kind, steps, threads, dtypes)          \
+  {                                                                            \
+    const DepthwiseSequenceConfig config{DepthwiseKind::kind, steps, threads}; \
+    add("depthwise_sequence_fprop_" #name, Pass::kFprop, config, dtypes);      \
+    add("depthwise_sequence_dgrad_" #name, Pass::kDgrad, config, dtypes);      \
+    add("depthwise_sequence_wgrad_" #name, Pass::kWgrad, config, dtypes);      \
+    ++line;                                                                    \
+  }
+#include "fastconv/families/depthwise/sequence.def"
+#undef DEPTHWISE_SEQUENCE_KERNEL
   }
 
   // Wide filters.

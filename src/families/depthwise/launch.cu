@@ -7,6 +7,7 @@
 #include "fastconv/families/depthwise/diagonal.h"
 #include "fastconv/families/depthwise/launchers.h"
 #include "fastconv/families/depthwise/pairs.h"
+#include "fastconv/families/depthwise/sequence.h"
 #include "fastconv/launch/with_dtype.cuh"
 
 namespace fastconv {
@@ -31,6 +32,7 @@ Launcher depthwise_launcher(const KernelEntry& kernel, DType dtype) {
       if (config.holds<DepthwiseConfig>()) return window_launcher<T>(kernel);
       if (config.holds<DepthwiseAnyConfig>()) return depthwise_any_launcher<T>(kernel.line);
       if (config.holds<DepthwiseDiagonalConfig>()) return depthwise_diagonal_launcher<T>(kernel.line);
+      if (config.holds<DepthwiseSequenceConfig>()) return depthwise_sequence_launcher<T>(kernel.line);
       if constexpr (!std::is_same_v<T, float>) {
         if (config.holds<DepthwiseBandedConfig>()) return depthwise_banded_launcher<T>(kernel.line);
         if (config.holds<DepthwisePairsConfig>()) return depthwise_pairs_launcher<T>(kernel.line);

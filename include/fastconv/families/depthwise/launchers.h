@@ -18,5 +18,7 @@ template <typename T>
 Launcher depthwise_diagonal_launcher(int line);
 template <typename T>
 Launcher depthwise_pairs_launcher(int line);
+template <typename T>
+Launcher depthwise_sequence_launcher(int line);
 
 }  // namespace fastconv

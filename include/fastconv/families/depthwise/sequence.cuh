@@ -1,0 +1,434 @@
+// Depthwise convolution along one dimension, see sequence.h: rows of shared memory from and to device memory, and the
+// products of forward pass and input gradient.
+#pragma once
+
+#include <type_traits>
+
+#include "fastconv/families/depthwise/sequence.h"
+#include "fastconv/ptx/async_copy.cuh"
+#include "fastconv/ptx/dependent_launch.cuh"
+#include "fastconv/ptx/mma.cuh"
+#include "fastconv/ptx/shared_memory.cuh"
+#include "fastconv/tile/epilogue.cuh"
+
+namespace fastconv {
+
+extern __shared__ __align__(16) unsigned char depthwise_sequence_smem[];
+
+// f(kPiece, as a constant) for the tensor's pieces of a sequence.
+template <int kMost, typename F>
+__device__ __forceinline__ void with_sequence_piece(int32_t piece, F&& f) {
+  if (piece == kMost) {
+    f(std::integral_constant<int, kMost>{});
+  } else if constexpr (kMost > 1) {
+    with_sequence_piece<kMost / 2>(piece, f);
+  }
+}
+
+// The rows of a block's channels, and what is between them and a tensor's sequences.
+template <typename T, DepthwiseSequenceConfig kConfig>
+struct SequenceRows {
+  static constexpr int kPiece = kConfig.piece();
+  static constexpr int kWord = 4 / sizeof(T);  // elements
+  const DepthwiseSequenceParams& params;
+  T* rows;
+
+  __device__ T* row(int32_t index) const { return rows + index * params.pitch; }
+
+  // Of one sequence, by a warp: what the segment that begins at `first` sees, zeros around. `lead`, `skipped`: where
+  // position 0 of `limit` lies in the row, and what comes before it in its first piece.
+  __device__ void stage(const SequenceTensor& tensor, const T* sequence, int32_t index, int32_t lane, int32_t first,
+                        int32_t limit, int32_t skipped) const {
+    T* to = row(index);
+    const bool strands = params.dilation.divisor > 1;
+    const auto exists = [&](int32_t position) {
+      const int32_t at = first + position;
+      return position < limit && at >= 0 && at < tensor.length;
+    };
+    if (strands) {
+      for (int32_t i = kPiece * lane; i < params.extent; i += 32 * kPiece) {
+        *reinterpret_cast<uint4*>(to + kConfig.place(i)) = uint4{};
+      }
+      __syncwarp();
+    }
+    with_sequence_piece<kPiece>(tensor.piece, [&]<int kSize>(std::integral_constant<int, kSize>) {
+      constexpr int kBytes = kSize * sizeof(T), kBatch = 4, kStep = 32 * kSize;
+      const int32_t end = strands ? skipped + limit : params.extent;
+      if constexpr (kBytes >= 4) {
+        if (!strands) {
+          for (int32_t i = kSize * lane; i < end; i += kStep) {
+            const bool read = exists(i - skipped);
+            ptx::async_copy<kBytes>(ptx::smem_address(to + kConfig.place(i)),
+                                    read ? sequence + first + i - skipped : sequence, read);
+          }
+          return;
+        }
+      }
+      for (int32_t i = kSize * lane; i < end; i += kBatch * kStep) {
+        Words<kBytes> pieces[kBatch] = {};
+#pragma unroll
+        for (int b = 0; b < kBatch; ++b) {
+          const int32_t position = i + b * kStep - skipped;
+          if (exists(position)) pieces[b] = *reinterpret_cast<const Words<kBytes>*>(sequence + first + position);
+        }
+#pragma unroll
+        for (int b = 0; b < kBatch; ++b) {
+          const auto& elements = reinterpret_cast<const T(&)[kSize]>(pieces[b]);
+#pragma unroll
+          for (int e = 0; e < kSize; ++e) {
+            const int32_t at = i + b * kStep + e, position = at - skipped;
+            if (at < end && position >= 0) {
+              to[kConfig.place(strands ? sequence_index(params, position) : at)] = elements[e];
+            }
+          }
+        }
+      }
+    });
+  }
+
+  // Targets of a sequence, from `first` on.
+  __device__ void store(const SequenceTensor& tensor, T* sequence, int32_t index, int32_t lane, int32_t first) const {
+    const bool strands = params.dilation.divisor > 1;
+    const int32_t limit = min(params.segment, tensor.length - first);
+    const T* from = row(index);
+    T* to = sequence + first;
+    with_sequence_piece<kPiece>(tensor.piece, [&]<int kSize>(std::integral_constant<int, kSize>) {
+      for (int32_t i = kSize * lane; i < limit; i += 32 * kSize) {
+        Words<kSize * sizeof(T)> piece;
+        if (strands) {
+          auto& elements = reinterpret_cast<T(&)[kSize]>(piece);
+#pragma unroll
+          for (int e = 0; e < kSize; ++e) elements[e] = from[kConfig.place(sequence_index(params, i + e))];
+        } else {
+          piece = *reinterpret_cast<const Words<kSize * sizeof(T)>*>(from + kConfig.place(i));
+        }
+        *reinterpret_cast<Words<kSize * sizeof(T)>*>(to + i) = piece;
+      }
+    });
+  }
+
+  // The same of all channels, by all warps. `count`: of a strand.
+  __device__ void stage_all(const SequenceTensor& tensor, const T* sequences, int32_t channels, int32_t first,
+                            int32_t limit, int32_t skipped, int32_t count) const {
+    if (!tensor.inner) {
+      for (int32_t r = static_cast<int32_t>(threadIdx.x / 32); r < params.rows; r += kConfig.threads / 32) {
+        stage(tensor, sequences + (r < channels ? r : 0) * tensor.channel, r, static_cast<int32_t>(threadIdx.x % 32),
+              first, r < channels ? limit : 0, skipped);
+      }
+      return;
+    }
+    const bool strands = params.dilation.divisor > 1;
+    stage_pixels(tensor, sequences, channels, [&](int32_t index) {
+      const int32_t position = strands ? sequence_position(params, index, count) : index - skipped;
+      const int32_t at = first + position;
+      return position >= 0 && position < limit && at >= 0 && at < tensor.length ? at : -1;
+    });
+  }
+  __device__ void store_all(const SequenceTensor& tensor, T* sequences, int32_t channels, int32_t first) const {
+    if (!tensor.inner) {
+      for (int32_t r = static_cast<int32_t>(threadIdx.x / 32); r < channels; r += kConfig.threads / 32) {
+        store(tensor, sequences + r * tensor.channel, r, static_cast<int32_t>(threadIdx.x % 32), first);
+      }
+      return;
+    }
+    const bool strands = params.dilation.divisor > 1;
+    const int32_t limit = min(params.segment, tensor.length - first);
+    store_pixels(tensor, sequences, channels, [&](int32_t index) {
+      const int32_t position = strands ? sequence_position(params, index, params.count) : index;
+      return position >= 0 && position < limit ? first + position : -1;
+    });
+  }
+
+ private:
+  // f(row of the first of a piece's channels, index, whether they exist): of all pieces, kWord indices at a time.
+  template <int kBatch, typename F>
+  __device__ __forceinline__ void each_word(int32_t channels, int32_t end, F&& f) const {
+    const int32_t chunks = 1 << params.chunks_log2, all = end / kWord << params.chunks_log2;
+    for (int32_t i = static_cast<int32_t>(threadIdx.x); i < all; i += kBatch * kConfig.threads) {
+      f([&](int b) {
+        const int32_t item = i + b * kConfig.threads, r = (item & (chunks - 1)) * kPiece;
+        return Word{r, (item >> params.chunks_log2) * kWord, item < all && r < channels, item < all};
+      });
+    }
+  }
+  struct Word {
+    int32_t row, index;
+    bool exists, staged;
+  };
+
+  // Of neighbouring positions, what channel c has.
+  static __device__ uint32_t word_of(const Words<kSequencePieceBytes> (&pixels)[kWord], int c) {
+    if constexpr (kWord == 1) return pixels[0].data[c];
+    return __byte_perm(pixels[0].data[c / kWord], pixels[kWord - 1].data[c / kWord], c % 2 == 0 ? 0x5410 : 0x7632);
+  }
+
+  template <typename PositionAt>
+  __device__ void stage_pixels(const SequenceTensor& tensor, const T* sequence, int32_t channels,
+                               PositionAt&& position_at) const {
+    constexpr int kBatch = 4 / kWord;
+    each_word<kBatch>(channels, params.extent, [&](auto&& word) {
+      Words<kSequencePieceBytes> pixels[kBatch][kWord] = {};
+#pragma unroll
+      for (int b = 0; b < kBatch; ++b) {
+        const Word at = word(b);
+#pragma unroll
+        for (int e = 0; e < kWord; ++e) {
+          const int32_t position = position_at(at.index + e);
+          if (at.exists && position >= 0) {
+            pixels[b][e] =
+                *reinterpret_cast<const Words<kSequencePieceBytes>*>(sequence + at.row + position * tensor.step);
+          }
+        }
+      }
+#pragma unroll
+      for (int b = 0; b < kBatch; ++b) {
+        const Word at = word(b);
+        if (!at.staged) break;
+        uint32_t* to = reinterpret_cast<uint32_t*>(row(at.row) + kConfig.place(at.index));
+#pragma unroll
+        for (int c = 0; c < kPiece; ++c) to[c * params.pitch / kWord] = word_of(pixels[b], c);
+      }
+    });
+  }
+
+  template <typename PositionAt>
+  __device__ void store_pixels(const SequenceTensor& tensor, T* sequence, int32_t channels,
+                               PositionAt&& position_at) const {
+    each_word<1>(channels, (params.targets + kWord - 1) / kWord * kWord, [&](auto&& word) {
+      const auto [r, index, exists, staged] = word(0);
+      Words<kSequencePieceBytes> pixels[kWord];
+      const uint32_t* from = reinterpret_cast<const uint32_t*>(row(r) + kConfig.place(index));
+#pragma unroll
+      for (int c = 0; c < kPiece; c += kWord) {
+        const uint32_t first = from[c * params.pitch / kWord];
+        if constexpr (kWord == 1) {
+          pixels[0].data[c] = first;
+        } else {
+          const uint32_t second = from[(c + 1) * params.pitch / kWord];
+          pixels[0].data[c / 2] = __byte_perm(first, second, 0x5410);
+          pixels[1].data[c / 2] = __byte_perm(first, second, 0x7632);
+        }
+      }
+#pragma unroll
+      for (int e = 0; e < kWord; ++e) {
+        const int32_t position = position_at(index + e);
+        if (exists && position >= 0) {
+          *reinterpret_cast<Words<kSequencePieceBytes>*>(sequence + r + position * tensor.step) = pixels[e];
+        }
+      }
+    });
+  }
+};
+
+// Where a value or a tap was not finite, products with zeros may be NaNs: a target once more, of what it has alone.
+template <typename T, DepthwiseSequenceConfig kConfig>
+__device__ float sequence_target(const T* row, const T* taps, int32_t count, int32_t index) {
+  float sum = 0;
+  for (int32_t t = 0; t < count; ++t) sum = fmaf(widen(row[kConfig.place(index + t)]), widen(taps[t]), sum);
+  return sum;
+}
+template <int kTargets>
+__device__ __forceinline__ bool finite(const float (&sums)[kTargets]) {
+  float zero = 0;
+#pragma unroll
+  for (const float sum : sums) zero = fmaf(sum, 0.f, zero);
+  return zero == 0;
+}
+
+// The taps of a channel as a lane needs them: in registers for tensor cores, otherwise where they lie, zeros around.
+template <typename T, DepthwiseSequenceConfig kConfig>
+struct SequenceTaps {
+  const T* first;
+  uint32_t band[kConfig.tensor() ? kConfig.steps : 1][2];
+
+  // Lane i has of the band two taps of target i / 4.
+  __device__ SequenceTaps(const DepthwiseSequenceParams& params, const T* taps, int32_t lane) : first(taps) {
+    if constexpr (kConfig.tensor()) {
+      first += kSequenceBand;
+#pragma unroll
+      for (int k = 0; k < 2 * kConfig.steps; ++k) {
+        Vector<T, 2> word;
+#pragma unroll
+        for (int e = 0; e < 2; ++e) word.data[e] = first[8 * k + 2 * (lane % 4) + e - lane / 4 - params.lead % 2];
+        band[k / 2][k % 2] = *reinterpret_cast<const uint32_t*>(&word);
+      }
+    }
+  }
+};
+
+// A row of targets in place of the source's, tile by tile, by a warp.
+template <typename T, DepthwiseSequenceConfig kConfig>
+__device__ __forceinline__ void convolve_sequence(const DepthwiseSequenceParams& params, T* row,
+                                                  const SequenceTaps<T, kConfig>& taps, int32_t lane,
+                                                  const FilterEpilogue<float>& finish) {
+  constexpr int kTile = kConfig.tile();
+  if constexpr (kConfig.tensor()) {
+    // Lane i has elements 2 * (i % 4) and the next of windows i / 4 and i / 4 + 8, eight apart: words side by side.
+    const int32_t even = params.lead & ~1;
+    for (int32_t tile = 0; tile < params.targets; tile += kTile) {
+      const auto* words = reinterpret_cast<const uint32_t*>(row + tile + even) + lane;
+      float sums[4] = {};
+#pragma unroll
+      for (int k = 0; k < kConfig.steps; ++k) {
+        const uint32_t windows[] = {words[8 * k], words[8 * k + 32], words[8 * k + 4], words[8 * k + 36]};
+        ptx::mma(T{}, sums, windows, taps.band[k][0], taps.band[k][1]);
+      }
+      if (!finite(sums)) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int32_t target = tile + 64 * (i / 2) + 2 * lane + i % 2;
+          sums[i] = sequence_target<T, kConfig>(row, taps.first, params.taps, params.lead + target);
+        }
+      }
+      __syncwarp();
+      auto* to = reinterpret_cast<uint32_t*>(row + tile) + lane;
+#pragma unroll
+      for (int i = 0; i < 2; ++i) to[32 * i] = pack2<T>(finish(sums[2 * i]), finish(sums[2 * i + 1]));
+    }
+  } else {
+    // A lane has eight targets that follow each other, and meets four taps at once.
+    const auto read = [&](int32_t at) { return *reinterpret_cast<const float4*>(row + kConfig.place(at)); };
+    for (int32_t tile = 0; tile < params.targets; tile += kTile) {
+      const int32_t target = tile + kSequenceRun * lane;
+      float sums[kSequenceRun] = {}, window[12];
+      const auto set = [&](int at, const float4& four) {
+        window[at] = four.x, window[at + 1] = four.y, window[at + 2] = four.z, window[at + 3] = four.w;
+      };
+      set(0, read(target)), set(4, read(target + 4));
+#pragma unroll 3
+      for (int32_t t = 0; t < params.lead + params.taps; t += 4) {
+        set(8, read(target + t + 8));
+        const float4 four = *reinterpret_cast<const float4*>(taps.first + t);
+        const float tap[] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+#pragma unroll
+          for (int k = 0; k < kSequenceRun; ++k) sums[k] = fmaf(window[k + e], tap[e], sums[k]);
+        }
+#pragma unroll
+        for (int k = 0; k < kSequenceRun; ++k) window[k] = window[k + 4];
+      }
+      if (!finite(sums)) {
+#pragma unroll
+        for (int k = 0; k < kSequenceRun; ++k) {
+          sums[k] = sequence_target<T, kConfig>(row, taps.first + params.lead, params.taps, params.lead + target + k);
+        }
+      }
+      __syncwarp();
+#pragma unroll
+      for (int k = 0; k < kSequenceRun; k += 4) {
+        *reinterpret_cast<float4*>(row + kConfig.place(target + k)) =
+            make_float4(finish(sums[k]), finish(sums[k + 1]), finish(sums[k + 2]), finish(sums[k + 3]));
+      }
+    }
+  }
+}
+
+// The segments of a block, and its channels.
+struct SequenceSlice {
+  int32_t channel, channels, index;
+  int32_t first, end;
+  int32_t warp, lane;
+
+  __device__ explicit SequenceSlice(const DepthwiseSequenceParams& params)
+      : warp(static_cast<int32_t>(threadIdx.x / 32)), lane(static_cast<int32_t>(threadIdx.x % 32)) {
+    params.by_channels.divmod(static_cast<int32_t>(blockIdx.x), index, channel);
+    channel *= params.rows;
+    channels = min(params.rows, params.channels - channel);
+    first = index * params.slice_units, end = min(params.units, first + params.slice_units);
+  }
+  // From a tensor's begin to a segment's sequence of channel `r` of the block.
+  __device__ int64_t offset(const SequenceTensor& tensor, const SequenceUnit& unit, int32_t r) const {
+    return unit.image * tensor.image + unit.row * tensor.row + (channel + r) * tensor.channel;
+  }
+};
+
+// f(segment, buffer) for each, by a warp, while the next one is on its way, which `stage` brings to the other buffer.
+template <typename Stage, typename F>
+__device__ __forceinline__ void each_segment(const SequenceSlice& slice, Stage&& stage, F&& f) {
+  if (slice.first < slice.end) stage(slice.first, 0);
+  ptx::async_copy_commit();
+  for (int32_t index = slice.first; index < slice.end; ++index) {
+    const int32_t buffer = (index - slice.first) % 2;
+    if (index + 1 < slice.end) stage(index + 1, 1 - buffer);
+    ptx::async_copy_commit();
+    ptx::async_copy_wait<1>();
+    __syncwarp();
+    f(index, buffer);
+    __syncwarp();
+  }
+}
+
+// Forward pass and input gradient.
+template <typename T, typename Line>
+__global__ void __launch_bounds__(Line::kConfig.threads, Line::kConfig.blocks())
+    depthwise_sequence(const __grid_constant__ DepthwiseSequenceParams params) {
+  ptx::follow_previous_kernel();
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+  constexpr bool kCompiled = true;
+#else
+  constexpr bool kCompiled = !Line::kConfig.tensor();
+#endif
+  if constexpr (kCompiled) {
+    constexpr DepthwiseSequenceConfig kConfig = Line::kConfig;
+    constexpr int kWarps = kConfig.threads / 32;
+    const SequenceSlice slice(params);
+    const auto [channel, channels, index, first, end, warp, lane] = slice;
+    T* const shared = static_cast<T*>(ptx::block_memory(depthwise_sequence_smem));
+    T* const all_taps = shared + params.buffers * params.rows * params.pitch;
+    const SequenceRows<T, kConfig> rows{params, shared};
+    const auto* source = static_cast<const T*>(params.source);
+    auto* target = static_cast<T*>(params.target);
+
+    // Zeros before the first tap, and after the last.
+    const int32_t before = kConfig.tensor() ? kSequenceBand : params.lead;
+    for (int32_t r = warp; r < channels; r += kWarps) {
+      const T* from = static_cast<const T*>(params.filter) + (channel + r) * params.filter_strides.n;
+      for (int32_t i = lane; i < params.taps_pitch; i += 32) {
+        const int32_t t = i - before;
+        all_taps[r * params.taps_pitch + i] = t >= 0 && t < params.taps ? from[t * params.filter_step] : narrow<T>(0.f);
+      }
+    }
+    __syncwarp();
+    const auto taps_of = [&](int32_t r) {
+      return SequenceTaps<T, kConfig>(params, all_taps + r * params.taps_pitch, lane);
+    };
+    const Epilogue<T> epilogue(params.epilogue);
+    if (!params.pixels) {
+      if (warp >= channels) return;
+      const SequenceTaps<T, kConfig> taps = taps_of(warp);
+      const FilterEpilogue<float> finish = epilogue.of(channel + warp);
+      each_segment(
+          slice,
+          [&](int32_t next, int32_t buffer) {
+            const SequenceUnit unit(params, next);
+            rows.stage(params.from, source + slice.offset(params.from, unit, warp), buffer * params.rows + warp, lane,
+                       unit.first - params.padding, params.span(), params.skipped);
+          },
+          [&](int32_t now, int32_t buffer) {
+            const SequenceUnit unit(params, now);
+            const int32_t r = buffer * params.rows + warp;
+            convolve_sequence<T, kConfig>(params, rows.row(r), taps, lane, finish);
+            __syncwarp();
+            rows.store(params.to, target + slice.offset(params.to, unit, warp), r, lane, unit.first);
+          });
+      return;
+    }
+    for (int32_t now = first; now < end; ++now) {
+      const SequenceUnit unit(params, now);
+      rows.stage_all(params.from, source + slice.offset(params.from, unit, 0), channels, unit.first - params.padding,
+                     params.span(), params.skipped, params.strand);
+      ptx::async_copy_commit();
+      ptx::async_copy_wait<0>();
+      __syncthreads();
+      for (int32_t r = warp; r < channels; r += kWarps) {
+        convolve_sequence<T, kConfig>(params, rows.row(r), taps_of(r), lane, epilogue.of(channel + r));
+      }
+      __syncthreads();
+      rows.store_all(params.to, target + slice.offset(params.to, unit, 0), channels, unit.first);
+      __syncthreads();
+    }
+  }
+}
+
+}  // namespace fastconv

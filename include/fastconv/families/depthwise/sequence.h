@@ -1,0 +1,122 @@
+// Depthwise convolution along one dimension: filters of one row, or one column, as 1-D layers have them. A sequence is
+// what one channel has along it. A block stages a part of some channels' sequences, one row of shared memory each,
+// where a dilation's strands follow each other, so that windows have no gaps:
+//   target[i] = sum over t of row[lead + i + t] * taps[t], for i in the order of the row.
+// Plain C++ as well as CUDA.
+#pragma once
+
+#include <cstdint>
+
+#include "fastconv/core/fast_divmod.h"
+#include "fastconv/core/problem.h"
+#include "fastconv/families/depthwise/config.h"
+#include "fastconv/families/depthwise/tensors.h"
+
+namespace fastconv {
+
+inline constexpr int32_t kSequencePieceBytes =
+    16;                                       // of an access, at most: so many bytes of a sequence, or of channels
+inline constexpr int32_t kSequenceBand = 8;   // targets that one band of taps is for, as in banded.h
+inline constexpr int32_t kSequenceLags = 16;  // float32: taps whose gradients a lane adds up
+inline constexpr int32_t kSequenceRun = 8;    // float32: targets of a lane, one after the other
+
+struct DepthwiseSequenceConfig {
+  DepthwiseKind kind;  // kSliding or kWeights
+  int32_t steps;       // products of a tile: 16 bits by tensor cores; 0: float32, by multiply-adds
+  int32_t threads;     // of a block
+
+  constexpr bool tensor() const { return steps > 0; }
+  constexpr bool weights() const { return kind == DepthwiseKind::kWeights; }
+  constexpr bool computes(Pass pass) const { return weights() == (pass == Pass::kWgrad); }
+  constexpr int32_t element_bytes() const { return tensor() ? 2 : 4; }
+  constexpr int32_t blocks() const { return (weights() ? 3 : 4) - (steps < 8 ? 0 : 1); }  // of an SM: registers
+  constexpr int32_t piece() const { return kSequencePieceBytes / element_bytes(); }
+  // Targets that a warp multiplies at once.
+  constexpr int32_t tile() const { return tensor() && !weights() ? 128 : 256; }
+  // Most taps. A band begins at an even element, the sums of the weight gradient at a multiple of 16 bytes, and have 16
+  // rows, each a column further on.
+  constexpr int32_t most_taps() const {
+    if (!tensor()) return 128;
+    return weights() ? kSequenceBand * steps - 15 - (piece() - 1) : 16 * steps - kSequenceBand;
+  }
+  // Elements that a tile reads after its last target's.
+  constexpr int32_t window(int32_t taps) const {
+    if (tensor()) return weights() ? kSequenceBand * steps : 16 * steps + piece();
+    return (taps + 2 * piece() - 2) / piece() * piece() + (weights() ? kSequenceLags + kSequenceRun : kSequenceRun);
+  }
+  // Where element i of a row lies: lanes that read 16 bytes a whole number of these apart find them in other banks.
+  constexpr bool skips() const { return !tensor() || weights(); }
+  FASTCONV_HOST_DEVICE constexpr int32_t place(int32_t i) const {
+    return skips() ? i + i / (8 * piece()) * piece() : i;
+  }
+  // Floats of a warp's sums that are added up at the end.
+  constexpr int32_t sums() const { return weights() && tensor() ? 16 * (kSequenceBand * steps + 1) : 0; }
+};
+
+struct DepthwiseSequenceTiling {
+  int32_t rows;     // channels of a block
+  int32_t segment;  // targets of a sequence that a block has at once
+  int32_t slices;   // of the segments, by so many blocks
+};
+
+// One of the two tensors.
+struct SequenceTensor {
+  int64_t image, row, channel, step;  // strides; row: from a sequence of a channel's image to the next
+  int32_t length;
+  // Elements of an access, which exist all or none: of a sequence or, where `inner`, of channels that lie side by side.
+  int32_t piece;
+  bool inner;
+};
+
+struct DepthwiseSequenceParams : DepthwiseTensors {
+  SequenceTensor from, to;
+  int64_t filter_step;
+  int32_t taps, padding, channels;
+  int32_t rows, segment;
+  int32_t chunks_log2;         // of pieces of channels that a block has
+  int32_t lead;                // where position `first` of the source lies in a row
+  int32_t skipped;             // positions before `first` with which the first piece begins
+  int32_t strand;              // from a strand to the next in a row
+  int32_t count;               // targets of a strand
+  int32_t targets;             // of a row, with what lies between strands
+  int32_t extent;              // of a row, in elements that are staged
+  int32_t pitch;               // from a row to the next
+  int32_t taps_pitch;          // the same of taps
+  int32_t target_at;           // weights: rows of dy, after all of the source
+  bool pixels;                 // staged by all warps together
+  int32_t buffers;             // of rows: 2, unless pixels
+  int32_t lag_groups_log2;     // float32 weights: lanes that share positions
+  int32_t units, slice_units;  // segments of a channel; and of a slice
+  FastDivmod dilation, by_strand;
+  FastDivmod by_segments, by_rows, by_channels, by_slices;
+
+  // Elements that the source's segment has.
+  FASTCONV_HOST_DEVICE int32_t span() const { return segment + (taps - 1) * static_cast<int32_t>(dilation.divisor); }
+};
+
+// A segment of one image's sequences.
+struct SequenceUnit {
+  int32_t image, row, first;  // the latter: of the targets
+
+  FASTCONV_HOST_DEVICE SequenceUnit(const DepthwiseSequenceParams& params, int32_t index) {
+    params.by_segments.divmod(index, index, first);
+    params.by_rows.divmod(index, image, row);
+    first *= params.segment;
+  }
+};
+
+// Position q of a segment lies in its strand; -1 beyond it.
+FASTCONV_HOST_DEVICE int32_t sequence_index(const DepthwiseSequenceParams& params, int32_t position) {
+  int32_t in_strand, strand;
+  params.dilation.divmod(position, in_strand, strand);
+  return strand * params.strand + in_strand;
+}
+// And back: what lies at an index, at most `count` positions of a strand, or -1.
+FASTCONV_HOST_DEVICE int32_t sequence_position(const DepthwiseSequenceParams& params, int32_t index, int32_t count) {
+  int32_t strand, in_strand;
+  params.by_strand.divmod(index, strand, in_strand);
+  const auto strands = static_cast<int32_t>(params.dilation.divisor);
+  return strand < strands && in_strand < count ? strand + strands * in_strand : -1;
+}
+
+}  // namespace fastconv
