@@ -54,6 +54,12 @@ PROBLEMS = (
         for taps in (3, 5, 7)
         for stride in (1, 2)
     ),
+    # Sequences: filters of one row or column.
+    *(
+        Problem(2, 16, 1, 200, 16, 1, taps, padding=(0, taps // 2), dilation=(1, step), groups=16, bias=True)
+        for taps in (15, 31, 63)
+        for step in (1, 2)
+    ),
     # Windows that never leave the source: the output's, and the input gradient's.
     *(
         Problem(2, 40, 13, 49 - s if full else 48, 40, r, s, padding=(r - 1, s - 1) if full else (0, 0), groups=40)
