@@ -23,6 +23,7 @@ class ModelNew(nn.Module):
         self.group_norm = nn.GroupNorm(num_groups, out_channels)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert self.conv.bias is not None
         x = fastconv.conv2d(x, self.conv.weight, self.conv.bias + self.bias.flatten())
         x = x * self.scale
         x = torch.sigmoid(x)

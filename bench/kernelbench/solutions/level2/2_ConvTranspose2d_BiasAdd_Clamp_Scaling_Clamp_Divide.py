@@ -27,6 +27,7 @@ class ModelNew(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         conv = self.conv_transpose
+        assert conv.bias is not None
         bias = conv.bias + self.bias.flatten()
         x = fastconv.conv_transpose2d(x, conv.weight, bias, conv.stride, conv.padding, conv.output_padding)
         x = torch.clamp(x, min=0.0, max=1.0)

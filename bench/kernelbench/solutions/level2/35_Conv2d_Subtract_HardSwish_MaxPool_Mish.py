@@ -17,6 +17,7 @@ class ModelNew(nn.Module):
         self.pool = nn.MaxPool2d(pool_kernel_size)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert self.conv.bias is not None
         x = fastconv.conv2d(x, self.conv.weight, self.conv.bias - self.subtract_value, activation="hardswish")
         x = self.pool(x)
         return F.mish(x)

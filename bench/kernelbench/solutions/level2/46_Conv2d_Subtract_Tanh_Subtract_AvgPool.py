@@ -23,6 +23,7 @@ class ModelNew(nn.Module):
         self.avgpool = nn.AvgPool2d(kernel_size_pool)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert self.conv.bias is not None
         x = fastconv.conv2d(x, self.conv.weight, self.conv.bias - self.subtract1_value)
         x = torch.tanh(x)
         x = x - self.subtract2_value

@@ -17,6 +17,7 @@ class ModelNew(nn.Module):
         self.subtract_value_2 = subtract_value_2
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert self.conv.bias is not None
         bias = self.conv.bias - (self.subtract_value_1 + self.subtract_value_2)
         x = fastconv.conv2d(x, self.conv.weight, bias)
         return F.mish(x)

@@ -24,6 +24,7 @@ class ModelNew(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         conv = self.conv_transpose
+        assert conv.bias is not None
         x = fastconv.conv_transpose2d(x, conv.weight, conv.bias + self.add_value, conv.stride)
         x = torch.min(x, torch.tensor(0.0, device=x.device))
         x = F.gelu(x)
