@@ -84,6 +84,7 @@ def _checked(case: Case) -> dict[str, Any]:
         passed += torch.allclose(expected, output, atol=TOLERANCE, rtol=TOLERANCE)
         furthest.append(_distance(expected, output))
         errors = errors or _errors(case.model, inputs, {FASTCONV: output, "torch": expected})
+        del inputs, expected, output  # gigabytes each
     return {
         "status": "ok" if passed == CHECKS else "WRONG",
         "check": {"passed": passed, "of": CHECKS, "distance": float(torch.stack(furthest).amax())},

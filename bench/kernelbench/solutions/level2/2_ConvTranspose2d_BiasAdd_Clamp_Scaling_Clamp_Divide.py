@@ -19,9 +19,8 @@ class ModelNew(nn.Module):
         scaling_factor: float,
     ) -> None:
         super().__init__()
-        self.conv_transpose = fastconv.ConvTranspose2d(
-            in_channels, out_channels, kernel_size, stride, padding, output_padding
-        )
+        self.geometry = stride, padding, output_padding
+        self.conv_transpose = fastconv.ConvTranspose2d(in_channels, out_channels, kernel_size, *self.geometry)
         self.bias = nn.Parameter(torch.randn(bias_shape))
         self.scaling_factor = scaling_factor
 
@@ -29,7 +28,7 @@ class ModelNew(nn.Module):
         conv = self.conv_transpose
         assert conv.bias is not None
         bias = conv.bias + self.bias.flatten()
-        x = fastconv.conv_transpose2d(x, conv.weight, bias, conv.stride, conv.padding, conv.output_padding)
+        x = fastconv.conv_transpose2d(x, conv.weight, bias, *self.geometry)
         x = torch.clamp(x, min=0.0, max=1.0)
         x = x * self.scaling_factor
         x = torch.clamp(x, min=0.0, max=1.0)

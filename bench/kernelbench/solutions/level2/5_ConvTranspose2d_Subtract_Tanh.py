@@ -18,14 +18,13 @@ class ModelNew(nn.Module):
         output_padding: int = 1,
     ) -> None:
         super().__init__()
-        self.conv_transpose = fastconv.ConvTranspose2d(
-            in_channels, out_channels, kernel_size, stride, padding, output_padding
-        )
+        self.geometry = stride, padding, output_padding
+        self.conv_transpose = fastconv.ConvTranspose2d(in_channels, out_channels, kernel_size, *self.geometry)
         self.bias = nn.Parameter(torch.randn(bias_shape))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         conv = self.conv_transpose
         assert conv.bias is not None
         bias = conv.bias - self.bias.flatten()
-        x = fastconv.conv_transpose2d(x, conv.weight, bias, conv.stride, conv.padding, conv.output_padding)
+        x = fastconv.conv_transpose2d(x, conv.weight, bias, *self.geometry)
         return torch.tanh(x)
