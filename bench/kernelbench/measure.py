@@ -61,6 +61,8 @@ def _measured(
     found = _checked(case)
     if found["status"] != "FAILED":
         found |= _timed(_contenders(case, opponents), case.inputs(), device, trials)
+        if failure := found["failures"].pop(FASTCONV, ""):
+            found |= {"status": "FAILED", "failure": failure}
     return found
 
 
