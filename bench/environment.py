@@ -92,19 +92,31 @@ def libraries(package: Path) -> dict[str, str]:
     return {path.name: "sha256=" + hashlib.sha256(path.read_bytes()).hexdigest() for path in found}
 
 
-def write_table(out: Path, name: str, device: torch.device, title: str, table: str, **data: Any) -> Path:
-    """A measurement with a command of its own, as JSON and as a table to read. Their path without the suffix."""
+def stem(out: Path, name: str, device: torch.device) -> Path:
+    """Of a measurement's files, in a folder that is made if there is none."""
+    out.mkdir(parents=True, exist_ok=True)
+    return out / f"{name}-{slug(device)}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
+
+
+def run_facts(device: torch.device) -> dict[str, Any]:
+    """What the JSON of a measurement begins with."""
     import fastconv
 
-    stem = out / f"{name}-{slug(device)}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
-    out.mkdir(parents=True, exist_ok=True)
-    built = build()
     run = {"command": sys.argv, "fastconv": fastconv.__version__, "machine": machine(device)}
-    run |= {"versions": versions(device), "build": built}
-    stem.with_suffix(".json").write_text(json.dumps({**run, **data}, indent=1) + "\n")
+    return run | {"versions": versions(device), "build": build()}
+
+
+def headed(title: str, built: dict[str, Any], table: str) -> str:
     facts = ", ".join(f"{key} {value}" for key, value in built.items() if value)
-    stem.with_suffix(".md").write_text(f"{title}\n\n- Build: {facts}\n\n{table}\n")
-    return stem
+    return f"{title}\n\n- Build: {facts}\n\n{table}\n"
+
+
+def write_table(out: Path, name: str, device: torch.device, title: str, table: str, **data: Any) -> Path:
+    """A measurement with a command of its own, as JSON and as a table to read. Their path without the suffix."""
+    path, run = stem(out, name, device), run_facts(device)
+    path.with_suffix(".json").write_text(json.dumps({**run, **data}, indent=1) + "\n")
+    path.with_suffix(".md").write_text(headed(title, run["build"], table))
+    return path
 
 
 def measure_ceilings(device: torch.device, modes: list[Mode], seconds: float = 0.2) -> Ceilings:

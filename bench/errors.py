@@ -85,7 +85,7 @@ def reference(problem: Problem, pass_: str, data: Tensors) -> Reference:
         x, w, dy = data.x.index_select(0, rows), data.w, data.dy.index_select(0, rows)
 
     x, w, dy = (t.double().contiguous() for t in (x, w, dy))
-    with _without_cudnn():
+    with without_cudnn():
         if pass_ == "fprop":
             return Reference(rows, F.conv2d(x, w, None, *problem.conv_args[:3], groups))
         return Reference(rows, convolution_backward(problem, x, w, dy, pass_, groups))
@@ -149,7 +149,7 @@ def _members(groups: torch.Tensor, width: int) -> torch.Tensor:
 
 
 @contextlib.contextmanager
-def _without_cudnn() -> Iterator[None]:
+def without_cudnn() -> Iterator[None]:
     before = torch.backends.cudnn.enabled
     torch.backends.cudnn.enabled = False
     try:

@@ -353,8 +353,8 @@ def draw(report: Report, path: Path) -> None:
             axes.barh(positions, [v - 1 for v in values], thickness, left=1, color=colour, label=f"{mode}, {layout}")
         axes.axvline(1, color="black", linewidth=0.8)
         axes.set_xscale("log")
-        axes.xaxis.set_major_formatter(_plain_ticks())
-        axes.xaxis.set_minor_formatter(_plain_ticks(only_leading=(2, 5)))
+        axes.xaxis.set_major_formatter(plain_ticks())
+        axes.xaxis.set_minor_formatter(plain_ticks(only_leading=(2, 5)))
         axes.set_yticks(range(len(problems)), problems)
         axes.set_ylim(len(problems) - 0.5, -0.5)
         axes.set_title(f"{pass_}: speed-up over {report.names[opponent]}")
@@ -406,7 +406,7 @@ def _roofline(axes: Any, report: Report, mode: str, rows: Sequence[Row], opponen
     axes.legend(fontsize="x-small", loc="lower right")
 
 
-def _plain_ticks(only_leading: tuple[int, ...] = ()) -> Callable[[float, int], str]:
+def plain_ticks(only_leading: tuple[int, ...] = ()) -> Callable[[float, int], str]:
     """0.5, 1, 2 instead of powers of ten; of minor ticks only those whose leading digit is given."""
 
     def text(value: float, _: int) -> str:

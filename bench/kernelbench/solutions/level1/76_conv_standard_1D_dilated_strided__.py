@@ -1,0 +1,23 @@
+"""KernelBench, level 1, problem 76: 1-D, strided and dilated."""
+
+import torch
+from torch import nn
+
+import fastconv
+
+
+class ModelNew(nn.Module):
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int,
+        stride: int = 1,
+        dilation: int = 1,
+        bias: bool = False,
+    ) -> None:
+        super().__init__()
+        self.conv1d = fastconv.Conv1d(in_channels, out_channels, kernel_size, stride, dilation=dilation, bias=bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.conv1d(x)

@@ -1,0 +1,25 @@
+"""KernelBench, level 1, problem 78: transposed, 3x7 kernel, padded."""
+
+import torch
+from torch import nn
+
+import fastconv
+
+
+class ModelNew(nn.Module):
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: tuple[int, int],
+        stride: tuple[int, int] = (1, 1),
+        padding: tuple[int, int] = (0, 0),
+        bias: bool = False,
+    ) -> None:
+        super().__init__()
+        self.conv_transpose2d = fastconv.ConvTranspose2d(
+            in_channels, out_channels, kernel_size, stride, padding, bias=bias
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.conv_transpose2d(x)
