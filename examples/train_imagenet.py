@@ -101,11 +101,10 @@ def parallelize(model: nn.Module, how: str, device: torch.device) -> nn.Module:
         return DistributedDataParallel(model, device_ids=ids, gradient_as_bucket_view=True)
     # Stage by stage, so that one's parameters are on their way while another computes. Not layer by layer: these are
     # small, and a convolution that gathers its own filters is not fused with its batch norm.
-    blocks = [module for module in model.modules() if isinstance(module, nn.Sequential)]
-    stages = [block for block in blocks if sum(p.numel() for p in block.parameters()) > 1e6]
-    for stage in reversed(stages):  # what lies within another one comes first
-        fully_shard(stage)
-    fully_shard(model)
+    for module in reversed(list(model.modules())):  # what lies within another one comes first, the model last
+        is_stage = isinstance(module, nn.Sequential) and sum(p.numel() for p in module.parameters()) > 1e6
+        if is_stage or module is model:
+            fully_shard(module)
     return model
 
 
@@ -168,10 +167,8 @@ class Trainer:
         self.criterion = nn.CrossEntropyLoss(label_smoothing=args.label_smoothing)
         lr = args.lr * args.batch * WORLD / 256
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr, momentum=0.9, weight_decay=args.weight_decay)
-        rise, fall = (
-            LinearLR(self.optimizer, 0.01, 1, warmup),
-            CosineAnnealingLR(self.optimizer, max(1, steps - warmup)),
-        )
+        rise = LinearLR(self.optimizer, 0.01, 1, warmup)
+        fall = CosineAnnealingLR(self.optimizer, max(1, steps - warmup))
         self.schedule = SequentialLR(self.optimizer, [rise, fall], [warmup])
         self.scaler = torch.amp.GradScaler(device.type, enabled=args.dtype == "fp16")
         self.history: dict[str, list[float]] = {"step": [], "loss": [], "images/s": [], "top-1": []}
