@@ -101,6 +101,9 @@ def parallelize(model: nn.Module, how: str, device: torch.device) -> nn.Module:
         return DistributedDataParallel(model, device_ids=ids, gradient_as_bucket_view=True)
     # Stage by stage, so that one's parameters are on their way while another computes. Not layer by layer: these are
     # small, and a convolution that gathers its own filters is not fused with its batch norm.
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):  # often a stage's first layer, and none may change its input
+            module.inplace = False
     for module in reversed(list(model.modules())):  # what lies within another one comes first, the model last
         is_stage = isinstance(module, nn.Sequential) and sum(p.numel() for p in module.parameters()) > 1e6
         if is_stage or module is model:
