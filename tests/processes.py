@@ -14,7 +14,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 import torch.distributed as dist
 from torch.multiprocessing.spawn import spawn
@@ -23,34 +22,36 @@ import fastconv
 
 Check = Callable[[torch.device], None]
 TIMEOUT = 60  # seconds that a process waits for others
+LIMIT = 240  # seconds of all checks together, or of a command
 
 
-def run_checks(checks: Sequence[Check], folder: Path, subtests: pytest.Subtests, device: str = "cpu") -> None:
-    """Each function in two processes at once, with a process group of its own, as a subtest by its name.
+def run_checks(checks: Sequence[Check], folder: Path, device: str = "cpu") -> None:
+    """Each function in two processes at once, with a process group of its own. One that fails is told by its name, and
+    the others run all the same.
 
     Functions of modules, as others import them. A process that hangs is ended.
     """
     context = spawn(_work, (checks, folder, device), nprocs=2, join=False, daemon=True)
-    deadline = time.monotonic() + 240
+    deadline = time.monotonic() + LIMIT
+    ended = "hangs"
     try:
-        while not context.join(timeout=max(0.0, deadline - time.monotonic())):
-            assert time.monotonic() < deadline, "a process hangs"
-    except Exception as error:  # a process that was ended by a signal, say; what it had checked is reported first
-        failure: Exception | None = error
-    else:
-        failure = None
+        while time.monotonic() < deadline:
+            if context.join(timeout=1):
+                ended = "says nothing"
+                break
+    except Exception as error:  # a process was ended by a signal, say
+        ended = str(error)
     finally:
         for process in context.processes:
             process.kill()
             process.join()
+    failures = []
     for check in checks:
-        with subtests.test(check.__name__):
-            for rank in range(2):
-                report = _report(folder, check, rank)
-                assert report.exists(), f"process {rank} did not come to the end: {failure}"
-                assert not report.read_text(), f"process {rank}: {report.read_text()}"
-    if failure is not None:
-        raise failure
+        for rank in range(2):
+            report = _report(folder, check, rank)
+            if text := report.read_text() if report.exists() else ended:
+                failures.append(f"{check.__name__}, process {rank}: {text}")
+    assert not failures, "\n".join(failures)
 
 
 def _report(folder: Path, check: Check, rank: int) -> Path:
@@ -88,7 +89,7 @@ def alone(
     folder: Path,
     modules: Sequence[Path] = (),
     fails: bool = False,
-    timeout: int = 240,
+    timeout: int = LIMIT,
     **variables: str,
 ) -> str:
     """What Python says, run in a folder with one thread; fails: as it is to. All of its children are ended with it.
