@@ -33,6 +33,7 @@ from bench import (
     limits,
     models,
     opponents,
+    overlap,
     regret,
     report,
     table_run,
@@ -852,3 +853,19 @@ def test_regret_is_over_the_newest_measurement_of_a_case(tmp_path: Path) -> None
     write("20260103T000000Z", {choice.kernel: 3.0, "no_such_kernel": 2.0})
     (again,) = regret.choices(tmp_path, "h200")
     assert again.regret == 1.5 and regret.mean([again]) == pytest.approx(1.5)
+
+
+def test_hidden_is_the_share_of_an_all_reduce_that_no_step_waits_for() -> None:
+    def times(**ms: float) -> dict[str, dict[str, float]]:
+        return {name: {"ms": value, "spread": 0.01} for name, value in ms.items()}
+
+    row: dict[str, Any] = {"model": "resnet50", "batch": 128, "setting": "bf16", "all-reduce": {"ms": 4.0}}
+    row |= {"step": times(torch=31.0, fastconv=26.0), "no_sync": times(torch=30.0, fastconv=20.0)}
+    assert overlap.hidden(row, "torch") == 0.75 and overlap.hidden(row, "fastconv") == -0.5
+    lines = [
+        [cell.strip() for cell in line.split("|")] for line in overlap.markdown([row], torch.device("cpu")).splitlines()
+    ]
+    assert [line[4:6] + line[-4:-1] for line in lines[2:]] == [
+        ["oneDNN", "31.00", "1.000", "4.000", "75%"],
+        ["fastconv", "26.00", "6.000", "4.000", "-50%"],
+    ]

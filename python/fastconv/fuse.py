@@ -262,7 +262,9 @@ def _convolves(conv: Any, x: Tensor, residual: Tensor | None) -> bool:
         return True
     weight = conv.weight
     dtype = ops.autocast_dtype(x) or x.dtype
-    size = _output_size(x.shape, weight.shape, conv.stride, conv.padding, conv.dilation, conv.groups)
+    arguments = x.shape, weight.shape, conv.stride, conv.padding, conv.dilation, conv.groups
+    # torch.compile looks through a cache, but warns of it.
+    size = torch.Size(ops.output_size(*arguments)) if torch.compiler.is_compiling() else _output_size(*arguments)
     return _is_like(residual, size, dtype)
 
 
