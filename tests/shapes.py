@@ -377,7 +377,7 @@ def group_widths(kernel: str) -> list[int]:
 def sequence_problems(draw: st.DrawFn, kernel: str) -> tuple[Problem, str]:
     """Filters of one row or one column, and a view whose sequences the kernel reads."""
     most = 128 if kernel.endswith("floats") else int(kernel.split("_")[3])
-    least = 1 if kernel.endswith(("floats", "_8", "_10")) else most // 4 + 1
+    least = 1 if kernel.endswith(("floats", "_18", "_10")) else most // 4 + 1
     taps = draw(st.one_of(st.just(most), st.integers(least, most), st.integers(least, min(most, least + 6))))
     dilation = draw(st.sampled_from([1, 1, 1, 2, 3, 8, 16]))
     reach = dilation * (taps - 1)

@@ -96,7 +96,7 @@ DepthwiseSequenceParams make_params(const DepthwiseSequenceConfig& config, const
   p.lead = strands ? 0 : p.skipped;
   p.dilation = FastDivmod(g.dilation);
   p.count = static_cast<int32_t>(tiling.segment / g.dilation);
-  // An odd number of words: neighbouring strands begin in other banks.
+  // An odd number of words: neighbouring strands begin in other banks. NOTES: windows of matrices need none.
   const int64_t strand = p.count + g.taps - 1, word = 4 / element_size(a.dtype);
   p.strand = static_cast<int32_t>(strands ? round_up(strand, 2 * word) + word : INT32_MAX / 2);
   p.by_strand = FastDivmod(p.strand);
@@ -105,8 +105,9 @@ DepthwiseSequenceParams make_params(const DepthwiseSequenceConfig& config, const
       round_up(round_up(int64_t{p.targets}, config.tile()) + config.window(p.taps), 8 * config.piece()));
   p.pitch = config.place(p.extent);
   // Where channels are spread over rows, these begin in other banks.
-  if (from.inner && !config.weights()) p.pitch += static_cast<int32_t>(config.tensor() ? word : 4);
-  p.taps_pitch = static_cast<int32_t>(config.tensor() ? 16 * config.steps + kSequenceBand + 8
+  if (from.inner && !config.weights()) p.pitch += config.piece();
+  p.words = !strands && to.piece > 1;
+  p.taps_pitch = static_cast<int32_t>(config.tensor() ? 16 * config.steps + kSequenceBefore
                                                       : round_up(g.taps + config.piece() - 1, config.piece()));
   p.pixels = from.inner || to.inner;
   p.buffers = p.pixels ? 1 : 2;
@@ -129,12 +130,12 @@ int64_t smem_bytes(const DepthwiseSequenceConfig& config, const DepthwiseSequenc
   return std::max(config.element_bytes() * 2 * rows, int64_t{4} * config.sums() * p.rows);
 }
 
-// Instructions of a warp, for a row of a unit.
-double row_instructions(const DepthwiseSequenceConfig& config, const DepthwiseSequenceParams& p) {
-  const double pieces = p.extent / 32.;
+// Instructions of a warp, for a segment of a channel.
+double instructions(const DepthwiseSequenceConfig& config, const DepthwiseSequenceParams& p) {
+  const double elements = p.extent / 32.;
   const auto moved = [&](const SequenceTensor& tensor) {
     const double each = tensor.inner ? kPixel : kPiece / tensor.piece;
-    return pieces * (each + (p.dilation.divisor > 1 ? kStrand : 0));
+    return elements * (each + (p.dilation.divisor > 1 ? kStrand : 0));
   };
   const double tiles = double(round_up(int64_t{p.targets}, config.tile())) / config.tile();
   double product = kTile + kProduct * config.steps;
@@ -142,24 +143,25 @@ double row_instructions(const DepthwiseSequenceConfig& config, const DepthwiseSe
     const double taps = config.weights() ? double(kSequenceLags << p.lag_groups_log2) : p.taps + p.lead;
     product = kTile + kMultiply * taps * config.tile() / 32;
   }
-  return moved(p.from) + moved(p.to) + tiles * product + kRow;
+  return moved(p.from) + (config.tensor() && p.words && !p.pixels ? 0 : moved(p.to)) + tiles * product + kSegment;
 }
 
 double cost_us(const DepthwiseSequenceConfig& config, const ConvProblem& a, const DepthwiseSequenceParams& p,
-               int64_t split, const DeviceSpec& device) {
-  const double all = std::max(1., double(p.by_channels.divisor) * double(split) / device.sm_count);  // of an SM
+               int64_t slices, const DeviceSpec& device) {
+  const double all = std::max(1., double(p.by_channels.divisor) * double(slices) / device.sm_count);  // of an SM
   const int64_t fit = std::max<int64_t>(1, resident_blocks(smem_bytes(config, p), device, config.blocks()));
   const double at_once = std::min(double(fit), std::ceil(all));
-  // A warp waits for its rows and a tile's products. Others do their work meanwhile.
-  const double tiles = double(round_up(int64_t{p.targets}, config.tile())) / config.tile();
-  const double alone = (p.pixels ? kPixelsClocks : kUnitClocks) + kTileClocks * tiles * p.rows / (config.threads / 32);
-  const double together = at_once * p.rows * row_instructions(config, p) / kIssued;
+  // A warp waits for a segment, and for what its products wait for. Others do their work meanwhile.
+  const double work = p.rows * instructions(config, p), own = work / (config.threads / 32);
+  const double lone = own * (config.tensor() ? kLone : kLoneFloats);
+  const double alone = p.pixels ? kPixelsClocks + lone : std::max(kSegmentClocks, lone);
+  const double segment = std::max(alone, at_once * work / kIssued);
   const double again = 1 + kSpanBytes * (p.span() / double(p.segment) - 1);  // what two segments read
-  const Workload work{.clocks = std::ceil(all / at_once) * (kBlockClocks + p.slice_units * std::max(alone, together)),
+  const Workload load{.clocks = std::ceil(all / at_once) * (kBlockClocks + p.slice_units * segment),
                       .bytes = kMemoryTimes * again * compulsory_bytes(a),
                       .shown = kShown,
-                      .us = config.weights() && split > 1 ? slices_us(split, kSumUs, device) : 0};
-  return kLaunchUs + time_us(work, device);
+                      .us = config.weights() && slices > 1 ? slices_us(slices, kSumUs, device) : 0};
+  return kLaunchUs + time_us(load, device);
 }
 
 const char* why_not(const DepthwiseSequenceConfig& config, const ConvProblem& a) {
@@ -173,7 +175,7 @@ const char* why_not(const DepthwiseSequenceConfig& config, const ConvProblem& a)
   if (g.stride != 1) return "takes no stride";
   if (g.taps > config.most_taps()) return "is compiled for fewer taps";
   // The next smaller kernel takes them.
-  if (config.steps > (config.weights() ? 4 : 1) && g.taps <= config.most_taps() / 4) return "is compiled for more taps";
+  if (config.steps > (config.weights() ? 4 : 2) && g.taps <= config.most_taps() / 4) return "is compiled for more taps";
   for (const int64_t extent : {a.n, a.c, a.h + 2 * a.padding.h, a.w + 2 * a.padding.w, g.dilation * g.taps}) {
     if (extent >= kMaxExtent) return "counts with 32 bits: extents stay below 2^29";
   }
@@ -230,7 +232,8 @@ Offer depthwise_sequence_plan(const KernelEntry& entry, const ConvProblem& probl
     }
   };
   // Of pixels, as many channels as a sector has, or more.
-  const int64_t least_rows = config.threads / 32, most_rows = inner && !config.weights() ? 32 : least_rows;
+  const int64_t least_rows = inner && !config.weights() ? 32 / config.element_bytes() : config.threads / 32;
+  const int64_t most_rows = inner && !config.weights() ? 32 : least_rows;
   for (int64_t rows = least_rows; rows <= most_rows; rows *= 2) {
     for (int64_t parts = 1;; parts *= 2) {
       const int64_t segment = round_up(ceil_div(length, parts), step);

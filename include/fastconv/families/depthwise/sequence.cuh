@@ -41,10 +41,9 @@ struct SequenceRows {
                         int32_t limit, int32_t skipped) const {
     T* to = row(index);
     const bool strands = params.dilation.divisor > 1;
-    const auto exists = [&](int32_t position) {
-      const int32_t at = first + position;
-      return position < limit && at >= 0 && at < tensor.length;
-    };
+    // Of the row, what exists.
+    const int32_t low = skipped - first, high = skipped + min(limit, tensor.length - first);
+    sequence += first - skipped;
     if (strands) {
       for (int32_t i = kPiece * lane; i < params.extent; i += 32 * kPiece) {
         *reinterpret_cast<uint4*>(to + kConfig.place(i)) = uint4{};
@@ -52,14 +51,16 @@ struct SequenceRows {
       __syncwarp();
     }
     with_sequence_piece<kPiece>(tensor.piece, [&]<int kSize>(std::integral_constant<int, kSize>) {
-      constexpr int kBytes = kSize * sizeof(T), kBatch = 4, kStep = 32 * kSize;
+      constexpr int kBytes = kSize * sizeof(T), kBatch = kSize > 1 ? 4 : 8, kStep = 32 * kSize;
       const int32_t end = strands ? skipped + limit : params.extent;
       if constexpr (kBytes >= 4) {
         if (!strands) {
+          const uint32_t row_address = ptx::smem_address(to);
+#pragma unroll 1
           for (int32_t i = kSize * lane; i < end; i += kStep) {
-            const bool read = exists(i - skipped);
-            ptx::async_copy<kBytes>(ptx::smem_address(to + kConfig.place(i)),
-                                    read ? sequence + first + i - skipped : sequence, read);
+            const bool read = i >= low && i < high;
+            const uint32_t place = row_address + kConfig.place(i) * static_cast<uint32_t>(sizeof(T));
+            ptx::async_copy<kBytes>(place, read ? sequence + i : params.source, read);
           }
           return;
         }
@@ -68,8 +69,8 @@ struct SequenceRows {
         Words<kBytes> pieces[kBatch] = {};
 #pragma unroll
         for (int b = 0; b < kBatch; ++b) {
-          const int32_t position = i + b * kStep - skipped;
-          if (exists(position)) pieces[b] = *reinterpret_cast<const Words<kBytes>*>(sequence + first + position);
+          const int32_t at = i + b * kStep;
+          if (at >= low && at < high) pieces[b] = *reinterpret_cast<const Words<kBytes>*>(sequence + at);
         }
 #pragma unroll
         for (int b = 0; b < kBatch; ++b) {
@@ -227,12 +228,13 @@ __device__ float sequence_target(const T* row, const T* taps, int32_t count, int
   for (int32_t t = 0; t < count; ++t) sum = fmaf(widen(row[kConfig.place(index + t)]), widen(taps[t]), sum);
   return sum;
 }
+// Infinities of either sign make NaNs of a sum, or stay.
 template <int kTargets>
 __device__ __forceinline__ bool finite(const float (&sums)[kTargets]) {
-  float zero = 0;
+  float all = 0;
 #pragma unroll
-  for (const float sum : sums) zero = fmaf(sum, 0.f, zero);
-  return zero == 0;
+  for (const float sum : sums) all += sum;
+  return fabsf(all) < INFINITY;
 }
 
 // The taps of a channel as a lane needs them: in registers for tensor cores, otherwise where they lie, zeros around.
@@ -244,34 +246,37 @@ struct SequenceTaps {
   // Lane i has of the band two taps of target i / 4.
   __device__ SequenceTaps(const DepthwiseSequenceParams& params, const T* taps, int32_t lane) : first(taps) {
     if constexpr (kConfig.tensor()) {
-      first += kSequenceBand;
+      first += kSequenceBefore;
 #pragma unroll
       for (int k = 0; k < 2 * kConfig.steps; ++k) {
         Vector<T, 2> word;
 #pragma unroll
-        for (int e = 0; e < 2; ++e) word.data[e] = first[8 * k + 2 * (lane % 4) + e - lane / 4 - params.lead % 2];
+        for (int e = 0; e < 2; ++e) word.data[e] = first[8 * k + 2 * (lane % 4) + e - lane / 4 - params.lead];
         band[k / 2][k % 2] = *reinterpret_cast<const uint32_t*>(&word);
       }
     }
   }
 };
 
-// A row of targets in place of the source's, tile by tile, by a warp.
-template <typename T, DepthwiseSequenceConfig kConfig>
+// A row of targets, tile by tile, by a warp. Those of float32 take the place of the source's; of 16 bits two are given
+// to store(index, word).
+template <typename T, DepthwiseSequenceConfig kConfig, typename Store>
 __device__ __forceinline__ void convolve_sequence(const DepthwiseSequenceParams& params, T* row,
                                                   const SequenceTaps<T, kConfig>& taps, int32_t lane,
-                                                  const FilterEpilogue<float>& finish) {
+                                                  const FilterEpilogue<float>& finish, Store&& store) {
   constexpr int kTile = kConfig.tile();
   if constexpr (kConfig.tensor()) {
-    // Lane i has elements 2 * (i % 4) and the next of windows i / 4 and i / 4 + 8, eight apart: words side by side.
-    const int32_t even = params.lead & ~1;
+    // Windows are eight elements apart: rows of matrices that lie one after the other. Of targets lane i has elements
+    // 2 * (i % 4) and the next of blocks i / 4 and i / 4 + 8: words side by side.
+    const uint32_t windows = ptx::smem_address(row) + 16 * (lane % 16) + 16 * (lane / 16);
+#pragma unroll 1
     for (int32_t tile = 0; tile < params.targets; tile += kTile) {
-      const auto* words = reinterpret_cast<const uint32_t*>(row + tile + even) + lane;
       float sums[4] = {};
 #pragma unroll
       for (int k = 0; k < kConfig.steps; ++k) {
-        const uint32_t windows[] = {words[8 * k], words[8 * k + 32], words[8 * k + 4], words[8 * k + 36]};
-        ptx::mma(T{}, sums, windows, taps.band[k][0], taps.band[k][1]);
+        uint32_t window[4];
+        ptx::ldmatrix4<false>(windows + 2 * (tile + 16 * k), window);
+        ptx::mma(T{}, sums, window, taps.band[k][0], taps.band[k][1]);
       }
       if (!finite(sums)) {
 #pragma unroll
@@ -280,10 +285,13 @@ __device__ __forceinline__ void convolve_sequence(const DepthwiseSequenceParams&
           sums[i] = sequence_target<T, kConfig>(row, taps.first, params.taps, params.lead + target);
         }
       }
-      __syncwarp();
-      auto* to = reinterpret_cast<uint32_t*>(row + tile) + lane;
+      const int32_t target = tile + 2 * lane;
+      uint32_t words[2];
 #pragma unroll
-      for (int i = 0; i < 2; ++i) to[32 * i] = pack2<T>(finish(sums[2 * i]), finish(sums[2 * i + 1]));
+      for (int i = 0; i < 2; ++i) {
+        words[i] = pack2<T>(finish(sums[2 * i]), finish(sums[2 * i + 1]));
+      }
+      store(target, words[0]), store(target + 64, words[1]);
     }
   } else {
     // A lane has eight targets that follow each other, and meets four taps at once.
@@ -381,7 +389,7 @@ __global__ void __launch_bounds__(Line::kConfig.threads, Line::kConfig.blocks())
     auto* target = static_cast<T*>(params.target);
 
     // Zeros before the first tap, and after the last.
-    const int32_t before = kConfig.tensor() ? kSequenceBand : params.lead;
+    const int32_t before = kConfig.tensor() ? kSequenceBefore : params.lead;
     for (int32_t r = warp; r < channels; r += kWarps) {
       const T* from = static_cast<const T*>(params.filter) + (channel + r) * params.filter_strides.n;
       for (int32_t i = lane; i < params.taps_pitch; i += 32) {
@@ -394,6 +402,13 @@ __global__ void __launch_bounds__(Line::kConfig.threads, Line::kConfig.blocks())
       return SequenceTaps<T, kConfig>(params, all_taps + r * params.taps_pitch, lane);
     };
     const Epilogue<T> epilogue(params.epilogue);
+    // Lanes may be a tile apart in what they have read.
+    const auto in_place = [](T* row) {
+      return [row](int32_t at, uint32_t word) {
+        __syncwarp();
+        *reinterpret_cast<uint32_t*>(row + at) = word;
+      };
+    };
     if (!params.pixels) {
       if (warp >= channels) return;
       const SequenceTaps<T, kConfig> taps = taps_of(warp);
@@ -408,9 +423,19 @@ __global__ void __launch_bounds__(Line::kConfig.threads, Line::kConfig.blocks())
           [&](int32_t now, int32_t buffer) {
             const SequenceUnit unit(params, now);
             const int32_t r = buffer * params.rows + warp;
-            convolve_sequence<T, kConfig>(params, rows.row(r), taps, lane, finish);
+            T* const row = rows.row(r);
+            T* const to = target + slice.offset(params.to, unit, warp);
+            if (kConfig.tensor() && params.words) {
+              const int32_t limit = min(params.segment, params.to.length - unit.first);
+              auto* words = reinterpret_cast<uint32_t*>(to + unit.first);
+              convolve_sequence<T, kConfig>(params, row, taps, lane, finish, [&](int32_t at, uint32_t word) {
+                if (at < limit) words[at / 2] = word;
+              });
+              return;
+            }
+            convolve_sequence<T, kConfig>(params, row, taps, lane, finish, in_place(row));
             __syncwarp();
-            rows.store(params.to, target + slice.offset(params.to, unit, warp), r, lane, unit.first);
+            rows.store(params.to, to, r, lane, unit.first);
           });
       return;
     }
@@ -422,7 +447,8 @@ __global__ void __launch_bounds__(Line::kConfig.threads, Line::kConfig.blocks())
       ptx::async_copy_wait<0>();
       __syncthreads();
       for (int32_t r = warp; r < channels; r += kWarps) {
-        convolve_sequence<T, kConfig>(params, rows.row(r), taps_of(r), lane, epilogue.of(channel + r));
+        convolve_sequence<T, kConfig>(params, rows.row(r), taps_of(r), lane, epilogue.of(channel + r),
+                                      in_place(rows.row(r)));
       }
       __syncthreads();
       rows.store_all(params.to, target + slice.offset(params.to, unit, 0), channels, unit.first);

@@ -15,10 +15,11 @@
 namespace fastconv {
 
 inline constexpr int32_t kSequencePieceBytes =
-    16;                                       // of an access, at most: so many bytes of a sequence, or of channels
-inline constexpr int32_t kSequenceBand = 8;   // targets that one band of taps is for, as in banded.h
-inline constexpr int32_t kSequenceLags = 16;  // float32: taps whose gradients a lane adds up
-inline constexpr int32_t kSequenceRun = 8;    // float32: targets of a lane, one after the other
+    16;                                         // of an access, at most: so many bytes of a sequence, or of channels
+inline constexpr int32_t kSequenceBand = 8;     // targets that one band of taps is for, as in banded.h
+inline constexpr int32_t kSequenceBefore = 16;  // zeros before the first tap, which a band may begin with
+inline constexpr int32_t kSequenceLags = 16;    // float32: taps whose gradients a lane adds up
+inline constexpr int32_t kSequenceRun = 8;      // float32: targets of a lane, one after the other
 
 struct DepthwiseSequenceConfig {
   DepthwiseKind kind;  // kSliding or kWeights
@@ -33,11 +34,11 @@ struct DepthwiseSequenceConfig {
   constexpr int32_t piece() const { return kSequencePieceBytes / element_bytes(); }
   // Targets that a warp multiplies at once.
   constexpr int32_t tile() const { return tensor() && !weights() ? 128 : 256; }
-  // Most taps. A band begins at an even element, the sums of the weight gradient at a multiple of 16 bytes, and have 16
-  // rows, each a column further on.
+  // Most taps. A band begins at a multiple of 16 bytes, and has a column of taps for each target; the sums of the
+  // weight gradient have 16 rows, each a column further on.
   constexpr int32_t most_taps() const {
     if (!tensor()) return 128;
-    return weights() ? kSequenceBand * steps - 15 - (piece() - 1) : 16 * steps - kSequenceBand;
+    return weights() ? kSequenceBand * steps - 15 - (piece() - 1) : 16 * steps - (kSequenceBand - 1) - (piece() - 1);
   }
   // Elements that a tile reads after its last target's.
   constexpr int32_t window(int32_t taps) const {
@@ -83,6 +84,7 @@ struct DepthwiseSequenceParams : DepthwiseTensors {
   int32_t pitch;               // from a row to the next
   int32_t taps_pitch;          // the same of taps
   int32_t target_at;           // weights: rows of dy, after all of the source
+  bool words;                  // whether targets can be stored two at a time
   bool pixels;                 // staged by all warps together
   int32_t buffers;             // of rows: 2, unless pixels
   int32_t lag_groups_log2;     // float32 weights: lanes that share positions
