@@ -22,13 +22,27 @@ PASSES = ("fprop", "dgrad", "wgrad")
 
 
 class Device(NamedTuple):
-    """What the planner knows of a GPU."""
+    """What the planner knows of a GPU; ``arch`` of :func:`fastconv.explain`.
 
-    arch: int  # compute capability times 10
+    Args:
+        arch: compute capability times 10.
+        sm_count: its SMs.
+        smem_optin_bytes: most shared memory that a block may have.
+        clock_mhz: of its SMs, at most.
+        memory_gbps: 10^9 bytes a second, by the memory's clock.
+        l2_bytes: its L2 cache.
+
+    >>> from fastconv.explain import gpu
+    >>> half = gpu("h200")._replace(sm_count=66)
+    >>> print(fastconv.explain((8, 64, 56, 56), (64, 64, 3, 3), arch=half))  # doctest: +ELLIPSIS
+    fprop float32 ...
+    """
+
+    arch: int
     sm_count: int
-    smem_optin_bytes: int  # most shared memory a block may have
-    clock_mhz: int  # of its SMs, at most
-    memory_gbps: int  # 10^9 bytes a second, by the memory's clock
+    smem_optin_bytes: int
+    clock_mhz: int
+    memory_gbps: int
     l2_bytes: int
 
 
@@ -38,6 +52,9 @@ def gpu(arch: int | str) -> Device:
     Args:
         arch: its name ("v100", "t4", "a100", "a10", "rtx3090", "l4", "rtx4090", "h200", "h100", "b200", "rtx5090"), or
             a compute capability times 10, for which the first of these stands that has it.
+
+    Returns:
+        A :class:`Device`.
 
     Raises:
         RuntimeError: none of these.
@@ -86,7 +103,8 @@ def explain(
         refusals: whether to say of each kernel that cannot compute this why not, and not their number alone.
 
     Returns:
-        Lines of text.
+        Lines of text: the problem, the plan, and the other kernels. ``cost_us`` is the time that the planner
+        expects, in microseconds.
 
     Raises:
         RuntimeError: not a legal convolution, or no such GPU.
@@ -169,8 +187,11 @@ def cuda_error(device: torch.device | str | int | None = None) -> str | None:
         device: a CUDA device. None: torch's current one.
 
     Returns:
-        A sentence: the library is not in this build, torch has no CUDA, the loader's own words, no device, a driver
-        that is too old, a device that the kernels are not compiled for, or a FASTCONV_ARCH that is none.
+        A sentence, which says that the library is not in this build, torch has no CUDA, or no device, the driver is too
+        old, the kernels are not compiled for the device, or FASTCONV_ARCH names none; or it has the loader's own words.
+
+    Raises:
+        RuntimeError: ``device`` is none that torch knows.
 
     >>> device = "cpu" if fastconv.cuda_error() else "cuda"
     """
@@ -253,10 +274,12 @@ def force_kernel(name: str) -> Iterator[None]:
         name: a kernel's name as ``info(kernels=True)`` lists it, or several separated by commas (one for each pass).
             Passes of which none is named choose freely.
 
-    A convolution raises RuntimeError if the name is unknown or the kernel refuses it. The setting is the environment
-    variable FASTCONV_KERNEL, hence that of the process, not of the thread.
+    Raises:
+        RuntimeError: by each convolution in the block, if the name is unknown or the kernel refuses it.
 
-    >>> with fastconv.force_kernel("cpu_im2col_fprop"):  # doctest: +SKIP
+    The setting is the environment variable FASTCONV_KERNEL, hence that of the process, not of the thread.
+
+    >>> with fastconv.force_kernel("cpu_gemm_fprop"):
     ...     y = fastconv.conv2d(torch.randn(1, 2, 5, 5), torch.randn(3, 2, 3, 3))
     """
     previous = os.environ.get("FASTCONV_KERNEL")
