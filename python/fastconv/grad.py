@@ -43,8 +43,7 @@ def conv2d_input(
     >>> g = fastconv.grad.conv2d_input(x.shape, w, torch.ones(2, 4, 7, 7))
     >>> torch.testing.assert_close(g, torch.autograd.grad(fastconv.conv2d(x, w).sum(), x)[0])
     """
-    ops.check_kind("weight", weight)
-    ops.check_kind("grad_output", grad_output)
+    _check_tensors("conv2d_input", weight=weight, grad_output=grad_output)
     geometry = integers(stride, padding, dilation, groups)
     return ops.conv2d_input(input_size, weight, grad_output, *geometry, precision=resolve(precision))
 
@@ -80,7 +79,13 @@ def conv2d_weight(
     >>> g = fastconv.grad.conv2d_weight(x, w.shape, torch.ones(2, 4, 7, 7))
     >>> torch.testing.assert_close(g, torch.autograd.grad(fastconv.conv2d(x, w).sum(), w)[0])
     """
-    ops.check_kind("input", input)
-    ops.check_kind("grad_output", grad_output)
+    _check_tensors("conv2d_weight", input=input, grad_output=grad_output)
     geometry = integers(stride, padding, dilation, groups)
     return ops.conv2d_weight(input, weight_size, grad_output, *geometry, precision=resolve(precision))
+
+
+def _check_tensors(function: str, **operands: object) -> None:
+    for name, operand in operands.items():
+        if not isinstance(operand, Tensor):
+            raise TypeError(f"{function}(): {name} must be a Tensor, but got {type(operand).__name__}")
+        ops.check_kind(name, operand)
