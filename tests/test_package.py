@@ -150,7 +150,7 @@ def test_explain_lists_the_cheapest_first_and_refusals_if_asked() -> None:
     brief = fastconv.explain((64, 64, 56, 56), (64, 64, 3, 3), **arguments).splitlines()
     full = fastconv.explain((64, 64, 56, 56), (64, 64, 3, 3), **arguments, refusals=True).splitlines()
     costs = [float(cost) for cost in re.findall(r"cost_us (\S+)$", "\n".join(brief), re.MULTILINE)]
-    assert brief[1].startswith("plan: ") and len(costs) > 4 and costs == sorted(costs)
+    assert brief[2].startswith("plan: ") and len(costs) > 4 and costs == sorted(costs)
     *listed, last = brief
     refusals = full[len(listed) :]
     assert full[: len(listed)] == listed and last == f"refused by {len(refusals)} others"
