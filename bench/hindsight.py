@@ -84,7 +84,7 @@ def chosen(problem: Problem, case: Case, mode: Mode, gpu: str) -> str:
         device="cuda",
         arch=GPUS[gpu],
     )
-    return plan_of(text.splitlines()[1].removeprefix("plan: "))
+    return plan_of(text.splitlines()[2].removeprefix("plan: "))
 
 
 def lines(

@@ -93,7 +93,7 @@ def explain_all(problem: Problem, pass_: str, mode: Mode, layout: str, device: t
         channels_last=layout == "nhwc",
         device=device,
     )
-    return text.splitlines()[1:]  # the first line repeats the problem
+    return text.splitlines()[2:]  # the first lines repeat the problem and the device
 
 
 HOST_WORK = ("no grad", "grad", "grad + backward")

@@ -34,6 +34,7 @@ TIMES = "<!-- python -m bench.performance writes how long -->"
 END = "<!-- its end -->"
 SETTINGS = {"tf32": "TF32, NCHW", "bf16": "bf16, channels_last", "fp16": "fp16, NCHW"}
 CUDNN = "cuDNN"
+WAITS = 0.8  # of a step: where the GPU has kernels for less, the host limits it
 MODELS = ("models", "fused", "steps")  # the kinds of files that whole models are in; the last two are of older runs
 CUDA = torch.device("cuda")
 
@@ -121,7 +122,8 @@ def readme_table(results: Path) -> str:
             lines.append([*line, row["failure"], *["-"] * (len(header) - len(line) - 1)])
             continue
         for what in models.WHAT:
-            line += [figure(row[what], name) for name in models.CONTENDERS]
+            waiting = [what == "step" and waits(row, name) for name in models.CONTENDERS]
+            line += [figure(row[what], name) + "°" * at for name, at in zip(models.CONTENDERS, waiting, strict=True)]
         line += [figure(row["step"], name, row["batch"]) for name in ("torch", models.FUSED)]
         lines.append(line)
     versions = [measured.data["versions"] for measured in found]
@@ -130,7 +132,9 @@ def readme_table(results: Path) -> str:
         f"{report.table(header, lines, left=3)}\n\n"
         f"{device_of(found[0].data)}, {' or '.join(libraries)}, `cudnn.benchmark` on "
         f"({links({measured.path for measured in found}, root='')}). Images/s: in training. "
-        f"Bold: slower than {CUDNN} by more than {report.TIE:.0%}.\n\n"
+        f"Bold: slower than {CUDNN} by more than {report.TIE:.0%}. °: the host is the limit, as the GPU has kernels "
+        f"for less than {WAITS:.0%} of the step; how long stands in [docs/performance.md](docs/performance.md). Of "
+        "inference that was not measured.\n\n"
         f"![Images a second in training](docs/{CHART.name})"
     )
 
@@ -141,6 +145,12 @@ def figure(times: dict[str, Any], contender: str, images: int = 0) -> str:
         return "-"
     ms = times[contender]["ms"]
     return marked(f"{1e3 * images / ms:.0f}" if images else report.number(ms), slower(ms, times["torch"]["ms"]))
+
+
+def waits(row: dict[str, Any], contender: str) -> bool:
+    """Whether the GPU waits for the host in a step, as far as is known."""
+    busy = row.get("busy_ms", {}).get(contender)
+    return busy is not None and contender in row["step"] and busy < WAITS * row["step"][contender]["ms"]
 
 
 def marked(text: str, loses: bool) -> str:

@@ -282,6 +282,18 @@ def test_gradient_ops_check_dtype_and_device(device: str) -> None:
         fastconv.grad.conv2d_weight(image.half(), filters.shape, dy)
 
 
+def test_gradients_are_of_tensors() -> None:
+    image, filters, dy = x("cpu"), w("cpu"), x("cpu", 2, 6, 6, 5)
+    for name in ("weight", "grad_output"):
+        arguments: dict[str, Any] = {"weight": filters, "grad_output": dy, name: 3}
+        with pytest.raises(TypeError, match=rf"conv2d_input\(\): {name} must be a Tensor, but got int"):
+            fastconv.grad.conv2d_input(image.shape, **arguments)
+    for name in ("input", "grad_output"):
+        arguments = {"input": image, "grad_output": dy, name: None}
+        with pytest.raises(TypeError, match=rf"conv2d_weight\(\): {name} must be a Tensor, but got NoneType"):
+            fastconv.grad.conv2d_weight(weight_size=filters.shape, **arguments)
+
+
 @pytest.mark.cuda
 def test_operands_on_two_devices(cuda: str) -> None:
     for first, second in (("cpu", cuda), (cuda, "cpu")):

@@ -62,7 +62,8 @@ def results(tmp_path: Path) -> Path:
     write(tmp_path, "steps-h200-20261201T000000Z.json", rows=[won])
     write(tmp_path, "fused-h200-20261202T000000Z.json", rows=older[1:])
     facts: dict[str, Any] = {"losses": dict.fromkeys(models.CONTENDERS, [7.0, 6.5, 6.25])}
-    facts |= {"peak_mib": dict.fromkeys(models.CONTENDERS, 100.0), "busy_ms": dict.fromkeys(models.CONTENDERS, 9.5)}
+    facts["peak_mib"] = dict.fromkeys(models.CONTENDERS, 100.0)
+    facts["busy_ms"] = dict(zip(models.CONTENDERS, (9.5, 8.3, 8.7), strict=True))
     lost = model("lost", times(10, 10.3, 11), times(4, 8, 2), **facts)
     failed = {"model": "failed", "batch": 8, "setting": "tf32", "failure": "out of memory"}
     versions = {"torch": "2.12", "cuDNN": "91900"}
@@ -92,7 +93,7 @@ def test_readme_shows_losses_of_the_last_runs(results: Path) -> None:
     header, _, failed, lost, won = cells(table)
     assert len(header) == len(failed) == len(lost) == len(won) == 11
     assert won == ["won", "8", "TF32, NCHW", "20.00", "10.00", "-", "5.000", "5.050", "-", "400", "-"]
-    assert lost[3:] == ["10.00", "**10.30**", "**11.00**", "4.000", "**8.000**", "2.000", "800", "**727**"]
+    assert lost[3:] == ["10.00", "**10.30**", "**11.00**°", "4.000", "**8.000**", "2.000", "800", "**727**"]
     assert failed[3] == "out of memory"
     assert "torch 2.12, cuDNN 91900 or torch 2.11, cuDNN 91900" in table
     files = re.findall(r"\]\(bench/results/(.*?)\)", table)
@@ -144,7 +145,7 @@ def test_page_shows_whole_models_and_batch_norms(results: Path) -> None:
     write(results, "batch_norm-h200-20261203T000000Z.json", rows=[norm])
     page = performance.page(results)
     found = cells(page)
-    line = ["lost", "8", "tf32", "step", "fastconv, fused", "11.00", "1%", "0.91x", "727", "9.5", "100.0", "6.2500"]
+    line = ["lost", "8", "tf32", "step", "fastconv, fused", "11.00", "1%", "0.91x", "727", "8.7", "100.0", "6.2500"]
     assert line in found and page.count("## Whole models") == 1
     assert ["won", "8", "tf32", "step", "fastconv", "10.00", "1%", "2.00x", "800", "-", "-", "-"] in found
     assert ["8x4x2x2", "bf16", "nhwc", "+ relu", "both", "64", "0.5000", "1.5000", "3.00", "80%"] in found

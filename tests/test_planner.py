@@ -24,6 +24,7 @@ import _fastconv_native as native
 import fastconv
 from bench.suites import load_suite
 from fastconv.explain import H100, H200, Device
+from fastconv.explain import gpu as known_gpu
 from shapes import CASES, PASSES, PUBLIC, STEMS, Problem, group_widths, problems, wide_problems
 from sweeps import examples
 
@@ -207,8 +208,7 @@ def test_problems_without_products_have_a_plan(empty: str, pass_: str, name: str
 
 
 @pytest.mark.parametrize("pass_", PASSES)
-@pytest.mark.parametrize("arch", [None, *GPUS, "v100"])
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize(("device", "arch"), [("cpu", None), *(("cuda", arch) for arch in (None, *GPUS, "v100"))])
 def test_explain_answers_for_problems_without_products(device: str, arch: int | str | None, pass_: str) -> None:
     for problem, dtype, channels_last in itertools.product(EMPTY.values(), DTYPES, [False, True]):
         text = fastconv.explain(
@@ -221,9 +221,10 @@ def test_explain_answers_for_problems_without_products(device: str, arch: int | 
 def test_a_gpu_has_a_name_or_an_architecture() -> None:
     a100, h200 = (native.DeviceSpec.gpu(name) for name in ("a100", "h200"))
     assert (a100.arch, a100.sm_count, a100.smem_optin_bytes) == (80, 108, 163 << 10)
-    assert fastconv.explain((1, 8, 9, 9), (8, 8, 3, 3), arch=80) == fastconv.explain(
-        (1, 8, 9, 9), (8, 8, 3, 3), arch="a100"
-    )
+    sizes = ((1, 8, 9, 9), (8, 8, 3, 3))
+    for name in ("a100", "A100", "8.0", "sm_80"):
+        assert fastconv.explain(*sizes, arch=80) == fastconv.explain(*sizes, arch=name)
+    assert (known_gpu("RTX5090"), known_gpu("12.0")) == (known_gpu("rtx5090"), known_gpu(120))
     for unknown in ("81", "H200", "", "9"):
         with pytest.raises(RuntimeError, match=rf"the GPU must be .* v100 \(70\), .*; but got '{unknown}'"):
             native.DeviceSpec.gpu(unknown)
@@ -235,6 +236,31 @@ def test_a_gpu_has_a_name_or_an_architecture() -> None:
     assert acting.clock_mhz == a100.clock_mhz and acting.memory_gbps == a100.memory_gbps
     with pytest.raises(RuntimeError, match=r"compute capability 9.0, which do not run on this device of 8.0"):
         a100.acting_as(h200)
+
+
+def test_explain_says_what_it_planned_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = ((1, 8, 9, 9), (8, 8, 3, 3))
+
+    def line(*operands: Any, **arguments: Any) -> str:
+        return str(fastconv.explain(*(operands or sizes), **arguments).splitlines()[1])
+
+    a100 = "planned for compute capability 8.0, 108 SMs, 1410 MHz, 1555 GB/s"
+    assert line(arch="a100") == f"{a100}; costs are estimates"
+    assert "9.0, 66 SMs" in line(arch=H200._replace(sm_count=66))
+    assert line(device="cpu") == f"planned for the CPU, {torch.get_num_threads()} threads; costs are estimates"
+    tensors = [torch.zeros(size) for size in sizes]
+    assert line(*tensors) == line(device="cpu")
+    with pytest.raises(ValueError, match="the device is the CPU, not 'cuda': got 'a100'"):
+        line(*tensors, arch="a100")
+    assert line(*tensors, arch="a100", device="cuda") == line(arch="a100")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.delenv("FASTCONV_ARCH", raising=False)
+    assert "9.0, 132 SMs, 1980 MHz, 4917 GB/s (an H200's, as torch sees no GPU); " in line()
+    monkeypatch.setenv("FASTCONV_ARCH", "a100")
+    assert line() == f"{a100} (FASTCONV_ARCH); costs are estimates" and "8.9" in line(arch="l4")
+    monkeypatch.setenv("FASTCONV_ARCH", "nonsense")
+    with pytest.raises(RuntimeError, match="FASTCONV_ARCH must be a GPU .* but got 'nonsense'"):
+        line()
 
 
 def test_the_command_line_explains_problems_without_products() -> None:

@@ -473,7 +473,7 @@ def planned_us(precision: Any, pass_: str, problem: Problem) -> float:
     text = fastconv.explain(
         problem.input_size, problem.weight_size, None, *problem.geometry, pass_=pass_, precision=precision, arch=90
     )
-    (_, plan, *_) = text.splitlines()
+    (_, _, plan, *_) = text.splitlines()
     return float(re.findall(r"cost_us ([0-9.e+]+)", plan)[-1])  # the others are of plans within it
 
 

@@ -1,25 +1,44 @@
-"""The documentation's Python snippets run as they stand, and kernels are what the README's table names."""
+"""The snippets of all pages, and the examples of docstrings, run; and kernels are what docs/gpus.md says."""
 
 from __future__ import annotations
 
+import ast
+import contextvars
+import doctest
 import importlib.util
 import re
 import sys
 import types
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
 import fastconv
+import pages
 
-ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text()
+
+def examples() -> Iterator[doctest.DocTest]:
+    """Of all docstrings, read from the source: doctest's own finder does not see functions that are decorated."""
+    for path in sorted(Path(fastconv.__file__).parent.glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                name, line = f"{path.stem}.{getattr(node, 'name', '')}", getattr(node, "lineno", 0)
+                names = {"torch": torch, "fastconv": fastconv}
+                test = doctest.DocTestParser().get_doctest(ast.get_docstring(node) or "", names, name, str(path), line)
+                if test.examples:
+                    yield test
+
+
 SNIPPETS = {
-    f"{path.name}-{number}": snippet
-    for path in (ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")))
-    for number, snippet in enumerate(re.findall(r"```python\n(.*?)```", path.read_text(), flags=re.DOTALL), 1)
+    f"{pages.name(path)}-{number}": text
+    for path in pages.PAGES
+    for number, (language, text) in enumerate(pages.blocks(path), 1)
+    if language == "python"
 }
+EXAMPLES = list(examples())
+GPUS = (pages.ROOT / "docs/gpus.md").read_text()
 PRECISIONS = ("ieee", "bf16x3", "tf32")
 
 
@@ -43,6 +62,15 @@ def test_snippet_runs(name: str, torchvision: None) -> None:
     exec(compile(SNIPPETS[name], name, "exec"), {})
 
 
+@pytest.mark.parametrize("test", EXAMPLES, ids=lambda test: test.name)
+def test_example_runs(test: doctest.DocTest) -> None:
+    assert not any(doctest.SKIP in example.options for example in test.examples)
+    printed: list[str] = []
+    runner = doctest.DocTestRunner(verbose=False)
+    contextvars.copy_context().run(runner.run, test, out=printed.append)  # some set the precision
+    assert runner.summarize(verbose=False).failed == 0, "".join(printed)
+
+
 def on_tensor_cores(dtype: torch.dtype, precision: str | None, nhwc: bool, pass_: str, arch: int) -> bool:
     """Whether a 3x3 layer's kernel is another than those for multiply-adds. `arch`: ten times compute capability."""
     size, weight = (32, 64, 56, 56), (64, 64, 3, 3)
@@ -52,7 +80,7 @@ def on_tensor_cores(dtype: torch.dtype, precision: str | None, nhwc: bool, pass_
 
 
 def test_kernels_are_what_the_table_says() -> None:
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in README.splitlines() if line[:1] == "|"]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in GPUS.splitlines() if line[:1] == "|"]
     found = set()
     for tensors, layout, hopper, others, *_ in (row for row in rows if len(row) == 5):
         for name in re.findall(r"(?:b?float)\d\d", tensors):

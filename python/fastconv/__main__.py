@@ -46,7 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     plan.add_argument("--precision", choices=PRECISIONS, help="of float32 products (default: torch's setting)")
     plan.add_argument("--channels-last", action="store_true")
     plan.add_argument("--device", default="cuda", metavar="cuda|cpu", help="need not be present (default: cuda)")
-    plan.add_argument("--arch", help="a GPU, or a compute capability x 10: a100, 80 (default: the device's, else h200)")
+    plan.add_argument("--arch", help="a GPU, or a compute capability: a100, 8.0 (default: the device's, else h200)")
     plan.add_argument("--refusals", action="store_true", help="and why each kernel that cannot compute it refuses")
     return parser
 

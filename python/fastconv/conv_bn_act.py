@@ -65,7 +65,11 @@ def conv_bn_act(
         (N, K, P, Q).
 
     Raises:
-        ValueError, RuntimeError, TypeError: as these do.
+        ValueError, RuntimeError, NotImplementedError, TypeError: as these do.
+
+    Dtypes, layouts and the numerical contract are those of the two; the convolution's output, of 16 bits, is rounded
+    before it is normalised. In eval mode without gradients the norm may become part of the filters, of which
+    docs/fusion.md has the conditions.
 
     >>> x, w = torch.randn(8, 16, 32, 32), torch.randn(32, 16, 3, 3)
     >>> fastconv.conv_bn_act(x, w, None, None, None, training=True, activation="relu").shape

@@ -22,13 +22,27 @@ PASSES = ("fprop", "dgrad", "wgrad")
 
 
 class Device(NamedTuple):
-    """What the planner knows of a GPU."""
+    """What the planner knows of a GPU; ``arch`` of :func:`fastconv.explain`.
 
-    arch: int  # compute capability times 10
+    Args:
+        arch: compute capability times 10.
+        sm_count: its SMs.
+        smem_optin_bytes: most shared memory that a block may have.
+        clock_mhz: of its SMs, at most.
+        memory_gbps: 10^9 bytes a second, by the memory's clock.
+        l2_bytes: its L2 cache.
+
+    >>> from fastconv.explain import gpu
+    >>> half = gpu("h200")._replace(sm_count=66)
+    >>> print(fastconv.explain((8, 64, 56, 56), (64, 64, 3, 3), arch=half))  # doctest: +ELLIPSIS
+    fprop float32 ...
+    """
+
+    arch: int
     sm_count: int
-    smem_optin_bytes: int  # most shared memory a block may have
-    clock_mhz: int  # of its SMs, at most
-    memory_gbps: int  # 10^9 bytes a second, by the memory's clock
+    smem_optin_bytes: int
+    clock_mhz: int
+    memory_gbps: int
     l2_bytes: int
 
 
@@ -36,8 +50,11 @@ def gpu(arch: int | str) -> Device:
     """What a GPU's data sheet says.
 
     Args:
-        arch: its name ("v100", "t4", "a100", "a10", "rtx3090", "l4", "rtx4090", "h200", "h100", "b200", "rtx5090"), or
-            a compute capability times 10, for which the first of these stands that has it.
+        arch: its name ("v100", "t4", "a100", "a10", "rtx3090", "l4", "rtx4090", "h200", "h100", "b200", "rtx5090"), in
+            any case, or a compute capability (80, "8.0", "sm_80"), for which the first of these stands that has it.
+
+    Returns:
+        A :class:`Device`.
 
     Raises:
         RuntimeError: none of these.
@@ -46,7 +63,8 @@ def gpu(arch: int | str) -> Device:
     >>> gpu("a100").sm_count
     108
     """
-    return Device(*torch.ops.fastconv._gpu(str(arch)))
+    name = re.sub(r"(?:sm_)?(\d+)\.?(\d)", r"\1\2", str(arch).lower())
+    return Device(*torch.ops.fastconv._gpu(name))
 
 
 H200 = gpu("h200")  # planned for where no device is given or present
@@ -80,17 +98,18 @@ def explain(
         stride, padding, dilation, groups, precision: as for :func:`fastconv.conv2d`.
         pass_: "fprop" (forward), "dgrad" (input gradient) or "wgrad" (weight gradient).
         dtype, channels_last, device: those of the tensors if tensors are given; otherwise float32, False and "cuda".
-        arch: the GPU to plan for: its name or compute capability times 10 ("a100", 80, 90, ...), or all that the
-            planner knows of one (``from fastconv.explain import Device, gpu``). None: the device's own, or what the
-            environment variable FASTCONV_ARCH names in its place; an H200's where there is no device.
+        arch: the GPU to plan for: its name or compute capability ("a100", 80, "8.0", ...), or all that the planner
+            knows of one (``from fastconv.explain import Device, gpu``). None: the device's own, or what the
+            environment variable FASTCONV_ARCH names in its place; an H200's where there is neither.
         refusals: whether to say of each kernel that cannot compute this why not, and not their number alone.
 
     Returns:
-        Lines of text.
+        Lines of text: the problem, what was planned for, the plan, and the other kernels. ``cost_us`` is the time that
+        the planner expects, in microseconds: the estimate of a model, not a measurement.
 
     Raises:
         RuntimeError: not a legal convolution, or no such GPU.
-        ValueError: unknown ``pass_``, ``precision``, ``device`` or string for ``padding``.
+        ValueError: unknown ``pass_``, ``precision``, ``device`` or string for ``padding``; ``arch`` for the CPU.
         NotImplementedError: a dtype that fastconv does not compute.
 
     >>> print(fastconv.explain((8, 64, 512, 256), (128, 64, 5, 7), arch=90))  # doctest: +ELLIPSIS
@@ -109,7 +128,7 @@ def explain(
     place = torch.device(device) if device is not None else there[0] if there else torch.device("cuda")
     if place.type not in ("cpu", "cuda"):
         raise ValueError(f"device must be cpu or cuda, but got {place}")
-    planned_for = _planned_for(place, arch)
+    planned_for, whose = _planned_for(place, arch)
     input_size, weight_size = _size("input", input), _size("weight", weight)
     if isinstance(padding, str):
         meta_input, meta_weight = (torch.empty(size, device="meta") for size in (input_size, weight_size))
@@ -121,7 +140,7 @@ def explain(
         dtype = dtype.to_real()
         input_size[-3] *= 2
         weight_size = [2 * extent for extent in weight_size[:2]] + weight_size[2:]
-    return torch.ops.fastconv._explain(
+    problem, rest = torch.ops.fastconv._explain(
         input_size,
         weight_size,
         *geometry,
@@ -133,29 +152,46 @@ def explain(
         cuda=place.type == "cuda",
         **planned_for._asdict(),
         refusals=refusals,
-    )
+    ).split("\n", 1)
+    return f"{problem}\nplanned for {whose}; costs are estimates\n{rest}"
 
 
 def _size(name: str, operand: Tensor | Sequence[int]) -> list[int]:
     return [integer(name, extent) for extent in (operand.shape if isinstance(operand, Tensor) else operand)]
 
 
-def _planned_for(place: torch.device, arch: int | str | Device | None) -> Device:
-    if isinstance(arch, Device):
-        return arch
-    if arch is not None:
-        return gpu(arch)
-    if place.type != "cuda" or not torch.cuda.is_available():
-        return H200
+def _planned_for(place: torch.device, arch: int | str | Device | None) -> tuple[Device, str]:
+    """What the planner is told, and that in words."""
+    if place.type == "cpu":
+        if arch is not None:
+            raise ValueError(f"arch is a GPU to plan for, but the device is the CPU, not 'cuda': got {arch!r}")
+        return H200, f"the CPU, {torch.get_num_threads()} threads"
+    device, whose = _device(place) if arch is None else (arch if isinstance(arch, Device) else gpu(arch), "")
+    words = f"compute capability {device.arch // 10}.{device.arch % 10}, {device.sm_count} SMs"
+    return device, f"{words}, {device.clock_mhz} MHz, {device.memory_gbps} GB/s{whose and f' ({whose})'}"
+
+
+def _device(place: torch.device) -> tuple[Device, str]:
+    acts_as = os.environ.get("FASTCONV_ARCH")
+    if not torch.cuda.is_available():
+        return _acting_as(acts_as) if acts_as else (H200, "an H200's, as torch sees no GPU")
     if _library.cuda_error is None:
         index = torch.cuda.current_device() if place.index is None else place.index
-        return Device(*torch.ops.fastconv._cuda_device(index))
+        return Device(*torch.ops.fastconv._cuda_device(index)), "FASTCONV_ARCH" if acts_as else ""
     properties = torch.cuda.get_device_properties(place)
-    return H200._replace(
+    own = H200._replace(
         arch=properties.major * 10 + properties.minor,
         sm_count=properties.multi_processor_count,
         smem_optin_bytes=_smem_optin_bytes(properties),
     )
+    return own, "clock and memory an H200's, as the CUDA library is not loaded"
+
+
+def _acting_as(name: str) -> tuple[Device, str]:
+    try:  # as on a GPU, where the library reads it, which does not know as many spellings as gpu() does
+        return Device(*torch.ops.fastconv._gpu(name)), "FASTCONV_ARCH"
+    except RuntimeError as error:
+        raise RuntimeError(str(error).replace("arch", "FASTCONV_ARCH", 1)) from None
 
 
 def _smem_optin_bytes(properties: Any) -> int:
@@ -169,8 +205,11 @@ def cuda_error(device: torch.device | str | int | None = None) -> str | None:
         device: a CUDA device. None: torch's current one.
 
     Returns:
-        A sentence: the library is not in this build, torch has no CUDA, the loader's own words, no device, a driver
-        that is too old, a device that the kernels are not compiled for, or a FASTCONV_ARCH that is none.
+        A sentence, which says that the library is not in this build, torch has no CUDA, or no device, the driver is too
+        old, the kernels are not compiled for the device, or FASTCONV_ARCH names none; or it has the loader's own words.
+
+    Raises:
+        RuntimeError: ``device`` is none that torch knows.
 
     >>> device = "cpu" if fastconv.cuda_error() else "cuda"
     """
@@ -253,10 +292,12 @@ def force_kernel(name: str) -> Iterator[None]:
         name: a kernel's name as ``info(kernels=True)`` lists it, or several separated by commas (one for each pass).
             Passes of which none is named choose freely.
 
-    A convolution raises RuntimeError if the name is unknown or the kernel refuses it. The setting is the environment
-    variable FASTCONV_KERNEL, hence that of the process, not of the thread.
+    Raises:
+        RuntimeError: by each convolution in the block, if the name is unknown or the kernel refuses it.
 
-    >>> with fastconv.force_kernel("cpu_im2col_fprop"):  # doctest: +SKIP
+    The setting is the environment variable FASTCONV_KERNEL, hence that of the process, not of the thread.
+
+    >>> with fastconv.force_kernel("cpu_gemm_fprop"):
     ...     y = fastconv.conv2d(torch.randn(1, 2, 5, 5), torch.randn(3, 2, 3, 3))
     """
     previous = os.environ.get("FASTCONV_KERNEL")

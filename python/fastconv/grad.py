@@ -1,4 +1,4 @@
-"""The gradients of conv2d as functions: torch.nn.grad's, computed by fastconv. Differentiable to any order."""
+"""The gradients of conv2d as functions, those of ``torch.nn.grad``. They are differentiable to any order."""
 
 from __future__ import annotations
 
@@ -35,14 +35,15 @@ def conv2d_input(
         A tensor of size ``input_size``; channels_last if weight or grad_output is.
 
     Raises:
-        RuntimeError, ValueError, NotImplementedError: as :func:`fastconv.conv2d`.
+        RuntimeError, ValueError, NotImplementedError, TypeError: as :func:`fastconv.conv2d`.
+
+    Dtypes, devices and the numerical contract are those of :func:`fastconv.conv2d`, too.
 
     >>> x, w = torch.randn(2, 3, 9, 9, requires_grad=True), torch.randn(4, 3, 3, 3)
     >>> g = fastconv.grad.conv2d_input(x.shape, w, torch.ones(2, 4, 7, 7))
     >>> torch.testing.assert_close(g, torch.autograd.grad(fastconv.conv2d(x, w).sum(), x)[0])
     """
-    ops.check_kind("weight", weight)
-    ops.check_kind("grad_output", grad_output)
+    _check_tensors("conv2d_input", weight=weight, grad_output=grad_output)
     geometry = integers(stride, padding, dilation, groups)
     return ops.conv2d_input(input_size, weight, grad_output, *geometry, precision=resolve(precision))
 
@@ -70,13 +71,21 @@ def conv2d_weight(
         A tensor of size ``weight_size``; channels_last if input or grad_output is.
 
     Raises:
-        RuntimeError, ValueError, NotImplementedError: as :func:`fastconv.conv2d`.
+        RuntimeError, ValueError, NotImplementedError, TypeError: as :func:`fastconv.conv2d`.
+
+    Dtypes, devices and the numerical contract are those of :func:`fastconv.conv2d`, too.
 
     >>> x, w = torch.randn(2, 3, 9, 9), torch.randn(4, 3, 3, 3, requires_grad=True)
     >>> g = fastconv.grad.conv2d_weight(x, w.shape, torch.ones(2, 4, 7, 7))
     >>> torch.testing.assert_close(g, torch.autograd.grad(fastconv.conv2d(x, w).sum(), w)[0])
     """
-    ops.check_kind("input", input)
-    ops.check_kind("grad_output", grad_output)
+    _check_tensors("conv2d_weight", input=input, grad_output=grad_output)
     geometry = integers(stride, padding, dilation, groups)
     return ops.conv2d_weight(input, weight_size, grad_output, *geometry, precision=resolve(precision))
+
+
+def _check_tensors(function: str, **operands: object) -> None:
+    for name, operand in operands.items():
+        if not isinstance(operand, Tensor):
+            raise TypeError(f"{function}(): {name} must be a Tensor, but got {type(operand).__name__}")
+        ops.check_kind(name, operand)

@@ -1,4 +1,4 @@
-"""fastconv.onnx: what torch.onnx.export needs to know of fastconv."""
+"""What ``torch.onnx.export`` needs to know of fastconv."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ def translation_table() -> dict[Callable[..., Any], Callable[..., Any]]:
     Raises:
         ImportError: no onnxscript, which ``torch.onnx.export(dynamo=True)`` needs itself.
 
-    >>> torch.onnx.export(model, args, "model.onnx", dynamo=True,
-    ...                   custom_translation_table=fastconv.onnx.translation_table())  # doctest: +SKIP
+    >>> model, args = fastconv.Conv2d(3, 8, 3).eval(), (torch.randn(1, 3, 16, 16),)
+    >>> table = fastconv.onnx.translation_table()
+    >>> program = torch.onnx.export(model, args, dynamo=True, verbose=False, custom_translation_table=table)
     """
     from onnxscript import ir, opset18
 

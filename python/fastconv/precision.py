@@ -128,7 +128,7 @@ class precision(_DecoratorContextManager):
         return coroutine
 
     def clone(self) -> precision:
-        """A manager for one call of a decorated function."""
+        # A manager for one call of a decorated function: no docstring, as nobody else calls it.
         manager = type(self).__new__(type(self))
         manager.value, manager._previous, manager._entered = self.value, [], True
         return manager
