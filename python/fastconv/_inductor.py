@@ -91,12 +91,18 @@ def _batch_norm_act(*args: Any) -> Any:
     if not V.graph.aot_mode or tensors[0].get_device().type != "cpu" or training or trains:
         return _fallback_of_norm(*args)
 
-    def decomposed(*tensors: Tensor | None) -> Tensor:
-        input, residual, *others = tensors
-        assert input is not None
+    def decomposed(
+        input: Tensor,
+        residual: Tensor | None,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        mean: Tensor,
+        var: Tensor,
+    ) -> Tensor:
         wide = torch.promote_types(input.dtype, torch.float32)  # rounded once, as by the op
-        image, residual, weight, bias, mean, var = (t if t is None else t.to(wide) for t in (input, residual, *others))
-        return activated(activation, F.batch_norm(image, mean, var, weight, bias, False, 0.0, eps), residual).to(input)
+        residual, weight, bias = (t if t is None else t.to(wide) for t in (residual, weight, bias))
+        z = F.batch_norm(input.to(wide), mean.to(wide), var.to(wide), weight, bias, False, 0.0, eps)
+        return activated(activation, z, residual).to(input.dtype)
 
     values = [arg.meta["val"] if isinstance(arg, fx.Node) else arg for arg in V.graph.current_node.args[: len(tensors)]]
     with V.fake_mode:
