@@ -5,8 +5,10 @@ from __future__ import annotations
 import copy
 import itertools
 import re
+import zipfile
 from collections.abc import Callable
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +24,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import fastconv
 import reference
 import sweeps
+from fastconv.activation import ACTIVATIONS
 from shapes import CASES, DTYPES, VIEWS, Problem, operands, tensor
 
 LAYOUTS = ["contiguous", "channels_last"]
@@ -310,6 +313,44 @@ def test_the_cpp_wrapper_trains(device: str) -> None:
         compiled = torch.compile(net, fullgraph=True)
         x = tensor((2, 3, 9, 10), device=device)
         assert_close(step(compiled, net, x), step(net, net, x))
+
+
+class Norms(nn.Module):
+    """Of each activation, every other one behind a residual, one without parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = fastconv.Conv2d(8, 8, 3, padding=1)
+        norms = [fastconv.BatchNormAct2d(8, activation=name, affine=name != "relu6") for name in ACTIVATIONS]
+        self.norms = nn.ModuleList(norms)
+        for norm in norms:
+            for values in (*norm.buffers(), *norm.parameters()):
+                if values.is_floating_point():
+                    nn.init.uniform_(values, 0.5, 2)
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        return [norm(self.conv(x), residual=x if i % 2 else None) for i, norm in enumerate(self.norms)]
+
+
+@sweeps.sweep(6)
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_packages_of_aotinductor_need_no_python(
+    device: str, dtype: torch.dtype, layout: torch.memory_format, tmp_path: Path
+) -> None:
+    """On the CPU the batch norms' kernel is Python. What runs one without it is examples/aot."""
+    net = Norms().to(device, dtype).eval()
+    x = tensor((3, 8, 6, 5), dtype, device).to(memory_format=layout)
+    with torch.no_grad(), fastconv.precision("ieee"):
+        program = torch.export.export(net, (x,), dynamic_shapes=({0: torch.export.Dim("n")},))
+        package = torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "norms.pt2"))
+        with zipfile.ZipFile(package) as files:
+            called = "".join(files.read(name).decode() for name in files.namelist() if name.endswith(".json"))
+        assert "fastconv::_conv2d" in called and ("_batch_norm_act" in called) == (device == "cuda")
+        loaded = torch._inductor.aoti_load_package(package)
+        for images in (x, x[:2]):
+            for actual, expected in zip(loaded(images), net(images), strict=True):
+                torch.testing.assert_close(actual, expected, check_stride=True)
 
 
 @pytest.mark.parametrize("stride", [300, (1, 300)])

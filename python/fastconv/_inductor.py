@@ -10,12 +10,16 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import fx
+import torch.nn.functional as F
+from torch import Tensor, fx
 from torch._guards import TracingContext
 from torch._inductor import config, ir, lowering
+from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.virtualized import V
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from . import ops
+from .activation import activated
 
 _aten = torch.ops.aten
 # conv2d_input and conv2d_weight are called where filters are frozen, and by fastconv.grad.
@@ -78,6 +82,39 @@ def _conv2d_bias(grad_output: ir.TensorBox) -> Any:
         return _call(ops.conv2d_bias, grad_output)
     images = [0] if len(grad_output.get_size()) == 4 else []
     return lowering.lowerings[_aten.sum.dim_IntList](grad_output, [*images, -2, -1])
+
+
+def _batch_norm_act(*args: Any) -> Any:
+    """Of inference on the CPU torch's ops, if AOTInductor compiles: its packages run without Python, which the op's CPU
+    kernel is written in."""
+    *tensors, _, training, _, eps, activation, trains = args
+    if not V.graph.aot_mode or tensors[0].get_device().type != "cpu" or training or trains:
+        return _fallback_of_norm(*args)
+
+    def decomposed(
+        input: Tensor,
+        residual: Tensor | None,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        mean: Tensor,
+        var: Tensor,
+    ) -> Tensor:
+        wide = torch.promote_types(input.dtype, torch.float32)  # rounded once, as by the op
+        residual, weight, bias = (t if t is None else t.to(wide) for t in (residual, weight, bias))
+        z = F.batch_norm(input.to(wide), mean.to(wide), var.to(wide), weight, bias, False, 0.0, eps)
+        return activated(activation, z, residual).to(input.dtype)
+
+    values = [arg.meta["val"] if isinstance(arg, fx.Node) else arg for arg in V.graph.current_node.args[: len(tensors)]]
+    with V.fake_mode:
+        graph = make_fx(decomposed, decomposition_table=select_decomp_table())(*values)
+    return _Lowered(graph).run(*tensors), None, None  # the statistics and the mask are for the backward pass
+
+
+class _Lowered(fx.Interpreter):
+    """A graph of Inductor's own, in place of one call."""
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        return lowering.lowerings[target](*args, **kwargs)
 
 
 def _call(op: Any, *args: Any, **kwargs: Any) -> Any:
@@ -168,9 +205,12 @@ def _channels_last(arg: Any) -> Any:
     return ir.ExternKernel.require_channels_last(arg)
 
 
-for _op in (torch.ops.fastconv._batch_norm_act.default, torch.ops.fastconv._batch_norm_act_backward.default):
+_norm = torch.ops.fastconv._batch_norm_act.default
+for _op in (_norm, torch.ops.fastconv._batch_norm_act_backward.default):
     lowering.make_fallback(_op, _constrain_norm, warn=False)
     lowering.add_needs_realized_inputs(_op)
+_fallback_of_norm = lowering.lowerings[_norm]
+lowering.register_lowering(_norm, type_promotion_kind=None)(_batch_norm_act)
 for _op, _lower in ((ops.conv2d, _conv2d), (ops.conv2d_backward, _conv2d_backward), (ops.conv2d_bias, _conv2d_bias)):
     lowering.register_lowering(_op, type_promotion_kind=None)(_lower)
 for _op in (ops.conv2d_input, ops.conv2d_weight):
