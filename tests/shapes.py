@@ -310,8 +310,21 @@ def wide_problems(draw: st.DrawFn, max_products: int = 20_000_000) -> Problem:
 
 
 @st.composite
-def patch_problems(draw: st.DrawFn) -> Problem:
-    """Filters as large as their stride, and images that often end with a part of a patch."""
+def patch_problems(draw: st.DrawFn, pass_: str) -> Problem:
+    """Filters as large as their stride, and images that often end with a part of a patch. Of input gradients the filter
+    may be smaller, dilated, and padded."""
+    if pass_ == "dgrad" and draw(st.booleans()):
+        taps, gaps = (draw(st.tuples(st.integers(1, 4), st.integers(1, 3))) for _ in range(2))
+        taps = (max(taps[0], 2), taps[1])
+        extents = [gap * (tap - 1) + 1 for tap, gap in zip(taps, gaps, strict=True)]
+        stride = tuple(extent + draw(st.integers(0, 3)) for extent in extents)
+        padding = tuple(draw(st.integers(0, extent + 1)) for extent in extents)
+        size = [
+            max(1, draw(st.integers(0, 5)) * step + extent - 2 * pad + draw(st.integers(0, step - 1)))
+            for step, extent, pad in zip(stride, extents, padding, strict=True)
+        ]
+        c, k = draw(st.sampled_from([1, 3, 4, 8, 17])), draw(st.sampled_from([1, 5, 16, 40]))
+        return Problem(draw(st.integers(1, 3)), c, *size, k, *taps, stride, padding, gaps)
     r, s = draw(st.sampled_from([(1, 2), (3, 1), (2, 2), (4, 4), (3, 5), (8, 8), (2, 16), (14, 14), (16, 16)]))
     p, q = draw(st.integers(1, 7)), draw(st.integers(1, 7))
     h, w = (n * taps + draw(st.sampled_from([0, 0, taps - 1, taps // 2])) for n, taps in ((p, r), (q, s)))

@@ -8,6 +8,7 @@
 #include "fastconv/families/implicit_gemm/tile_config.h"
 #include "fastconv/tile/chain_length.h"
 #include "fastconv/tile/conv_coords.cuh"
+#include "fastconv/tile/cost.h"
 
 namespace fastconv {
 namespace {
@@ -175,10 +176,10 @@ Offer plan_direct(const KernelEntry& entry, const ConvProblem& problem, const De
   // One block on an SM waits for its own loads, and a few still do.
   using namespace cost::multiply_adds;
   const double alone = plan.grid <= device.sm_count ? kAlone : plan.grid <= 4 * device.sm_count ? kFew : 1;
-  plan.cost_us =
-      alone * tiled_cost_us(entry, problem, device,
-                            {plan.grid, slice_depth / kTileDepth, compulsory_bytes(problem) + partial_traffic}) +
-      (split > 1 ? kLaunchUs : 0);
+  plan.cost_us = alone * tiled_cost_us(entry, problem, device,
+                                       {plan.grid, slice_depth / kTileDepth,
+                                        compulsory_bytes(problem) + phase_bytes(problem, device) + partial_traffic}) +
+                 (split > 1 ? kLaunchUs : 0);
   return plan;
 }
 

@@ -12,6 +12,7 @@
 #include "fastconv/planner/scaled.h"
 #include "fastconv/planner/sides.h"
 #include "fastconv/tile/conv_coords.cuh"
+#include "fastconv/tile/cost.h"
 #include "fastconv/tile/plan_reorder.h"
 #include "fastconv/tile/plan_split.h"
 
@@ -262,7 +263,7 @@ Plan plan_of_slices(const KernelEntry& entry, const ConvProblem& problem, const 
   const BlockClocks block{tile_clocks + steps / static_cast<double>(std::max<int64_t>(1, blocks)) * step, alone};
   const auto launches = static_cast<double>(phases.h * phases.w);
   plan.cost_us = time_us({.clocks = clocks_of_blocks(block, blocks, resident, device),
-                          .bytes = compulsory_bytes(problem) / kMemoryRate,
+                          .bytes = (compulsory_bytes(problem) + phase_bytes(problem, device)) / kMemoryRate,
                           .shown = kShown,
                           .us = kUs * launches},
                          device);

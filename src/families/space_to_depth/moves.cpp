@@ -15,10 +15,10 @@ struct Runs {
 };
 Runs runs_of(const PatchGrid& grid) {
   const PatchIndex &middle = grid.indices[1], &inner = grid.indices[2];
-  if (inner.image != 1) return {1, 1};
+  if (inner.image != 1 || !inner.dense()) return {1, 1};
   if (inner.is_column) return {inner.size, grid.image.w};
   if (inner.is_row) return {inner.size, grid.image.h};
-  const bool of_columns = middle.is_column && middle.image == inner.size;
+  const bool of_columns = middle.is_column && middle.image == inner.size && middle.dense();
   return of_columns ? Runs{inner.size * middle.size, inner.size * grid.image.w} : Runs{inner.size, inner.size};
 }
 
@@ -60,13 +60,18 @@ Patches make_patches(const PatchGrid& grid) {
   out.image_n = image.stride.n, out.image_p = size.h * image.stride.h, out.image_q = size.w * image.stride.w;
   out.image_first = -(before.h * image.stride.h + before.w * image.stride.w);
   out.patches_n = to.n, out.patches_pixel = to.w, out.patches_channel = to.c;
-  for (size_t i = 0; i < indices.size(); ++i) {
-    out.levels[i] = {indices[i].image, indices[i].is_row, indices[i].is_column};
+  int64_t patch = 1;
+  for (int i = 2; i >= 0; --i) {
+    const PatchIndex& index = indices[i];
+    out.levels[i] = {index.image, index.is_row,           index.is_column,
+                     patch,       FastDivmod(index.step), static_cast<int32_t>(index.taps)};
+    patch *= index.taps;
   }
   out.middle = FastDivmod(indices[1].size), out.inner = FastDivmod(indices[2].size);
   out.rows = FastDivmod(moved.h), out.columns = FastDivmod(moved.w);
   out.q = static_cast<int32_t>(whole.w);
-  out.whole_h = static_cast<int32_t>(whole.h * size.h), out.whole_w = static_cast<int32_t>(whole.w * size.w);
+  out.whole_h = static_cast<int32_t>(whole.h * size.h - before.h);
+  out.whole_w = static_cast<int32_t>(whole.w * size.w - before.w);
   out.h = static_cast<int32_t>(image.h), out.w = static_cast<int32_t>(image.w);
   out.r = static_cast<int32_t>(size.h), out.s = static_cast<int32_t>(size.w);
   out.first_h = static_cast<int32_t>(-before.h), out.first_w = static_cast<int32_t>(-before.w);

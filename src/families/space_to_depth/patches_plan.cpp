@@ -31,11 +31,25 @@ Strides patches_strides(const PatchesConfig& config, const ConvProblem& p) {
   return {elements * plane, plane, p.q(), 1};
 }
 
+// Of a gradient a patch is as large as the stride, and all of the image is in one: what no tap meets has a gradient
+// too, zero.
 PatchGrid grid_of(const PatchesConfig& config, const ConvProblem& p) {
-  const bool all_of_image = p.pass == Pass::kDgrad;  // what no filter meets has a gradient too: zero
-  const Pair whole{p.p(), p.q()}, all{ceil_div(p.h, p.r), ceil_div(p.w, p.s)};
-  return {input_side(p), element_size(p.dtype),      indices_of(p), {p.r, p.s},
-          {0, 0},        all_of_image ? all : whole, whole,         patches_strides(config, p)};
+  const bool gradient = p.pass == Pass::kDgrad;
+  PatchIndices indices = indices_of(p);
+  for (PatchIndex& index : indices) {
+    if (index.is_row) index.size = p.stride.h, index.step = p.dilation.h;
+    if (index.is_column) index.size = p.stride.w, index.step = p.dilation.w;
+  }
+  const Pair whole{p.p(), p.q()};
+  const Pair all{ceil_div(p.h + p.padding.h, p.stride.h), ceil_div(p.w + p.padding.w, p.stride.w)};
+  return {input_side(p), element_size(p.dtype),     in_order(indices), p.stride, p.padding, gradient ? all : whole,
+          whole,         patches_strides(config, p)};
+}
+
+// Whether every pixel meets one tap at most.
+bool meet_once(const ConvProblem& p) {
+  if (p.pass != Pass::kDgrad) return is_patches(p);
+  return p.r * p.s > 1 && p.dilation.h * (p.r - 1) < p.stride.h && p.dilation.w * (p.s - 1) < p.stride.w;
 }
 
 ConvProblem inner_problem(const PatchesConfig& config, const ConvProblem& problem) {
@@ -43,7 +57,7 @@ ConvProblem inner_problem(const PatchesConfig& config, const ConvProblem& proble
   ConvProblem inner = problem;
   inner.c = problem.c * problem.r * problem.s, inner.h = problem.p(), inner.w = problem.q();
   inner.r = inner.s = 1;
-  inner.stride = inner.dilation = {1, 1};
+  inner.stride = inner.dilation = {1, 1}, inner.padding = {0, 0};
   inner.x_strides = patches_strides(config, problem), inner.x_align = 128;
   inner.w_strides = {problem.w_strides.n, filter_stride, filter_stride, filter_stride};
   return inner;
@@ -73,7 +87,11 @@ int64_t patches_bytes(const PatchesConfig& config, const ConvProblem& problem) {
 namespace {
 
 const char* why_not(const PatchesConfig& config, const ConvProblem& p) {
-  if (!is_patches(p)) return "needs a filter as large as its stride, of several taps, without padding or dilation";
+  if (!meet_once(p)) {
+    return p.pass == Pass::kDgrad
+               ? "needs a filter that is no larger than its stride, of several taps"
+               : "needs a filter as large as its stride, of several taps, without padding or dilation";
+  }
   if (p.groups != 1) return "takes one group alone";
   if (!one_stride(indices_of(p))) return "needs filters without gaps between their taps";
   if (!patches_fit_int32(grid_of(config, p))) {

@@ -20,6 +20,9 @@ struct PatchIndex {
   int64_t order;  // the larger, the further out
   int64_t image;  // stride
   bool is_row, is_column;
+  int64_t taps = size, step = 1;  // of the filter, from one to the next
+
+  bool dense() const { return taps == size; }
 };
 using PatchIndices = std::array<PatchIndex, 3>;
 

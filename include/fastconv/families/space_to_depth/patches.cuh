@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(kPatchThreads, kPatchBlocksPerSm)
   }
 }
 
-// What the image has beyond its last whole patches becomes zero.
+// What the image has beyond its last whole patches, or where no tap meets it, becomes zero.
 template <typename T, int kVector>
 __global__ void __launch_bounds__(kPatchThreads, kPatchBlocksPerSm)
     scatter_patches(const __grid_constant__ Patches patches, const T* from, T* image) {

@@ -24,16 +24,20 @@ inline constexpr int kPatchThreads = 256;
 // so that runs of 32 bytes or more are read and written even where a patch's rows are short; in kPlanes along patches.
 inline constexpr int kPatchChunks = 8, kPatchPixels = 32, kPatchSteps = kPatchChunks * kPatchPixels / 32;
 
-// One index of an element in its patch.
+// One index of an element in its patch. Of a patch that is larger than the filter, some meet no tap.
 struct PatchLevel {
   int64_t stride;       // of the image
   int32_t row, column;  // that it counts
+  int64_t patch;        // stride of taps in the workspace's patches
+  FastDivmod step;      // from a tap to the next
+  int32_t taps;
 };
 
 // What a chunk of a patch, and the patch that it is of, add to its place.
 struct PatchPart {
   int64_t image, patches;  // elements from the start of either
   int32_t row, column;     // of the image
+  bool met = true;         // by a tap
 };
 
 // Beyond the last whole patch of an image there is only the image, and outside the image nothing.
@@ -50,7 +54,7 @@ struct Patches {
   FastDivmod middle, inner;                           // sizes of the last two
   FastDivmod rows, columns;                           // of patches that are moved
   int32_t q;                                          // columns of whole patches
-  int32_t h, w, whole_h, whole_w;                     // of the image, and of its whole patches
+  int32_t h, w, whole_h, whole_w;                     // of the image, and before which its whole patches begin
   int32_t r, s;
   int32_t first_h, first_w;  // of the first patch; not above 0
   int32_t vector;            // elements side by side on both sides, moved at once
@@ -63,11 +67,17 @@ struct Patches {
     int32_t rest, i[3];
     inner.divmod(chunk * vector, rest, i[2]);
     middle.divmod(rest, i[0], i[1]);
-    PatchPart part{0, int64_t{chunk} * vector * patches_channel, 0, 0};
-    for (int level = 0; level < 3; ++level) {
-      part.image += i[level] * levels[level].stride;
-      part.row += i[level] * levels[level].row, part.column += i[level] * levels[level].column;
+    PatchPart part{0, 0, 0, 0};
+    for (int k = 0; k < 3; ++k) {
+      const PatchLevel& level = levels[k];
+      int32_t tap, beside;
+      level.step.divmod(i[k], tap, beside);
+      part.met = part.met && beside == 0 && tap < level.taps;
+      part.patches += tap * level.patch;
+      part.image += i[k] * level.stride;
+      part.row += i[k] * level.row, part.column += i[k] * level.column;
     }
+    part.patches *= patches_channel;
     return part;
   }
   FASTCONV_HOST_DEVICE PatchPart of_pixel(int32_t pixel) const {
@@ -82,7 +92,7 @@ struct Patches {
     const int32_t row = chunk.row + pixel.row, column = chunk.column + pixel.column;
     const bool in_image = row >= 0 && row < h && column >= 0 && column < w;
     return {chunk.image + pixel.image, chunk.patches + pixel.patches, in_image,
-            in_image && pixel.row < whole_h && pixel.column < whole_w};
+            in_image && chunk.met && pixel.row < whole_h && pixel.column < whole_w};
   }
 
  private:
