@@ -24,6 +24,7 @@ import torch
 from bench import batch_norm, fused_layers, models, report, targets
 from bench.accuracy import Accuracy
 from bench.accuracy import nearest as nearest_errors
+from bench.kernelbench import tables as kernelbench
 from bench.suites import load_suite, suite_names
 
 ROOT = Path(__file__).parents[1]
@@ -215,6 +216,7 @@ def page(results: Path) -> str:
         *fused_layers_section(results),
         *batch_norm_section(results),
         *bias_section(results),
+        *kernelbench_section(results),
         *host_section(results),
         *accuracy_section(results),
     ]
@@ -403,6 +405,38 @@ def bias_section(results: Path) -> Iterator[str]:
     yield report.table(["grad_output", "mode", "layout", "fastconv ms", "torch ms", "speed-up"], lines, left=3)
 
 
+def kernelbench_rows(results: Path) -> tuple[str, set[Path], list[dict[str, Any]]]:
+    """Of the GPU that ran it last: its name, the files, and each problem as it was last measured."""
+    path = newest(results, "kernelbench-*.json")
+    if not path:
+        return "", set(), []
+    gpu = path.stem.removeprefix("kernelbench-").rpartition("-")[0]
+    found: dict[tuple[int, str, str], tuple[Path, dict[str, Any]]] = {}
+    for each in sorted(results.glob(f"kernelbench-{gpu}-*.json"), key=stamp_of):
+        for row in json.loads(each.read_text())["rows"]:
+            found[row["level"], row["problem"], row["precision"]] = each, row
+    return (
+        device_of(json.loads(path.read_text())),
+        {each for each, _ in found.values()},
+        [found[key][1] for key in sorted(found)],
+    )
+
+
+def kernelbench_section(results: Path) -> Iterator[str]:
+    device, paths, rows = kernelbench_rows(results)
+    if not rows:
+        return
+    yield f"## KernelBench, {device}"
+    yield (
+        "Its problems that begin with a 2-D or 1-D convolution, by its rules: forward passes in float32. In "
+        "`default` both may use TF32, in `strict` neither. Its check wants results within 1e-4 of torch's, whose own "
+        "error is larger where it uses TF32: what does not pass is marked, and its errors are in the table. "
+        f"`python -m bench.kernelbench`. {links(paths)}."
+    )
+    yield "![Speed-ups](kernelbench.svg)"
+    yield kernelbench.markdown(rows)
+
+
 def host_section(results: Path) -> Iterator[str]:
     path = newest(results, "host-*.json")
     if not path:
@@ -472,6 +506,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     README.write_text(readme(README.read_text(), report.RESULTS))
     if last_gpu(report.RESULTS):
         draw(report.RESULTS, CHART)
+    device, _, rows = kernelbench_rows(report.RESULTS)
+    if rows:
+        kernelbench.draw(rows, f"KernelBench's convolutions, {device}", PAGE.parent / "kernelbench.svg")
     return 0
 
 

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 SOURCE = "https://github.com/fastconv/fastconv"
 
 # The root of the repository is that of the pages, so that links between them hold here as they do on GitHub.
-include_patterns = ["*.md", "docs/**.md", "bench/**.md", "src/**.md"]
+include_patterns = ["*.md", "docs/**.md", "bench/**.md", "examples/**.md", "src/**.md"]
 exclude_patterns = [".*", "bench/results", "build", "dist"]
 root_doc = "docs/index"
 

@@ -317,14 +317,14 @@ def patch_problems(draw: st.DrawFn, pass_: str) -> Problem:
         taps, gaps = (draw(st.tuples(st.integers(1, 4), st.integers(1, 3))) for _ in range(2))
         taps = (max(taps[0], 2), taps[1])
         extents = [gap * (tap - 1) + 1 for tap, gap in zip(taps, gaps, strict=True)]
-        stride = tuple(extent + draw(st.integers(0, 3)) for extent in extents)
-        padding = tuple(draw(st.integers(0, extent + 1)) for extent in extents)
-        size = [
+        stride = extents[0] + draw(st.integers(0, 3)), extents[1] + draw(st.integers(0, 3))
+        padding = draw(st.integers(0, extents[0] + 1)), draw(st.integers(0, extents[1] + 1))
+        rows, columns = (
             max(1, draw(st.integers(0, 5)) * step + extent - 2 * pad + draw(st.integers(0, step - 1)))
             for step, extent, pad in zip(stride, extents, padding, strict=True)
-        ]
+        )
         c, k = draw(st.sampled_from([1, 3, 4, 8, 17])), draw(st.sampled_from([1, 5, 16, 40]))
-        return Problem(draw(st.integers(1, 3)), c, *size, k, *taps, stride, padding, gaps)
+        return Problem(draw(st.integers(1, 3)), c, rows, columns, k, *taps, stride, padding, gaps)
     r, s = draw(st.sampled_from([(1, 2), (3, 1), (2, 2), (4, 4), (3, 5), (8, 8), (2, 16), (14, 14), (16, 16)]))
     p, q = draw(st.integers(1, 7)), draw(st.integers(1, 7))
     h, w = (n * taps + draw(st.sampled_from([0, 0, taps - 1, taps // 2])) for n, taps in ((p, r), (q, s)))

@@ -178,7 +178,9 @@ def test_other_filters_are_refused(changes: dict[str, Any]) -> None:
     problem = Problem(2, 3, 33, 34, 40, 4, 4, stride=(4, 4)).with_(**changes)
     for kernel in KERNELS:
         asked = native_problem(problem, kernel.pass_, dtype="float16")
-        assert kernel.why_not(asked, GPUS[90]) is not None, kernel.name
+        # An input gradient's filter may be smaller than its stride, and padded.
+        taken = kernel.pass_ == "dgrad" and changes in ({"r": 3}, {"padding": (0, 1)})
+        assert (kernel.why_not(asked, GPUS[90]) is None) == taken, kernel.name
 
 
 def test_filters_with_gaps_are_refused() -> None:

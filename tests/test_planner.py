@@ -374,7 +374,9 @@ def test_depthwise_weight_gradients_of_large_images_have_kernels_of_their_own(n:
             Problem(n, 8, 512, 500, 8, *taps, groups=8), "wgrad", dtype=dtype, channels_last=channels_last
         )
         kernel = native.make_plan(problem, GPUS[90]).kernel
-        family = "depthwise_wgrad_3x1_" if taps == (3, 1) else "depthwise_any_"
+        family: str | tuple[str, ...] = "depthwise_any_"
+        if taps == (3, 1):
+            family = "depthwise_wgrad_3x1_", "depthwise_sequence_"
         if dtype == "float16" and not channels_last:
             family = "depthwise_banded_"
         elif dtype == "float16" and n == 1 and taps == (3, 1):

@@ -1,4 +1,7 @@
-"""KernelBench, level 1, problem 75: transposed, 3x5 kernel, strided, padded, dilated, of four groups."""
+"""KernelBench, level 1, problem 75: transposed, 3x5 kernel, strided, padded, dilated, of four groups.
+
+cuDNN rounds nothing to TF32 here.
+"""
 
 import torch
 from torch import nn
@@ -20,7 +23,15 @@ class ModelNew(nn.Module):
     ) -> None:
         super().__init__()
         self.conv_transpose2d = fastconv.ConvTranspose2d(
-            in_channels, out_channels, kernel_size, stride, padding, groups=groups, bias=bias, dilation=dilation
+            in_channels,
+            out_channels,
+            kernel_size,
+            stride,
+            padding,
+            groups=groups,
+            bias=bias,
+            dilation=dilation,
+            precision="ieee",
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,7 @@
-"""KernelBench, level 2, problem 21: the bias that is added joins the convolution's."""
+"""KernelBench, level 2, problem 21: the bias that is added joins the convolution's.
+
+cuDNN rounds nothing to TF32 here.
+"""
 
 import torch
 from torch import nn
@@ -24,7 +27,7 @@ class ModelNew(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         assert self.conv.bias is not None
-        x = fastconv.conv2d(x, self.conv.weight, self.conv.bias + self.bias.flatten())
+        x = fastconv.conv2d(x, self.conv.weight, self.conv.bias + self.bias.flatten(), precision="ieee")
         x = x * self.scale
         x = torch.sigmoid(x)
         return self.group_norm(x)

@@ -1,4 +1,7 @@
-"""KernelBench, level 2, problem 71: division, leaky relu."""
+"""KernelBench, level 2, problem 71: division, leaky relu.
+
+cuDNN rounds nothing to TF32 here.
+"""
 
 import torch
 import torch.nn.functional as F
@@ -10,7 +13,7 @@ import fastconv
 class ModelNew(nn.Module):
     def __init__(self, in_channels: int, out_channels: int, kernel_size: int, divisor: float) -> None:
         super().__init__()
-        self.conv = fastconv.Conv2d(in_channels, out_channels, kernel_size)
+        self.conv = fastconv.Conv2d(in_channels, out_channels, kernel_size, precision="ieee")
         self.divisor = divisor
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

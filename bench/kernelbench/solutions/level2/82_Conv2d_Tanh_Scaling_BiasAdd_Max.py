@@ -1,4 +1,7 @@
-"""KernelBench, level 2, problem 82: tanh, scaling, bias, pooling."""
+"""KernelBench, level 2, problem 82: tanh, scaling, bias, pooling.
+
+cuDNN rounds nothing to TF32 here.
+"""
 
 import torch
 from torch import nn
@@ -17,7 +20,7 @@ class ModelNew(nn.Module):
         pool_kernel_size: int,
     ) -> None:
         super().__init__()
-        self.conv = fastconv.Conv2d(in_channels, out_channels, kernel_size)
+        self.conv = fastconv.Conv2d(in_channels, out_channels, kernel_size, precision="ieee")
         self.scaling_factor = scaling_factor
         self.bias = nn.Parameter(torch.randn(bias_shape))
         self.max_pool = nn.MaxPool2d(pool_kernel_size)

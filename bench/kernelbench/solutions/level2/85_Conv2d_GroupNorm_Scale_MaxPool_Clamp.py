@@ -1,4 +1,7 @@
-"""KernelBench, level 2, problem 85: group norm, scaling, pooling, clamp."""
+"""KernelBench, level 2, problem 85: group norm, scaling, pooling, clamp.
+
+cuDNN rounds nothing to TF32 here.
+"""
 
 import torch
 from torch import nn
@@ -19,7 +22,7 @@ class ModelNew(nn.Module):
         clamp_max: float,
     ) -> None:
         super().__init__()
-        self.conv = fastconv.Conv2d(in_channels, out_channels, kernel_size)
+        self.conv = fastconv.Conv2d(in_channels, out_channels, kernel_size, precision="ieee")
         self.group_norm = nn.GroupNorm(num_groups, out_channels)
         self.scale = nn.Parameter(torch.ones(scale_shape))
         self.maxpool = nn.MaxPool2d(maxpool_kernel_size)

@@ -1,4 +1,7 @@
-"""KernelBench, level 2, problem 87: what is subtracted joins the convolution's bias."""
+"""KernelBench, level 2, problem 87: what is subtracted joins the convolution's bias.
+
+cuDNN rounds nothing to TF32 here.
+"""
 
 import torch
 import torch.nn.functional as F
@@ -19,5 +22,5 @@ class ModelNew(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         assert self.conv.bias is not None
         bias = self.conv.bias - (self.subtract_value_1 + self.subtract_value_2)
-        x = fastconv.conv2d(x, self.conv.weight, bias)
+        x = fastconv.conv2d(x, self.conv.weight, bias, precision="ieee")
         return F.mish(x)
