@@ -156,7 +156,12 @@ BAD: dict[str, list[tuple[Call, str]]] = {
         (lambda f: f(tensor((2, 3, 9)), tensor((4, 3, 3)), None, (1, 2)), "stride must have 1 value, but got 2"),
         (lambda f: f(tensor((2, 3, 9)), tensor((4, 3, 3)), None, 1.5), "stride must be an integer, but got 1.5"),
         (lambda f: f(tensor((2, 3, 9)), tensor((4, 3, 3)), None, 1, True), "padding must be an integer, but got True"),
-        (lambda f: f(tensor((2, 3, 9)), tensor((4, 3, 3)), None, 2, "same"), "needs stride 1"),
+        (
+            lambda f: f(tensor((2, 3, 9)), tensor((4, 3, 3)), None, 2, "same"),
+            r"conv1d\(\): .*stride 1, but got stride 2",
+        ),
+        (lambda f: f(tensor((2, 3, 9)), tensor((4, 3, 3)), None, 1, "full"), r"conv1d\(\): padding .* got 'full'"),
+        (lambda f: f(tensor((2, 3, 9)), tensor((4, 3, 3)), None, 1, 0, 1, 1.0), r"conv1d\(\): groups .* got 1.0"),
         (lambda f: f(tensor((2, 3, 9)), tensor((4, 2, 3))), "channels"),
         (lambda f: f(tensor((2, 3, 2)), tensor((4, 3, 3))), "larger"),
         (lambda f: f(tensor((2, 3, 9)), None), r"conv1d\(\): weight must be a Tensor, but got NoneType"),
@@ -168,7 +173,10 @@ BAD: dict[str, list[tuple[Call, str]]] = {
         (lambda f: f(tensor((3, 4)), tensor((3, 4, 3, 3))), r"input must be 3-D .* but got size \[3, 4\]"),
         (lambda f: f(tensor((2, 3, 4, 4)), tensor((3, 4, 3))), r"weight must be 4-D .* but got size \[3, 4, 3\]"),
         (lambda f: f(tensor((2, 5, 4, 4)), tensor((3, 4, 3, 3))), "= 3 channels.* but got 5"),
-        (lambda f: f(tensor((2, 3, 4, 4)), tensor((3, 4, 3, 3)), None, 1, 0, 0, 2), "groups=2"),
+        (
+            lambda f: f(tensor((2, 3, 4, 4)), tensor((3, 4, 3, 3)), None, 1, 0, 0, 2),
+            r"groups must .* divide weight.size\(0\) = 3, but got 2",
+        ),
         (lambda f: f(tensor((2, 3, 4, 4)), tensor((3, 4, 3, 3)), None, 2, 0, 2), "output_padding.* got 2, stride 2"),
         (lambda f: f(tensor((2, 3, 4, 4)), tensor((3, 4, 3, 3)), None, 2, 0, -1), "output_padding.* got -1"),
         (lambda f: f(tensor((2, 3, 1, 1)), tensor((3, 4, 3, 3)), None, 1, 2), "must leave an output"),
@@ -511,3 +519,51 @@ def test_onnx(name: str, tmp_path: Any) -> None:
         x = tensor(INPUTS[name])
         run = export(layer, x, tmp_path / "layer.onnx")
         torch.testing.assert_close(run(x), layer(x).detach(), rtol=1e-5, atol=1e-5)
+
+
+@layers
+def test_traced_by_torch_jit(name: str) -> None:
+    layer, x = LAYERS[name][0](4, 6, 3), tensor(INPUTS[name])
+    torch.testing.assert_close(torch.jit.trace(layer, x)(x), layer(x))
+
+
+class Helpers(nn.Conv1d):
+    """Names that nobody else's methods may take the place of."""
+
+    def _call(self, *args: Any, **kwargs: Any) -> Tensor:
+        return torch.zeros(1)
+
+    _function = _set = _convolve = _call
+
+
+def test_methods_of_subclasses_are_left_alone() -> None:
+    layer, x = Helpers(4, 6, 3), tensor((2, 4, 9))
+    wanted = layer(x)
+    assert fastconv.unconverted(fastconv.convert(layer)) == []
+    torch.testing.assert_close(layer(x), wanted)
+
+
+@pytest.mark.parametrize("attribute", ["precision", "activation"])
+def test_attributes_of_our_names_are_not_taken_for_ours(attribute: str) -> None:
+    layer, x = nn.Conv1d(4, 6, 3), tensor((2, 4, 9))
+    setattr(layer, attribute, nn.ReLU())
+    wanted = layer(x)
+    (left,) = fastconv.unconverted(fastconv.convert(layer))
+    assert "attribute" in left.reason
+    fastconv.convert(layer, functional=True)
+    torch.testing.assert_close(layer(x), wanted)
+    assert isinstance(getattr(layer, attribute), nn.ReLU)
+
+
+def test_a_residual_of_another_rank_is_refused() -> None:
+    with pytest.raises(RuntimeError, match=r"conv1d\(\): residual must be 3-D, as input is, but is 0-D"):
+        fastconv.conv1d(tensor((2, 3, 9)), tensor((4, 3, 3)), residual=torch.tensor(1.0))
+
+
+def test_explain_takes_sequences() -> None:
+    size, filters = (8, 256, 400), (256, 1, 31)
+    row = fastconv.explain((8, 256, 1, 400), (256, 1, 1, 31), None, 1, (0, 15), groups=256, arch=90)
+    assert "depthwise_sequence" in row
+    assert fastconv.explain(size, filters, None, 1, 15, groups=256, arch=90) == row
+    tensors = torch.empty(size, device="meta"), torch.empty(filters, device="meta")
+    assert fastconv.explain(*tensors, None, (1,), "same", groups=256, arch=90) == row

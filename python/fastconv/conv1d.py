@@ -40,9 +40,9 @@ def conv1d(
         precision, activation, residual: as for :func:`fastconv.conv2d`.
 
     Returns:
-        (N, K, P) or (K, P), where P = (L + 2 * padding - dilation * (S - 1) - 1) // stride + 1. Tensors lie in memory
+        (N, K, P) or (K, P), where P = (L + 2 * padding - dilation * (S - 1) - 1) // stride + 1. Batches lie in memory
         as the input does: where its channels are adjacent, as in ``x.transpose(1, 2)`` of a contiguous (N, L, C), so
-        are those of the output, and of the input's gradient. Neither is copied for it.
+        are those of the output, which torch makes contiguous, and of the input's gradient. Neither is copied for it.
 
     Raises:
         RuntimeError, ValueError, NotImplementedError, TypeError: as :func:`fastconv.conv2d`.
@@ -74,14 +74,22 @@ def conv1d(
         raise RuntimeError(f"conv1d(): input must be 2-D (C, L) or 3-D (N, C, L), but got size {list(input.shape)}")
     if weight.dim() != 3:
         raise RuntimeError(f"conv1d(): weight must be 3-D (K, C/groups, S), but got size {list(weight.shape)}")
+    steps = one("stride", stride)
+    if isinstance(padding, str):
+        if padding not in ("same", "valid"):
+            raise RuntimeError(f"conv1d(): padding must be 'same', 'valid' or a number, but got {padding!r}")
+        if padding == "same" and steps != 1:
+            raise RuntimeError(f"conv1d(): padding='same' needs stride 1, but got stride {steps}")
+    if residual is not None and residual.dim() != input.dim():
+        raise RuntimeError(f"conv1d(): residual must be {input.dim()}-D, as input is, but is {residual.dim()}-D")
     output = conv2d(
         input.unsqueeze(-2),
         weight.unsqueeze(-2),
         bias,
-        (1, _one("stride", stride)),
-        padding if isinstance(padding, str) else (0, _one("padding", padding)),
-        (1, _one("dilation", dilation)),
-        groups,
+        (1, steps),
+        padding if isinstance(padding, str) else (0, one("padding", padding)),
+        (1, one("dilation", dilation)),
+        integer("groups", groups, "conv1d"),
         precision=precision,
         activation=activation,
         residual=None if residual is None else residual.unsqueeze(-2),
@@ -89,7 +97,8 @@ def conv1d(
     return output.squeeze(-2)
 
 
-def _one(name: str, value: Int) -> int:
+def one(name: str, value: Int) -> int:
+    """An integer, or one in a sequence."""
     values = value if isinstance(value, Sequence) and not isinstance(value, str | bytes) else (value,)
     if len(values) != 1:
         raise RuntimeError(f"conv1d(): {name} must have 1 value, but got {len(values)}")

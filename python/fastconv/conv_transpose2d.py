@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from . import ops
@@ -90,7 +91,10 @@ def conv_transpose2d(
             input.shape[-2:], weight.shape[2:], strides, paddings, dilations, more, strict=True
         )
     ]
-    for extent in size:
+    output_size = [*input.shape[:-3], weight.shape[1] * groups, *size]
+    if torch.jit.is_tracing():  # type: ignore[attr-defined]  # which has tensors for sizes, and whose graph has numbers
+        output_size = [int(extent) for extent in output_size]
+    for extent in output_size[-2:]:
         torch._check(extent >= 1, lambda: "conv_transpose2d(): padding must leave an output of a row and a column")
     mode: str | None
     if torch.compiler.is_compiling():
@@ -98,7 +102,7 @@ def conv_transpose2d(
     else:
         mode = effective() if precision is None else check(precision)
     output = ops.conv2d_input(
-        [*input.shape[:-3], weight.shape[1] * groups, *size],
+        output_size,
         weight,
         input,
         strides,
@@ -108,8 +112,16 @@ def conv_transpose2d(
         precision=mode,
     )
     if bias is not None:
-        output = output + bias[:, None, None]
+        shift = bias[:, None, None]
+        output = output.add_(shift) if _is_ours_alone(output) else output + shift
     return composed(output, residual, index)
+
+
+def _is_ours_alone(output: Tensor) -> bool:
+    """Whether nobody sees that it is written twice."""
+    if torch.compiler.is_compiling() or ops.is_transformed():
+        return False
+    return type(output) is Tensor and forward_ad._current_level < 0
 
 
 def _check(
@@ -139,13 +151,15 @@ def _check(
                 f"conv_transpose2d(): output_padding must be at least 0 and less than stride or dilation, but got "
                 f"{extra}, stride {step} and dilation {gap}"
             )
-    if groups < 1:
-        raise RuntimeError(f"conv_transpose2d(): groups must be at least 1, but got {groups}")
-    channels, filters = input.shape[-3], weight.shape[1] * groups
-    if channels != weight.shape[0] or channels % groups:
+    if groups < 1 or weight.shape[0] % groups:
         raise RuntimeError(
-            f"conv_transpose2d(): input must have weight.size(0) = {weight.shape[0]} channels, a multiple of "
-            f"groups={groups}, but got {channels}"
+            f"conv_transpose2d(): groups must be at least 1 and divide weight.size(0) = {weight.shape[0]}, "
+            f"but got {groups}"
+        )
+    channels, filters = input.shape[-3], weight.shape[1] * groups
+    if channels != weight.shape[0]:
+        raise RuntimeError(
+            f"conv_transpose2d(): input must have weight.size(0) = {weight.shape[0]} channels, but got {channels}"
         )
     if bias is not None and (bias.dim() != 1 or bias.shape[0] != filters):
         raise RuntimeError(

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from . import _library, ops
+from .conv1d import one
 from .functional import Padding, _pad, integer, integers, pair
 from .ops import Ints
 from .precision import Precision, resolve
@@ -93,7 +94,8 @@ def explain(
     Nothing is computed, and the device need not be present.
 
     Args:
-        input, weight: tensors, or their sizes as for :func:`fastconv.conv2d`.
+        input, weight: tensors, or their sizes as for :func:`fastconv.conv2d` or :func:`fastconv.conv1d`. Of
+            :func:`fastconv.conv_transpose2d` its output's in place of the input's, and "dgrad".
         bias: a tensor or True if there is one.
         stride, padding, dilation, groups, precision: as for :func:`fastconv.conv2d`.
         pass_: "fprop" (forward), "dgrad" (input gradient) or "wgrad" (weight gradient).
@@ -128,6 +130,23 @@ def explain(
     place = torch.device(device) if device is not None else there[0] if there else torch.device("cuda")
     if place.type not in ("cpu", "cuda"):
         raise ValueError(f"device must be cpu or cuda, but got {place}")
+    if len(_size("weight", weight)) == 3:
+        return explain(
+            _row(input),
+            _row(weight),
+            bias,
+            (1, one("stride", stride)),
+            padding if isinstance(padding, str) else (0, one("padding", padding)),
+            (1, one("dilation", dilation)),
+            groups,
+            pass_=pass_,
+            precision=precision,
+            dtype=dtype,
+            channels_last=channels_last,
+            device=device,
+            arch=arch,
+            refusals=refusals,
+        )
     planned_for, whose = _planned_for(place, arch)
     input_size, weight_size = _size("input", input), _size("weight", weight)
     if isinstance(padding, str):
@@ -154,6 +173,11 @@ def explain(
         refusals=refusals,
     ).split("\n", 1)
     return f"{problem}\nplanned for {whose}; costs are estimates\n{rest}"
+
+
+def _row(operand: Tensor | Sequence[int]) -> Tensor | Sequence[int]:
+    """A sequence as an image of one row."""
+    return operand.unsqueeze(-2) if isinstance(operand, Tensor) else [*operand[:-1], 1, *operand[-1:]]
 
 
 def _size(name: str, operand: Tensor | Sequence[int]) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
 import torch
 from torch import Tensor
@@ -29,12 +29,6 @@ class _Conv(torch.nn.Module):
     precision: Precision | None = None
     activation: Activation | None = None
 
-    def _set(self, precision: Precision | None, activation: Activation | None) -> None:
-        check_activation(activation)
-        self.precision = check(precision)
-        if activation is not None:
-            self.activation = activation
-
     def __prepare_scriptable__(self) -> NoReturn:
         """Asked for by ``torch.jit.script``, which would fail with words about type annotations."""
         raise RuntimeError(f"torch.jit.script cannot compile {self._get_name()}; call fastconv.revert(model) first")
@@ -51,8 +45,6 @@ class _Conv(torch.nn.Module):
 class _Forward(_Conv):
     """The forward pass of layers that are not transposed."""
 
-    _function: ClassVar[Callable[..., Tensor]]
-
     def forward(self, input: Tensor, residual: Tensor | None = None) -> Tensor:
         if (whole := _traced_whole(self, input, residual)) is not None:
             return whole
@@ -62,19 +54,30 @@ class _Forward(_Conv):
         if type(self)._conv_forward is not _Forward._conv_forward:  # a subclass's own
             output = layer._conv_forward(input, layer.weight, layer.bias)
             return composed(output, residual, check_activation(self.activation))
-        return self._call(input, layer.weight, layer.bias, activation=self.activation, residual=residual)
+        return _convolve(self, input, layer.weight, layer.bias, activation=self.activation, residual=residual)
 
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        return self._call(input, weight, bias)
+        return _convolve(self, input, weight, bias)
 
-    def _call(self, input: Tensor, weight: Tensor, bias: Tensor | None, **options: Any) -> Tensor:
-        layer: Any = self
-        padding = layer.padding
-        if layer.padding_mode != "zeros":
-            input = torch.nn.functional.pad(input, layer._reversed_padding_repeated_twice, mode=layer.padding_mode)
-            padding = 0
-        arguments = layer.stride, padding, layer.dilation, layer.groups
-        return type(self)._function(input, weight, bias, *arguments, precision=self.precision, **options)
+
+# Functions, as a subclass may have methods of any name.
+
+
+def _set(layer: _Conv, precision: Precision | None, activation: Activation | None) -> None:
+    check_activation(activation)
+    layer.precision = check(precision)
+    if activation is not None:
+        layer.activation = activation
+
+
+def _convolve(layer: Any, input: Tensor, weight: Tensor, bias: Tensor | None, **options: Any) -> Tensor:
+    function: Callable[..., Tensor] = conv1d if isinstance(layer, torch.nn.Conv1d) else conv2d
+    padding = layer.padding
+    if layer.padding_mode != "zeros":
+        input = torch.nn.functional.pad(input, layer._reversed_padding_repeated_twice, mode=layer.padding_mode)
+        padding = 0
+    arguments = layer.stride, padding, layer.dilation, layer.groups
+    return function(input, weight, bias, *arguments, precision=layer.precision, **options)
 
 
 class Conv2d(_Forward, torch.nn.Conv2d):
@@ -98,8 +101,6 @@ class Conv2d(_Forward, torch.nn.Conv2d):
     >>> layer(torch.randn(8, 3, 32, 32)).shape
     torch.Size([8, 16, 32, 32])
     """
-
-    _function = staticmethod(conv2d)
 
     def __init__(
         self,
@@ -131,7 +132,7 @@ class Conv2d(_Forward, torch.nn.Conv2d):
             device,
             dtype,
         )
-        self._set(precision, activation)
+        _set(self, precision, activation)
 
 
 class Conv1d(_Forward, torch.nn.Conv1d):
@@ -152,8 +153,6 @@ class Conv1d(_Forward, torch.nn.Conv1d):
     >>> layer(torch.randn(8, 80, 300)).shape
     torch.Size([8, 384, 300])
     """
-
-    _function = staticmethod(conv1d)
 
     def __init__(
         self,
@@ -185,7 +184,7 @@ class Conv1d(_Forward, torch.nn.Conv1d):
             device,
             dtype,
         )
-        self._set(precision, activation)
+        _set(self, precision, activation)
 
 
 class ConvTranspose2d(_Conv, torch.nn.ConvTranspose2d):
@@ -241,7 +240,7 @@ class ConvTranspose2d(_Conv, torch.nn.ConvTranspose2d):
             device,
             dtype,
         )
-        self._set(precision, activation)
+        _set(self, precision, activation)
 
     def forward(
         self, input: Tensor, output_size: Sequence[int] | None = None, residual: Tensor | None = None
@@ -412,8 +411,9 @@ class ConvBnAct2d(torch.nn.Module):
     """A convolution without bias, batch normalisation, the addition of a residual, and an activation.
 
     Args:
-        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, padding_mode, precision, device,
-            dtype: those of :class:`fastconv.Conv2d`, which is the submodule ``conv``.
+        in_channels, out_channels, kernel_size, stride, padding, dilation, groups: those of :class:`fastconv.Conv2d`,
+            which is the submodule ``conv``.
+        padding_mode, precision, device, dtype: likewise.
         eps, momentum, affine, track_running_stats, activation: those of :class:`fastconv.BatchNormAct2d`, which is the
             submodule ``bn``. Where ``bn`` is replaced by another module, as ``nn.SyncBatchNorm``, residual and
             activation follow it as calls of their own.

@@ -112,9 +112,7 @@ DepthwiseSequenceParams make_params(const DepthwiseSequenceConfig& config, const
   p.pixels = from.inner || to.inner;
   p.buffers = p.pixels ? 1 : 2;
   p.target_at = p.buffers * p.rows * p.pitch;
-  int32_t groups = 0;
-  while (kSequenceLags << groups < g.taps + p.lead) ++groups;
-  p.lag_groups_log2 = groups;
+  p.lag_groups_log2 = config.lag_groups_log2(p.taps + p.lead);
   const int64_t segments = std::max<int64_t>(1, ceil_div(to.length, tiling.segment));
   p.by_segments = FastDivmod(segments);
   p.by_rows = FastDivmod(std::max<int64_t>(1, g.rows));

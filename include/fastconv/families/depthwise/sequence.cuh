@@ -343,7 +343,7 @@ struct SequenceSlice {
     params.by_channels.divmod(static_cast<int32_t>(blockIdx.x), index, channel);
     channel *= params.rows;
     channels = min(params.rows, params.channels - channel);
-    first = index * params.slice_units, end = min(params.units, first + params.slice_units);
+    first = index * params.slice_units, end = first + min(params.slice_units, params.units - first);
   }
   // From a tensor's begin to a segment's sequence of channel `r` of the block.
   __device__ int64_t offset(const SequenceTensor& tensor, const SequenceUnit& unit, int32_t r) const {

@@ -40,10 +40,17 @@ struct DepthwiseSequenceConfig {
     if (!tensor()) return 128;
     return weights() ? kSequenceBand * steps - 15 - (piece() - 1) : 16 * steps - (kSequenceBand - 1) - (piece() - 1);
   }
-  // Elements that a tile reads after its last target's.
+  // Elements that a tile reads after its last target's: `taps` with what is before them.
   constexpr int32_t window(int32_t taps) const {
     if (tensor()) return weights() ? kSequenceBand * steps : 16 * steps + piece();
-    return (taps + 2 * piece() - 2) / piece() * piece() + (weights() ? kSequenceLags + kSequenceRun : kSequenceRun);
+    const int32_t run = taps + piece() - 1;
+    return kSequenceRun + (weights() ? kSequenceLags << lag_groups_log2(run) : (run + piece() - 1) / piece() * piece());
+  }
+  // Float32 weights: lanes that share positions, each with so many taps.
+  static FASTCONV_HOST_DEVICE constexpr int32_t lag_groups_log2(int32_t taps) {
+    int32_t log2 = 0;
+    while (kSequenceLags << log2 < taps) ++log2;
+    return log2;
   }
   // Where element i of a row lies: lanes that read 16 bytes a whole number of these apart find them in other banks.
   constexpr bool skips() const { return !tensor() || weights(); }
