@@ -60,6 +60,7 @@ PROBLEMS = (
         for taps in (15, 31, 63)
         for step in (1, 2)
     ),
+    Problem(2, 16, 1, 200, 16, 1, 3, padding=(0, 16), dilation=(1, 16), groups=16, bias=True),
     # Windows that never leave the source: the output's, and the input gradient's.
     *(
         Problem(2, 40, 13, 49 - s if full else 48, 40, r, s, padding=(r - 1, s - 1) if full else (0, 0), groups=40)

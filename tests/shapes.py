@@ -143,6 +143,9 @@ CASES = {
     "depthwise_sequence_15": Problem(2, 9, 1, 200, 9, 1, 15, padding=(0, 7), groups=9, bias=True),
     "depthwise_sequence_31": Problem(2, 24, 1, 333, 24, 1, 31, padding=(0, 30), groups=24),
     "depthwise_sequence_63": Problem(2, 16, 400, 1, 16, 63, 1, padding=(62, 0), dilation=(2, 1), groups=16, bias=True),
+    "depthwise_sequence_gaps": Problem(
+        2, 16, 1, 200, 16, 1, 3, padding=(0, 16), dilation=(1, 16), groups=16, bias=True
+    ),
     "depthwise_even_strided": Problem(2, 24, 18, 27, 24, 4, 6, stride=(3, 4), padding=(1, 2), groups=24),
     "depthwise_even_dilated_strided": Problem(
         2, 6, 31, 35, 6, 3, 4, stride=(2, 3), padding=(3, 2), dilation=(3, 2), groups=6
@@ -389,12 +392,15 @@ def group_widths(kernel: str) -> list[int]:
 @st.composite
 def sequence_problems(draw: st.DrawFn, kernel: str) -> tuple[Problem, str]:
     """Filters of one row or one column, and a view whose sequences the kernel reads."""
-    most = 128 if kernel.endswith("floats") else int(kernel.split("_")[3])
-    least = 1 if kernel.endswith(("floats", "_18", "_10")) else most // 4 + 1
+    gaps = "_gaps" in kernel
+    most = 8 if gaps else 128 if kernel.endswith("floats") else int(kernel.split("_")[3])
+    least = 1 if kernel.endswith(("floats", "_18", "_10", "_gaps")) else most // 4 + 1
     taps = draw(st.one_of(st.just(most), st.integers(least, most), st.integers(least, min(most, least + 6))))
-    dilation = draw(st.sampled_from([1, 1, 1, 2, 3, 8, 16]))
+    dilation = draw(st.sampled_from([8, 16, 24, 64] if gaps else [1, 1, 1, 2, 3, 8, 16]))
     reach = dilation * (taps - 1)
     padding = draw(st.sampled_from([reach // 2, reach // 2, 0, reach, reach + 3, 1]))
+    if gaps:
+        padding += -padding % 8
     length = draw(st.one_of(st.integers(1, 40), st.integers(1, 40).map(lambda i: 8 * i), st.sampled_from([520, 1030])))
     length = max(length, reach + 1 - 2 * padding)
     view = draw(st.sampled_from(["contiguous", "channels_last"]))

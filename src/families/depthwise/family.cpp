@@ -157,15 +157,15 @@ class Depthwise final : public Family {
     auto add = [&](const char* name, Pass pass, const DepthwiseSequenceConfig& config, unsigned dtypes) {
       if (!config.computes(pass)) return;
       const TileShape tile{config.tile(), 1, config.most_taps()};
-      table.push_back({name, pass, this, dtypes, config.tensor() ? kSm80 : kSm70, tile, config, line});
+      table.push_back({name, pass, this, dtypes, config.bytes == 2 ? kSm80 : kSm70, tile, config, line});
     };
-#define DEPTHWISE_SEQUENCE_KERNEL(name, kind, steps, threads, dtypes)          \
-  {                                                                            \
-    const DepthwiseSequenceConfig config{DepthwiseKind::kind, steps, threads}; \
-    add("depthwise_sequence_fprop_" #name, Pass::kFprop, config, dtypes);      \
-    add("depthwise_sequence_dgrad_" #name, Pass::kDgrad, config, dtypes);      \
-    add("depthwise_sequence_wgrad_" #name, Pass::kWgrad, config, dtypes);      \
-    ++line;                                                                    \
+#define DEPTHWISE_SEQUENCE_KERNEL(name, kind, steps, threads, bytes, gaps, dtypes)          \
+  {                                                                                         \
+    const DepthwiseSequenceConfig config{DepthwiseKind::kind, steps, threads, bytes, gaps}; \
+    add("depthwise_sequence_fprop_" #name, Pass::kFprop, config, dtypes);                   \
+    add("depthwise_sequence_dgrad_" #name, Pass::kDgrad, config, dtypes);                   \
+    add("depthwise_sequence_wgrad_" #name, Pass::kWgrad, config, dtypes);                   \
+    ++line;                                                                                 \
   }
 #include "fastconv/families/depthwise/sequence.def"
 #undef DEPTHWISE_SEQUENCE_KERNEL

@@ -88,13 +88,14 @@ DepthwiseSequenceParams make_params(const DepthwiseSequenceConfig& config, const
   p.channels = static_cast<int32_t>(target_channels(a));
   p.rows = tiling.rows, p.segment = tiling.segment;
   p.chunks_log2 = std::bit_width(static_cast<uint32_t>(tiling.rows / config.piece())) - 1;
-  const bool strands = g.dilation > 1;
+  const bool strands = g.dilation > 1 && !config.gaps;
   // Pieces begin at multiples of their size, of the tensor and of the row.
   if (!from.inner && from.piece > 1) {
     p.skipped = static_cast<int32_t>(((-padding_of(a)) % from.piece + from.piece) % from.piece);
   }
   p.lead = strands ? 0 : p.skipped;
-  p.dilation = FastDivmod(g.dilation);
+  p.dilation = FastDivmod(strands ? g.dilation : 1);
+  p.reach = static_cast<int32_t>(g.dilation), p.gap = config.gaps ? p.reach : 1;
   p.count = static_cast<int32_t>(tiling.segment / g.dilation);
   // An odd number of words: neighbouring strands begin in other banks. NOTES: windows of matrices need none.
   const int64_t strand = p.count + g.taps - 1, word = 4 / element_size(a.dtype);
@@ -102,7 +103,8 @@ DepthwiseSequenceParams make_params(const DepthwiseSequenceConfig& config, const
   p.by_strand = FastDivmod(p.strand);
   p.targets = static_cast<int32_t>(strands ? (g.dilation - 1) * p.strand + p.count : tiling.segment);
   p.extent = static_cast<int32_t>(
-      round_up(round_up(int64_t{p.targets}, config.tile()) + config.window(p.taps), 8 * config.piece()));
+      round_up(round_up(int64_t{p.targets}, config.tile()) + config.window(p.taps) + (p.taps - 1) * (p.gap - 1),
+               8 * config.piece()));
   p.pitch = config.place(p.extent);
   // Where channels are spread over rows, these begin in other banks.
   if (from.inner && !config.weights()) p.pitch += config.piece();
@@ -124,8 +126,8 @@ DepthwiseSequenceParams make_params(const DepthwiseSequenceConfig& config, const
 
 int64_t smem_bytes(const DepthwiseSequenceConfig& config, const DepthwiseSequenceParams& p) {
   const int64_t rows = int64_t{p.buffers} * p.rows * p.pitch;
-  if (!config.weights()) return config.element_bytes() * (rows + int64_t{p.rows} * p.taps_pitch);
-  return std::max(config.element_bytes() * 2 * rows, int64_t{4} * config.sums() * p.rows);
+  if (!config.weights()) return config.bytes * (rows + int64_t{p.rows} * p.taps_pitch);
+  return std::max(config.bytes * 2 * rows, int64_t{4} * config.sums() * p.rows);
 }
 
 // Instructions of a warp, for a segment of a channel.
@@ -139,7 +141,7 @@ double instructions(const DepthwiseSequenceConfig& config, const DepthwiseSequen
   double product = kTile + kProduct * config.steps;
   if (!config.tensor()) {
     const double taps = config.weights() ? double(kSequenceLags << p.lag_groups_log2) : p.taps + p.lead;
-    product = kTile + kMultiply * taps * config.tile() / 32;
+    product = kTile + (config.gaps ? kGapTap * p.taps : kMultiply * taps * config.tile() / 32);
   }
   return moved(p.from) + (config.tensor() && p.words && !p.pixels ? 0 : moved(p.to)) + tiles * product + kSegment;
 }
@@ -171,6 +173,9 @@ const char* why_not(const DepthwiseSequenceConfig& config, const ConvProblem& a)
   }
   const Geometry g = geometry(a);
   if (g.stride != 1) return "takes no stride";
+  if (config.gaps && (g.dilation == 1 || g.dilation % config.piece() != 0 || padding_of(a) % config.piece() != 0)) {
+    return "is for dilations and padding of whole pieces of 16 bytes";
+  }
   if (g.taps > config.most_taps()) return "is compiled for fewer taps";
   // The next smaller kernel takes them.
   if (config.steps > (config.weights() ? 4 : 2) && g.taps <= config.most_taps() / 4) return "is compiled for more taps";
@@ -196,15 +201,18 @@ Offer depthwise_sequence_plan(const KernelEntry& entry, const ConvProblem& probl
   if (const char* reason = why_not(config, problem)) return reason;
   const Geometry g = geometry(problem);
   const Tensors tensors = tensors_of(config, problem);
-  const int64_t step = segment_step(config, g.dilation), length = std::max<int64_t>(1, tensors.to.length);
+  const int64_t step = segment_step(config, config.gaps ? 1 : g.dilation),
+                length = std::max<int64_t>(1, tensors.to.length);
   const bool inner = tensors.from.inner || tensors.to.inner;
   Plan best;
   const auto consider = [&](int64_t rows, int64_t segment) {
     const double targets = double(segment) + (g.dilation > 1 ? double(g.dilation) * double(g.taps + 3) : 0);
-    if (targets * double(rows) * config.element_bytes() > device.smem_optin_bytes) return;  // nor does it fit 32 bits
+    if (targets * double(rows) * config.bytes > device.smem_optin_bytes) return;  // nor does it fit 32 bits
     // One chain of additions of float32, but for a segment that cannot be shorter.
     const int64_t groups_of_lags = ceil_div(g.taps + config.piece() - 1, int64_t{kSequenceLags});
-    if (config.weights() && !config.tensor() && segment > step && segment * groups_of_lags > kMostFloatSegment) return;
+    if (config.weights() && !config.tensor() && !config.gaps && segment > step &&
+        segment * groups_of_lags > kMostFloatSegment)
+      return;
     const int64_t units = std::max<int64_t>(1, problem.n * g.rows * ceil_div(length, segment));
     const int64_t groups = ceil_div(problem.c, rows);
     if (double(units) * double(groups) > INT32_MAX) return;
@@ -230,7 +238,7 @@ Offer depthwise_sequence_plan(const KernelEntry& entry, const ConvProblem& probl
     }
   };
   // Of pixels, as many channels as a sector has, or more.
-  const int64_t least_rows = inner && !config.weights() ? 32 / config.element_bytes() : config.threads / 32;
+  const int64_t least_rows = inner && !config.weights() ? 32 / config.bytes : config.threads / 32;
   const int64_t most_rows = inner && !config.weights() ? 32 : least_rows;
   for (int64_t rows = least_rows; rows <= most_rows; rows *= 2) {
     for (int64_t parts = 1;; parts *= 2) {

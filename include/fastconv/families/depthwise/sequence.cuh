@@ -237,6 +237,36 @@ __device__ __forceinline__ bool finite(const float (&sums)[kTargets]) {
   return fabsf(all) < INFINITY;
 }
 
+// Elements of a row that follow each other, from a whole run on.
+template <DepthwiseSequenceConfig kConfig, typename T>
+__device__ __forceinline__ void read_run(const T* row, int32_t at, float (&values)[kSequenceRun]) {
+  constexpr int kPiece = kConfig.piece();
+#pragma unroll
+  for (int i = 0; i < kSequenceRun; i += kPiece) {
+    const auto words = *reinterpret_cast<const Words<kSequencePieceBytes>*>(row + kConfig.place(at + i));
+    const auto& elements = reinterpret_cast<const T(&)[kPiece]>(words);
+#pragma unroll
+    for (int k = 0; k < kPiece; ++k) values[i + k] = widen(elements[k]);
+  }
+}
+template <DepthwiseSequenceConfig kConfig, typename T>
+__device__ __forceinline__ void write_run(T* row, int32_t at, const float (&values)[kSequenceRun]) {
+  constexpr int kPiece = kConfig.piece();
+#pragma unroll
+  for (int i = 0; i < kSequenceRun; i += kPiece) {
+    Words<kSequencePieceBytes> words;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      if constexpr (kPiece == 4) {
+        words.data[k] = __float_as_uint(values[i + k]);
+      } else {
+        words.data[k] = pack2<T>(values[2 * k], values[2 * k + 1]);
+      }
+    }
+    *reinterpret_cast<Words<kSequencePieceBytes>*>(row + kConfig.place(at + i)) = words;
+  }
+}
+
 // The taps of a channel as a lane needs them: in registers for tensor cores, otherwise where they lie, zeros around.
 template <typename T, DepthwiseSequenceConfig kConfig>
 struct SequenceTaps {
@@ -292,6 +322,23 @@ __device__ __forceinline__ void convolve_sequence(const DepthwiseSequenceParams&
         words[i] = pack2<T>(finish(sums[2 * i]), finish(sums[2 * i + 1]));
       }
       store(target, words[0]), store(target + 64, words[1]);
+    }
+  } else if constexpr (kConfig.gaps) {
+#pragma unroll 1
+    for (int32_t tile = 0; tile < params.targets; tile += kTile) {
+      const int32_t target = tile + kSequenceRun * lane;
+      float sums[kSequenceRun] = {}, values[kSequenceRun];
+#pragma unroll 1
+      for (int32_t t = 0; t < params.taps; ++t) {
+        read_run<kConfig>(row, target + t * params.gap, values);
+        const float tap = widen(taps.first[t]);
+#pragma unroll
+        for (int k = 0; k < kSequenceRun; ++k) sums[k] = fmaf(values[k], tap, sums[k]);
+      }
+      __syncwarp();
+#pragma unroll
+      for (float& sum : sums) sum = finish(sum);
+      write_run<kConfig>(row, target, sums);
     }
   } else {
     // A lane has eight targets that follow each other, and meets four taps at once.

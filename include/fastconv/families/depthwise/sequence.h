@@ -1,7 +1,9 @@
 // Depthwise convolution along one dimension: filters of one row, or one column, as 1-D layers have them. A sequence is
-// what one channel has along it. A block stages a part of some channels' sequences, one row of shared memory each,
-// where a dilation's strands follow each other, so that windows have no gaps:
+// what one channel has along it. A warp stages segments of a channel's sequences, one after the other, each in a row of
+// shared memory, while it multiplies the one before; where channels lie side by side, the warps of a block stage pixels
+// of all its channels together. A dilation's strands follow each other in a row, so that windows have no gaps:
 //   target[i] = sum over t of row[lead + i + t] * taps[t], for i in the order of the row.
+// Few taps of a dilation of whole pieces are multiplied where they lie instead, with gaps.
 // Plain C++ as well as CUDA.
 #pragma once
 
@@ -14,35 +16,38 @@
 
 namespace fastconv {
 
-inline constexpr int32_t kSequencePieceBytes =
-    16;                                         // of an access, at most: so many bytes of a sequence, or of channels
+// Of an access, at most: so many bytes of a sequence, or of channels.
+inline constexpr int32_t kSequencePieceBytes = 16;
 inline constexpr int32_t kSequenceBand = 8;     // targets that one band of taps is for, as in banded.h
 inline constexpr int32_t kSequenceBefore = 16;  // zeros before the first tap, which a band may begin with
 inline constexpr int32_t kSequenceLags = 16;    // float32: taps whose gradients a lane adds up
-inline constexpr int32_t kSequenceRun = 8;      // float32: targets of a lane, one after the other
+inline constexpr int32_t kSequenceRun = 8;      // multiply-adds: targets of a lane, one after the other
+inline constexpr int32_t kSequenceGaps = 8;     // most taps with gaps between
 
 struct DepthwiseSequenceConfig {
   DepthwiseKind kind;  // kSliding or kWeights
-  int32_t steps;       // products of a tile: 16 bits by tensor cores; 0: float32, by multiply-adds
+  int32_t steps;       // products of a tile by tensor cores; 0: multiply-adds
   int32_t threads;     // of a block
+  int32_t bytes;       // of an element
+  bool gaps;           // between taps
 
   constexpr bool tensor() const { return steps > 0; }
   constexpr bool weights() const { return kind == DepthwiseKind::kWeights; }
   constexpr bool computes(Pass pass) const { return weights() == (pass == Pass::kWgrad); }
-  constexpr int32_t element_bytes() const { return tensor() ? 2 : 4; }
   constexpr int32_t blocks() const { return (weights() ? 3 : 4) - (steps < 8 ? 0 : 1); }  // of an SM: registers
-  constexpr int32_t piece() const { return kSequencePieceBytes / element_bytes(); }
+  constexpr int32_t piece() const { return kSequencePieceBytes / bytes; }
   // Targets that a warp multiplies at once.
   constexpr int32_t tile() const { return tensor() && !weights() ? 128 : 256; }
   // Most taps. A band begins at a multiple of 16 bytes, and has a column of taps for each target; the sums of the
   // weight gradient have 16 rows, each a column further on.
   constexpr int32_t most_taps() const {
-    if (!tensor()) return 128;
+    if (!tensor()) return gaps ? kSequenceGaps : 128;
     return weights() ? kSequenceBand * steps - 15 - (piece() - 1) : 16 * steps - (kSequenceBand - 1) - (piece() - 1);
   }
   // Elements that a tile reads after its last target's: `taps` with what is before them.
   constexpr int32_t window(int32_t taps) const {
     if (tensor()) return weights() ? kSequenceBand * steps : 16 * steps + piece();
+    if (gaps) return piece();
     const int32_t run = taps + piece() - 1;
     return kSequenceRun + (weights() ? kSequenceLags << lag_groups_log2(run) : (run + piece() - 1) / piece() * piece());
   }
@@ -96,11 +101,13 @@ struct DepthwiseSequenceParams : DepthwiseTensors {
   int32_t buffers;             // of rows: 2, unless pixels
   int32_t lag_groups_log2;     // float32 weights: lanes that share positions
   int32_t units, slice_units;  // segments of a channel; and of a slice
+  int32_t reach;               // positions from a tap to the next
+  int32_t gap;                 // and elements of a row
   FastDivmod dilation, by_strand;
   FastDivmod by_segments, by_rows, by_channels, by_slices;
 
   // Elements that the source's segment has.
-  FASTCONV_HOST_DEVICE int32_t span() const { return segment + (taps - 1) * static_cast<int32_t>(dilation.divisor); }
+  FASTCONV_HOST_DEVICE int32_t span() const { return segment + (taps - 1) * reach; }
 };
 
 // A segment of one image's sequences.

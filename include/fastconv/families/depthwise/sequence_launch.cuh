@@ -12,9 +12,9 @@
 namespace fastconv {
 
 // One line of the .def as a type: nvcc knows no kernels whose template arguments are objects.
-template <DepthwiseKind kKind, int kSteps, int kThreads>
+template <DepthwiseKind kKind, int kSteps, int kThreads, int kBytes, bool kGaps>
 struct DepthwiseSequenceLine {
-  static constexpr DepthwiseSequenceConfig kConfig{kKind, kSteps, kThreads};
+  static constexpr DepthwiseSequenceConfig kConfig{kKind, kSteps, kThreads, kBytes, kGaps};
 };
 
 template <typename T, typename Line>
@@ -42,8 +42,8 @@ constexpr Launcher depthwise_sequence_launcher_of() {
 template <typename T>
 Launcher depthwise_sequence_launcher(int line) {
   static constexpr Launcher kLaunchers[] = {
-#define DEPTHWISE_SEQUENCE_KERNEL(name, kind, steps, threads, dtypes) \
-  depthwise_sequence_launcher_of<T, DepthwiseSequenceLine<DepthwiseKind::kind, steps, threads>, dtypes>(),
+#define DEPTHWISE_SEQUENCE_KERNEL(name, kind, steps, threads, bytes, gaps, dtypes) \
+  depthwise_sequence_launcher_of<T, DepthwiseSequenceLine<DepthwiseKind::kind, steps, threads, bytes, gaps>, dtypes>(),
 #include "fastconv/families/depthwise/sequence.def"
 #undef DEPTHWISE_SEQUENCE_KERNEL
   };

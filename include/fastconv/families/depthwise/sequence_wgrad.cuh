@@ -95,6 +95,55 @@ struct SequenceSums {
   }
 };
 
+// The same of taps with gaps between. Lanes share out positions alone.
+template <typename T, DepthwiseSequenceConfig kConfig>
+struct SequenceGaps {
+  float totals[kSequenceGaps] = {};
+
+  __device__ void add(const DepthwiseSequenceParams& params, const T* x, const T* dy, int32_t lane) {
+    float sums[kSequenceGaps] = {};
+#pragma unroll 1
+    for (int32_t at = kSequenceRun * lane; at < params.targets; at += kSequenceRun * 32) {
+      float gradient[kSequenceRun], values[kSequenceRun];
+      read_run<kConfig>(dy, at, gradient);
+#pragma unroll
+      for (int t = 0; t < kSequenceGaps; ++t) {
+        if (t >= params.taps) break;
+        read_run<kConfig>(x, at + t * params.gap, values);
+#pragma unroll
+        for (int i = 0; i < kSequenceRun; ++i) sums[t] = fmaf(gradient[i], values[i], sums[t]);
+      }
+    }
+#pragma unroll
+    for (int t = 0; t < kSequenceGaps; ++t) totals[t] += sums[t];
+  }
+
+  template <typename F>
+  __device__ void finish(const DepthwiseSequenceParams& params, float*, int32_t lane, F&& f) const {
+#pragma unroll
+    for (int t = 0; t < kSequenceGaps; ++t) {
+      float sum = totals[t];
+      for (int32_t offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
+      if (lane == 0 && t < params.taps) f(t, sum);
+    }
+  }
+};
+
+template <typename T, DepthwiseSequenceConfig kConfig>
+struct SumsOfSequence {
+  using Type = SequenceProducts<T, kConfig>;
+};
+template <typename T, DepthwiseSequenceConfig kConfig>
+  requires(kConfig.gaps)
+struct SumsOfSequence<T, kConfig> {
+  using Type = SequenceGaps<T, kConfig>;
+};
+template <typename T, DepthwiseSequenceConfig kConfig>
+  requires(!kConfig.gaps && !kConfig.tensor())
+struct SumsOfSequence<T, kConfig> {
+  using Type = SequenceSums<kConfig>;
+};
+
 template <typename T, typename Line>
 __global__ void __launch_bounds__(Line::kConfig.threads, Line::kConfig.blocks())
     depthwise_sequence_wgrad(const __grid_constant__ DepthwiseSequenceParams params) {
@@ -106,7 +155,7 @@ __global__ void __launch_bounds__(Line::kConfig.threads, Line::kConfig.blocks())
 #endif
   if constexpr (kCompiled) {
     constexpr DepthwiseSequenceConfig kConfig = Line::kConfig;
-    using Sums = std::conditional_t<kConfig.tensor(), SequenceProducts<T, kConfig>, SequenceSums<kConfig>>;
+    using Sums = typename SumsOfSequence<T, kConfig>::Type;
     const SequenceSlice slice(params);
     const auto [channel, channels, index, first, end, warp, lane] = slice;
     T* const shared = static_cast<T*>(ptx::block_memory(depthwise_sequence_smem));
