@@ -26,6 +26,7 @@
 #include "fastconv/families/depthwise/diagonal_plan.h"
 #include "fastconv/families/depthwise/pairs_plan.h"
 #include "fastconv/families/depthwise/plan.h"
+#include "fastconv/families/depthwise/sequence_plan.h"
 #include "fastconv/families/few_channels/embed_plan.h"
 #include "fastconv/families/few_channels/quads_plan.h"
 #include "fastconv/families/few_channels/quads_wgrad_plan.h"
@@ -200,6 +201,11 @@ std::optional<Question> draw(Random& random) {
     w = h;
     if (random.one_in(2)) w.size = size;
   }
+  if (random.one_in(8)) {  // one dimension
+    if (random.one_in(2)) std::swap(h, w);
+    h = {1, 1, 1, 0, 1};
+    if (random.one_in(2)) w.size = std::max(w.size, random.of(1, 20000));
+  }
   int64_t n = random.one_in(3) ? 1 : random.of(1, 64), groups = 1, c = channels(random), k = channels(random);
   switch (random.of(0, 7)) {
     case 0:  // depthwise, some with several filters a channel
@@ -283,6 +289,8 @@ void make_launch(const Plan& plan, const ConvProblem& problem) {
     depthwise_pairs_params(plan, problem), depthwise_pairs_maps(plan, problem);
   } else if (config.holds<DepthwiseCrossConfig>()) {
     depthwise_cross_params(plan, problem), depthwise_cross_maps(plan, problem);
+  } else if (config.holds<DepthwiseSequenceConfig>()) {
+    depthwise_sequence_params(plan, problem);
   } else if (config.holds<GroupedConfig>()) {
     const auto& grouped = config.as<GroupedConfig>();
     wgrad ? (void)grouped_wgrad_params(grouped, problem, tiling.as<GroupedTiling>(), plan.split)
