@@ -567,3 +567,6 @@ def test_explain_takes_sequences() -> None:
     assert fastconv.explain(size, filters, None, 1, 15, groups=256, arch=90) == row
     tensors = torch.empty(size, device="meta"), torch.empty(filters, device="meta")
     assert fastconv.explain(*tensors, None, (1,), "same", groups=256, arch=90) == row
+    adjacent = tensors[0].transpose(1, 2).contiguous().transpose(1, 2)
+    last = fastconv.explain(size, filters, None, 1, 15, groups=256, arch=90, channels_last=True)
+    assert fastconv.explain(adjacent, tensors[1], None, 1, 15, groups=256, arch=90) == last != row

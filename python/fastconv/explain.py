@@ -119,17 +119,6 @@ def explain(
     """
     if pass_ not in PASSES:
         raise ValueError(f"pass_ must be 'fprop', 'dgrad' or 'wgrad', but got {pass_!r}")
-    tensors = [operand for operand in (input, weight) if isinstance(operand, Tensor)]
-    if dtype is None:
-        dtype = tensors[0].dtype if tensors else torch.float32
-    if dtype not in ops.DTYPES:
-        raise NotImplementedError(f"dtype must be {ops.dtype_names()}, but got {dtype}")
-    if channels_last is None:
-        channels_last = any(ops.is_channels_last(tensor) for tensor in tensors if tensor.dim() in (3, 4))
-    there = [tensor.device for tensor in tensors if not tensor.is_meta]
-    place = torch.device(device) if device is not None else there[0] if there else torch.device("cuda")
-    if place.type not in ("cpu", "cuda"):
-        raise ValueError(f"device must be cpu or cuda, but got {place}")
     if len(_size("weight", weight)) == 3:
         return explain(
             _row(input),
@@ -147,6 +136,17 @@ def explain(
             arch=arch,
             refusals=refusals,
         )
+    tensors = [operand for operand in (input, weight) if isinstance(operand, Tensor)]
+    if dtype is None:
+        dtype = tensors[0].dtype if tensors else torch.float32
+    if dtype not in ops.DTYPES:
+        raise NotImplementedError(f"dtype must be {ops.dtype_names()}, but got {dtype}")
+    if channels_last is None:
+        channels_last = any(ops.is_channels_last(tensor) for tensor in tensors if tensor.dim() in (3, 4))
+    there = [tensor.device for tensor in tensors if not tensor.is_meta]
+    place = torch.device(device) if device is not None else there[0] if there else torch.device("cuda")
+    if place.type not in ("cpu", "cuda"):
+        raise ValueError(f"device must be cpu or cuda, but got {place}")
     planned_for, whose = _planned_for(place, arch)
     input_size, weight_size = _size("input", input), _size("weight", weight)
     if isinstance(padding, str):
