@@ -14,7 +14,7 @@ from .activation import Activation, check_activation
 from .conv2d_act import composed
 from .functional import check_residual, check_tensors, integers, pair
 from .ops import Ints
-from .precision import Precision, check, effective, resolve
+from .precision import Precision, resolve
 
 
 def conv_transpose2d(
@@ -96,11 +96,6 @@ def conv_transpose2d(
         output_size = [int(extent) for extent in output_size]
     for extent in output_size[-2:]:
         torch._check(extent >= 1, lambda: "conv_transpose2d(): padding must leave an output of a row and a column")
-    mode: str | None
-    if torch.compiler.is_compiling():
-        mode = resolve(precision)
-    else:
-        mode = effective() if precision is None else check(precision)
     output = ops.conv2d_input(
         output_size,
         weight,
@@ -109,7 +104,7 @@ def conv_transpose2d(
         paddings,
         dilations,
         groups,
-        precision=mode,
+        precision=resolve(precision),
     )
     if bias is not None:
         shift = bias[:, None, None]

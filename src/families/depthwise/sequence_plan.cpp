@@ -23,23 +23,18 @@ constexpr int64_t kMostSlices = 4096;
 bool down(const ConvProblem& a) { return a.r > 1; }
 
 struct Geometry {
-  int64_t taps, padding, dilation, stride;
+  int64_t taps;
+  int64_t padding;  // as windows see it; the input gradient's have the last tap first
+  int64_t dilation, stride;
   int64_t rows;  // sequences of a channel's image
 };
 Geometry geometry(const ConvProblem& a) {
   const Side to = target_side(a);
-  const Pair padding = sliding_padding(a);
-  if (down(a)) return {a.r, padding.h, a.dilation.h, a.stride.h, to.w};
-  return {a.s, padding.w, a.dilation.w, a.stride.w, to.h};
+  Geometry g = down(a) ? Geometry{a.r, a.padding.h, a.dilation.h, a.stride.h, to.w}
+                       : Geometry{a.s, a.padding.w, a.dilation.w, a.stride.w, to.h};
+  if (a.pass == Pass::kDgrad) g.padding = g.dilation * (g.taps - 1) - g.padding;
+  return g;
 }
-// The same where the last tap comes first: of positions that are a dilation apart.
-int64_t padding_of(const ConvProblem& a) {
-  const Geometry g = geometry(a);
-  const int64_t given = down(a) ? a.padding.h : a.padding.w;
-  return a.pass == Pass::kDgrad ? g.dilation * (g.taps - 1) - given : given;
-}
-
-int64_t channels_of(const ConvProblem& a, const Side& side) { return side.c * a.groups; }
 
 SequenceTensor tensor_of(const Side& side, const ConvProblem& a, int32_t most) {
   const bool columns = down(a);
@@ -49,7 +44,7 @@ SequenceTensor tensor_of(const Side& side, const ConvProblem& a, int32_t most) {
   tensor.row = columns ? used_stride(s.w, side.w) : used_stride(s.h, side.h);
   tensor.step = columns ? s.h : s.w;
   tensor.length = static_cast<int32_t>(columns ? side.h : side.w);
-  const int64_t channels = channels_of(a, side);
+  const int64_t channels = side.c * a.groups;
   const bool adjacent = is_step(tensor.step, tensor.length, 1);
   tensor.inner = !adjacent && s.c == 1 && channels > 1;
   const auto fits = [&](int64_t piece) {
@@ -84,20 +79,20 @@ DepthwiseSequenceParams make_params(const DepthwiseSequenceConfig& config, const
   DepthwiseSequenceParams p{};
   p.from = from, p.to = to;
   p.filter_strides = a.w_strides;
-  p.taps = static_cast<int32_t>(g.taps), p.padding = static_cast<int32_t>(padding_of(a));
+  p.taps = static_cast<int32_t>(g.taps), p.padding = static_cast<int32_t>(g.padding);
   p.channels = static_cast<int32_t>(target_channels(a));
   p.rows = tiling.rows, p.segment = tiling.segment;
   p.chunks_log2 = std::bit_width(static_cast<uint32_t>(tiling.rows / config.piece())) - 1;
   const bool strands = g.dilation > 1 && !config.gaps;
   // Pieces begin at multiples of their size, of the tensor and of the row.
   if (!from.inner && from.piece > 1) {
-    p.skipped = static_cast<int32_t>(((-padding_of(a)) % from.piece + from.piece) % from.piece);
+    p.skipped = static_cast<int32_t>((-g.padding % from.piece + from.piece) % from.piece);
   }
   p.lead = strands ? 0 : p.skipped;
   p.dilation = FastDivmod(strands ? g.dilation : 1);
   p.reach = static_cast<int32_t>(g.dilation), p.gap = config.gaps ? p.reach : 1;
   p.count = static_cast<int32_t>(tiling.segment / g.dilation);
-  // An odd number of words: neighbouring strands begin in other banks. NOTES: windows of matrices need none.
+  // An odd number of words, so that neighbouring strands begin in other banks.
   const int64_t strand = p.count + g.taps - 1, word = 4 / element_size(a.dtype);
   p.strand = static_cast<int32_t>(strands ? round_up(strand, 2 * word) + word : INT32_MAX / 2);
   p.by_strand = FastDivmod(p.strand);
@@ -173,7 +168,7 @@ const char* why_not(const DepthwiseSequenceConfig& config, const ConvProblem& a)
   }
   const Geometry g = geometry(a);
   if (g.stride != 1) return "takes no stride";
-  if (config.gaps && (g.dilation == 1 || g.dilation % config.piece() != 0 || padding_of(a) % config.piece() != 0)) {
+  if (config.gaps && (g.dilation == 1 || g.dilation % config.piece() != 0 || g.padding % config.piece() != 0)) {
     return "is for dilations and padding of whole pieces of 16 bytes";
   }
   if (g.taps > config.most_taps()) return "is compiled for fewer taps";

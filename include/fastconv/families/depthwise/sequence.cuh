@@ -15,6 +15,14 @@ namespace fastconv {
 
 extern __shared__ __align__(16) unsigned char depthwise_sequence_smem[];
 
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+template <DepthwiseSequenceConfig>
+inline constexpr bool kSequenceCompiled = true;
+#else
+template <DepthwiseSequenceConfig kConfig>
+inline constexpr bool kSequenceCompiled = !kConfig.tensor();
+#endif
+
 // f(kPiece, as a constant) for the tensor's pieces of a sequence.
 template <int kMost, typename F>
 __device__ __forceinline__ void with_sequence_piece(int32_t piece, F&& f) {
@@ -237,12 +245,12 @@ __device__ __forceinline__ bool finite(const float (&sums)[kTargets]) {
   return fabsf(all) < INFINITY;
 }
 
-// Elements of a row that follow each other, from a whole run on.
-template <DepthwiseSequenceConfig kConfig, typename T>
-__device__ __forceinline__ void read_run(const T* row, int32_t at, float (&values)[kSequenceRun]) {
+// Elements of a row that follow each other, from a whole piece on.
+template <DepthwiseSequenceConfig kConfig, typename T, int kCount>
+__device__ __forceinline__ void read_run(const T* row, int32_t at, float (&values)[kCount]) {
   constexpr int kPiece = kConfig.piece();
 #pragma unroll
-  for (int i = 0; i < kSequenceRun; i += kPiece) {
+  for (int i = 0; i < kCount; i += kPiece) {
     const auto words = *reinterpret_cast<const Words<kSequencePieceBytes>*>(row + kConfig.place(at + i));
     const auto& elements = reinterpret_cast<const T(&)[kPiece]>(words);
 #pragma unroll
@@ -371,10 +379,8 @@ __device__ __forceinline__ void convolve_sequence(const DepthwiseSequenceParams&
       }
       __syncwarp();
 #pragma unroll
-      for (int k = 0; k < kSequenceRun; k += 4) {
-        *reinterpret_cast<float4*>(row + kConfig.place(target + k)) =
-            make_float4(finish(sums[k]), finish(sums[k + 1]), finish(sums[k + 2]), finish(sums[k + 3]));
-      }
+      for (float& sum : sums) sum = finish(sum);
+      write_run<kConfig>(row, target, sums);
     }
   }
 }
@@ -419,12 +425,7 @@ template <typename T, typename Line>
 __global__ void __launch_bounds__(Line::kConfig.threads, Line::kConfig.blocks())
     depthwise_sequence(const __grid_constant__ DepthwiseSequenceParams params) {
   ptx::follow_previous_kernel();
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
-  constexpr bool kCompiled = true;
-#else
-  constexpr bool kCompiled = !Line::kConfig.tensor();
-#endif
-  if constexpr (kCompiled) {
+  if constexpr (kSequenceCompiled<Line::kConfig>) {
     constexpr DepthwiseSequenceConfig kConfig = Line::kConfig;
     constexpr int kWarps = kConfig.threads / 32;
     const SequenceSlice slice(params);

@@ -57,21 +57,11 @@ struct SequenceSums {
 
   __device__ void add(const DepthwiseSequenceParams& params, const float* x, const float* dy, int32_t lane) {
     const int32_t log2 = params.lag_groups_log2, group = lane & ((1 << log2) - 1);
-    const auto read = [&](const float* from, int32_t at) {
-      return *reinterpret_cast<const float4*>(from + kConfig.place(at));
-    };
     float sums[kSequenceLags] = {};  // of a part of the chain that would lose digits
     for (int32_t at = kSequenceRun * (lane >> log2); at < params.targets; at += kSequenceRun * (32 >> log2)) {
       float gradient[kSequenceRun], values[kSequenceLags + kSequenceRun];
-      const auto set = [](float* to, const float4& four) {
-        to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
-      };
-#pragma unroll
-      for (int i = 0; i < kSequenceRun; i += 4) set(gradient + i, read(dy, at + i));
-#pragma unroll
-      for (int i = 0; i < kSequenceLags + kSequenceRun; i += 4) {
-        set(values + i, read(x, at + kSequenceLags * group + i));
-      }
+      read_run<kConfig>(dy, at, gradient);
+      read_run<kConfig>(x, at + kSequenceLags * group, values);
 #pragma unroll
       for (int i = 0; i < kSequenceRun; ++i) {
 #pragma unroll
@@ -130,38 +120,22 @@ struct SequenceGaps {
 };
 
 template <typename T, DepthwiseSequenceConfig kConfig>
-struct SumsOfSequence {
-  using Type = SequenceProducts<T, kConfig>;
-};
-template <typename T, DepthwiseSequenceConfig kConfig>
-  requires(kConfig.gaps)
-struct SumsOfSequence<T, kConfig> {
-  using Type = SequenceGaps<T, kConfig>;
-};
-template <typename T, DepthwiseSequenceConfig kConfig>
-  requires(!kConfig.gaps && !kConfig.tensor())
-struct SumsOfSequence<T, kConfig> {
-  using Type = SequenceSums<kConfig>;
-};
+using SumsOfSequence =
+    std::conditional_t<kConfig.tensor(), SequenceProducts<T, kConfig>,
+                       std::conditional_t<kConfig.gaps, SequenceGaps<T, kConfig>, SequenceSums<kConfig>>>;
 
 template <typename T, typename Line>
 __global__ void __launch_bounds__(Line::kConfig.threads, Line::kConfig.blocks())
     depthwise_sequence_wgrad(const __grid_constant__ DepthwiseSequenceParams params) {
   ptx::follow_previous_kernel();
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
-  constexpr bool kCompiled = true;
-#else
-  constexpr bool kCompiled = !Line::kConfig.tensor();
-#endif
-  if constexpr (kCompiled) {
+  if constexpr (kSequenceCompiled<Line::kConfig>) {
     constexpr DepthwiseSequenceConfig kConfig = Line::kConfig;
-    using Sums = typename SumsOfSequence<T, kConfig>::Type;
     const SequenceSlice slice(params);
     const auto [channel, channels, index, first, end, warp, lane] = slice;
     T* const shared = static_cast<T*>(ptx::block_memory(depthwise_sequence_smem));
     const SequenceRows<T, kConfig> x{params, shared}, dy{params, shared + params.target_at};
     const auto *source = static_cast<const T*>(params.source), *target = static_cast<const T*>(params.target);
-    Sums sums;
+    SumsOfSequence<T, kConfig> sums;
     if (!params.pixels) {
       if (warp < channels) {
         each_segment(
@@ -193,12 +167,12 @@ __global__ void __launch_bounds__(Line::kConfig.threads, Line::kConfig.blocks())
       }
     }
     __syncthreads();  // sums take the place of rows
-    const int32_t filter = channel + warp, number = index;
+    const int32_t filter = channel + warp;
     auto* const own = static_cast<float*>(ptx::block_memory(depthwise_sequence_smem)) + warp * kConfig.sums();
     sums.finish(params, own, lane, [&](int32_t t, float sum) {
       if (filter >= params.channels) return;
       if (params.sums != nullptr) {
-        params.sums[(int64_t{number} * params.channels + filter) * params.taps + t] = sum;
+        params.sums[(int64_t{index} * params.channels + filter) * params.taps + t] = sum;
       } else {
         static_cast<T*>(params.dw)[filter * params.filter_strides.n + t * params.filter_step] = narrow<T>(sum);
       }
