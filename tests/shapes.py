@@ -397,11 +397,12 @@ def sequence_problems(draw: st.DrawFn, kernel: str) -> tuple[Problem, str]:
     least = 1 if kernel.endswith(("floats", "_18", "_10", "_gaps")) else most // 4 + 1
     taps = draw(st.one_of(st.just(most), st.integers(least, most), st.integers(least, min(most, least + 6))))
     dilation = draw(st.sampled_from([8, 16, 24, 64] if gaps else [1, 1, 1, 2, 3, 8, 16]))
+    stride = draw(st.sampled_from([1, 1, 2, 3, 4])) if dilation == 1 else 1
     reach = dilation * (taps - 1)
     padding = draw(st.sampled_from([reach // 2, reach // 2, 0, reach, reach + 3, 1]))
     if gaps:
         padding += -padding % 8
-    length = draw(st.one_of(st.integers(1, 40), st.integers(1, 40).map(lambda i: 8 * i), st.sampled_from([520, 1030])))
+    length = draw(st.one_of(st.integers(1, 40), st.integers(1, 40).map(lambda i: 8 * i), st.sampled_from([520, 1030, 1033])))
     length = max(length, reach + 1 - 2 * padding)
     view = draw(st.sampled_from(["contiguous", "channels_last"]))
     c = draw(st.sampled_from([8, 16, 24, 40] if view == "channels_last" else [1, 2, 3, 9, 12]))
@@ -411,6 +412,7 @@ def sequence_problems(draw: st.DrawFn, kernel: str) -> tuple[Problem, str]:
     pair = (lambda along, across: (along, across)) if down else (lambda along, across: (across, along))
     problem = Problem(
         *(draw(st.integers(1, 3)), c, *pair(length, beside), c, *pair(taps, 1)),
+        stride=pair(stride, 1),
         padding=pair(padding, 0),
         dilation=pair(dilation, 1),
         groups=c,

@@ -37,7 +37,7 @@ def main() -> None:
     torch.save(images, args.folder / "input.pt")
     # The graph keeps the precision that holds now, see docs/precision.md.
     with torch.no_grad(), fastconv.precision("ieee"):
-        program = torch.export.export(model, (images,), dynamic_shapes=({0: torch.export.Dim("batch")},))
+        program = torch.export.export(model, (images,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
         torch._inductor.aoti_compile_and_package(program, package_path=str(args.folder / "model.pt2"))
         for row in model(images).tolist():
             print(*(f"{value:.9g}" for value in row))

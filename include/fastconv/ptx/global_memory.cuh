@@ -28,6 +28,21 @@ __device__ __forceinline__ void load_global16(const void* pointer, uint32_t (&v)
                : "memory");
 }
 
+// What no other thread of this SM reads, part of what is read of a line at about that time by others: the first-level
+// cache keeps what it has, the second fetches the line.
+__device__ __forceinline__ void load_global16_once(const void* pointer, uint32_t (&v)[4]) {
+#if __CUDA_ARCH__ >= 750
+#define FASTCONV_LOAD_ONCE "ld.global.L1::no_allocate.L2::128B.v4.b32"
+#else
+#define FASTCONV_LOAD_ONCE "ld.global.L1::no_allocate.v4.b32"
+#endif
+  asm volatile(FASTCONV_LOAD_ONCE " {%0, %1, %2, %3}, [%4];"
+               : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
+               : "l"(pointer)
+               : "memory");
+#undef FASTCONV_LOAD_ONCE
+}
+
 // Of a stream that nobody writes: the second-level cache fetches what lies around it, which is needed soon. Where the
 // load is left out, `v` keeps its value in its register.
 __device__ __forceinline__ void load_ahead(const void* pointer, uint32_t& v) {

@@ -14,10 +14,10 @@ namespace {
 
 using namespace cost::sequence;
 
-constexpr int64_t kMostRows = 64;  // of a block
 constexpr int64_t kLeastSegment = 256, kMostSegment = 8192;
 constexpr int64_t kMostFloatSegment = 4096;  // times lanes that share positions
 constexpr int64_t kMostSlices = 4096;
+constexpr int64_t kOtherCacheBytes = 28 << 10, kCacheLine = 128;  // the former: beside all shared memory
 
 // Whether filters are columns.
 bool down(const ConvProblem& a) { return a.r > 1; }
@@ -44,6 +44,7 @@ SequenceTensor tensor_of(const Side& side, const ConvProblem& a, int32_t most) {
   tensor.row = columns ? used_stride(s.w, side.w) : used_stride(s.h, side.h);
   tensor.step = columns ? s.h : s.w;
   tensor.length = static_cast<int32_t>(columns ? side.h : side.w);
+  tensor.spread = 1;
   const int64_t channels = side.c * a.groups;
   const bool adjacent = is_step(tensor.step, tensor.length, 1);
   tensor.inner = !adjacent && s.c == 1 && channels > 1;
@@ -64,12 +65,14 @@ struct Tensors {
   SequenceTensor from, to;
 };
 Tensors tensors_of(const DepthwiseSequenceConfig& config, const ConvProblem& a) {
-  return {tensor_of(source_side(a), a, config.piece()), tensor_of(target_side(a), a, config.piece())};
+  Tensors tensors{tensor_of(source_side(a), a, config.piece()), tensor_of(target_side(a), a, config.piece())};
+  (a.pass == Pass::kDgrad ? tensors.from : tensors.to).spread = static_cast<int32_t>(geometry(a).stride);
+  return tensors;
 }
 
-// Segments begin at whole pieces and with the first strand.
-int64_t segment_step(const DepthwiseSequenceConfig& config, int64_t dilation) {
-  return std::lcm<int64_t>(config.piece(), dilation);
+// Segments begin at whole pieces, of what a stride spreads too, and with the first strand.
+int64_t segment_step(const DepthwiseSequenceConfig& config, const Geometry& g) {
+  return std::lcm<int64_t>(config.piece() * g.stride, config.gaps ? 1 : g.dilation);
 }
 
 DepthwiseSequenceParams make_params(const DepthwiseSequenceConfig& config, const ConvProblem& a,
@@ -85,11 +88,11 @@ DepthwiseSequenceParams make_params(const DepthwiseSequenceConfig& config, const
   p.chunks_log2 = std::bit_width(static_cast<uint32_t>(tiling.rows / config.piece())) - 1;
   const bool strands = g.dilation > 1 && !config.gaps;
   // Pieces begin at multiples of their size, of the tensor and of the row.
-  if (!from.inner && from.piece > 1) {
+  if (!from.inner && from.piece > 1 && from.spread == 1) {
     p.skipped = static_cast<int32_t>((-g.padding % from.piece + from.piece) % from.piece);
   }
   p.lead = strands ? 0 : p.skipped;
-  p.dilation = FastDivmod(strands ? g.dilation : 1);
+  p.dilation = FastDivmod(strands ? g.dilation : 1), p.stride = FastDivmod(g.stride);
   p.reach = static_cast<int32_t>(g.dilation), p.gap = config.gaps ? p.reach : 1;
   p.count = static_cast<int32_t>(tiling.segment / g.dilation);
   // An odd number of words, so that neighbouring strands begin in other banks.
@@ -103,14 +106,14 @@ DepthwiseSequenceParams make_params(const DepthwiseSequenceConfig& config, const
   p.pitch = config.place(p.extent);
   // Where channels are spread over rows, these begin in other banks.
   if (from.inner && !config.weights()) p.pitch += config.piece();
-  p.words = !strands && to.piece > 1;
+  p.words = !strands && to.piece > 1 && to.spread == 1;
   p.taps_pitch = static_cast<int32_t>(config.tensor() ? 16 * config.steps + kSequenceBefore
                                                       : round_up(g.taps + config.piece() - 1, config.piece()));
   p.pixels = from.inner || to.inner;
   p.buffers = p.pixels ? 1 : 2;
   p.target_at = p.buffers * p.rows * p.pitch;
   p.lag_groups_log2 = config.lag_groups_log2(p.taps + p.lead);
-  const int64_t segments = std::max<int64_t>(1, ceil_div(to.length, tiling.segment));
+  const int64_t segments = std::max<int64_t>(1, ceil_div(to.extent(), tiling.segment));
   p.by_segments = FastDivmod(segments);
   p.by_rows = FastDivmod(std::max<int64_t>(1, g.rows));
   p.by_channels = FastDivmod(std::max<int64_t>(1, ceil_div(target_channels(a), tiling.rows)));
@@ -129,8 +132,10 @@ int64_t smem_bytes(const DepthwiseSequenceConfig& config, const DepthwiseSequenc
 double instructions(const DepthwiseSequenceConfig& config, const DepthwiseSequenceParams& p) {
   const double elements = p.extent / 32.;
   const auto moved = [&](const SequenceTensor& tensor) {
-    const double each = tensor.inner ? kPixel : kPiece / tensor.piece;
-    return elements * (each + (p.dilation.divisor > 1 ? kStrand : 0));
+    const bool scattered = p.dilation.divisor > 1 || tensor.spread > 1;
+    const double piece = tensor.piece * config.bytes < 4 && !scattered ? kShifted : kPiece / tensor.piece;
+    const double each = (tensor.inner ? kPixel : piece) + (scattered ? kStrand : 0);
+    return elements * (each / tensor.spread + (tensor.spread > 1 ? kPiece / config.piece() : 0));
   };
   const double tiles = double(round_up(int64_t{p.targets}, config.tile())) / config.tile();
   double product = kTile + kProduct * config.steps;
@@ -149,8 +154,13 @@ double cost_us(const DepthwiseSequenceConfig& config, const ConvProblem& a, cons
   // A warp waits for a segment, and for what its products wait for. Others do their work meanwhile.
   const double work = p.rows * instructions(config, p), own = work / (config.threads / 32);
   const double lone = own * (config.tensor() ? kLone : kLoneFloats);
-  const double alone = p.pixels ? kPixelsClocks + lone : std::max(kSegmentClocks, lone);
-  const double segment = std::max(alone, at_once * work / kIssued);
+  // Pixels: rounds of loads that a block waits for, and lines of the first-level cache that loads on their way take.
+  const double tensors = (p.from.inner ? 1 : 0) + (config.weights() && p.to.inner ? 1 : 0);
+  const double rounds = tensors * std::ceil(double(p.extent) * p.rows / config.piece() / (4. * config.threads));
+  const double cache = device.smem_optin_bytes + kOtherCacheBytes - at_once * double(smem_bytes(config, p));
+  const double lines = p.pixels ? at_once * tensors * p.extent * kLineClocks * kCacheLine / cache : 0;
+  const double alone = p.pixels ? kPixelsClocks + kRoundClocks * rounds + lone : std::max(kSegmentClocks, lone);
+  const double segment = std::max({alone, at_once * work / kIssued, lines});
   const double again = 1 + kSpanBytes * (p.span() / double(p.segment) - 1);  // what two segments read
   const Workload load{.clocks = std::ceil(all / at_once) * (kBlockClocks + p.slice_units * segment),
                       .bytes = kMemoryTimes * again * compulsory_bytes(a),
@@ -167,7 +177,7 @@ const char* why_not(const DepthwiseSequenceConfig& config, const ConvProblem& a)
     return "takes each sequence by itself";
   }
   const Geometry g = geometry(a);
-  if (g.stride != 1) return "takes no stride";
+  if (g.stride != 1 && g.dilation != 1) return "takes a stride or a dilation, not both";
   if (config.gaps && (g.dilation == 1 || g.dilation % config.piece() != 0 || g.padding % config.piece() != 0)) {
     return "is for dilations and padding of whole pieces of 16 bytes";
   }
@@ -196,8 +206,7 @@ Offer depthwise_sequence_plan(const KernelEntry& entry, const ConvProblem& probl
   if (const char* reason = why_not(config, problem)) return reason;
   const Geometry g = geometry(problem);
   const Tensors tensors = tensors_of(config, problem);
-  const int64_t step = segment_step(config, config.gaps ? 1 : g.dilation),
-                length = std::max<int64_t>(1, tensors.to.length);
+  const int64_t step = segment_step(config, g), length = std::max<int64_t>(1, tensors.to.extent());
   const bool inner = tensors.from.inner || tensors.to.inner;
   Plan best;
   const auto consider = [&](int64_t rows, int64_t segment) {
@@ -232,8 +241,8 @@ Offer depthwise_sequence_plan(const KernelEntry& entry, const ConvProblem& probl
       best.cost_us = cost;
     }
   };
-  // Of pixels, as many channels as a sector has, or more.
-  const int64_t least_rows = inner && !config.weights() ? 32 / config.bytes : config.threads / 32;
+  // Of pixels, no less than what memory brings at once.
+  const int64_t least_rows = inner && !config.weights() ? 16 : config.threads / 32;
   const int64_t most_rows = inner && !config.weights() ? 32 : least_rows;
   for (int64_t rows = least_rows; rows <= most_rows; rows *= 2) {
     for (int64_t parts = 1;; parts *= 2) {

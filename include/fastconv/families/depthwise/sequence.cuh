@@ -7,6 +7,7 @@
 #include "fastconv/families/depthwise/sequence.h"
 #include "fastconv/ptx/async_copy.cuh"
 #include "fastconv/ptx/dependent_launch.cuh"
+#include "fastconv/ptx/global_memory.cuh"
 #include "fastconv/ptx/mma.cuh"
 #include "fastconv/ptx/shared_memory.cuh"
 #include "fastconv/tile/epilogue.cuh"
@@ -48,66 +49,48 @@ struct SequenceRows {
   __device__ void stage(const SequenceTensor& tensor, const T* sequence, int32_t index, int32_t lane, int32_t first,
                         int32_t limit, int32_t skipped) const {
     T* to = row(index);
-    const bool strands = params.dilation.divisor > 1;
+    if (params.dilation.divisor > 1 || tensor.spread > 1) {
+      stage_scattered(tensor, sequence, to, lane, first, limit, skipped);
+      return;
+    }
     // Of the row, what exists.
     const int32_t low = skipped - first, high = skipped + min(limit, tensor.length - first);
     sequence += first - skipped;
-    if (strands) {
-      for (int32_t i = kPiece * lane; i < params.extent; i += 32 * kPiece) {
-        *reinterpret_cast<uint4*>(to + kConfig.place(i)) = uint4{};
-      }
-      __syncwarp();
-    }
     with_sequence_piece<kPiece>(tensor.piece, [&]<int kSize>(std::integral_constant<int, kSize>) {
-      constexpr int kBytes = kSize * sizeof(T), kBatch = kSize > 1 ? 4 : 8, kStep = 32 * kSize;
-      const int32_t end = strands ? skipped + limit : params.extent;
+      constexpr int kBytes = kSize * sizeof(T);
       if constexpr (kBytes >= 4) {
-        if (!strands) {
-          const uint32_t row_address = ptx::smem_address(to);
+        const uint32_t row_address = ptx::smem_address(to);
 #pragma unroll 1
-          for (int32_t i = kSize * lane; i < end; i += kStep) {
-            const bool read = i >= low && i < high;
-            const uint32_t place = row_address + kConfig.place(i) * static_cast<uint32_t>(sizeof(T));
-            ptx::async_copy<kBytes>(place, read ? sequence + i : params.source, read);
-          }
-          return;
+        for (int32_t i = kSize * lane; i < params.extent; i += 32 * kSize) {
+          const bool read = i >= low && i < high;
+          const uint32_t place = row_address + kConfig.place(i) * static_cast<uint32_t>(sizeof(T));
+          ptx::async_copy<kBytes>(place, read ? sequence + i : params.source, read);
         }
-      }
-      for (int32_t i = kSize * lane; i < end; i += kBatch * kStep) {
-        Words<kBytes> pieces[kBatch] = {};
-#pragma unroll
-        for (int b = 0; b < kBatch; ++b) {
-          const int32_t at = i + b * kStep;
-          if (at >= low && at < high) pieces[b] = *reinterpret_cast<const Words<kBytes>*>(sequence + at);
-        }
-#pragma unroll
-        for (int b = 0; b < kBatch; ++b) {
-          const auto& elements = reinterpret_cast<const T(&)[kSize]>(pieces[b]);
-#pragma unroll
-          for (int e = 0; e < kSize; ++e) {
-            const int32_t at = i + b * kStep + e, position = at - skipped;
-            if (at < end && position >= 0) {
-              to[kConfig.place(strands ? sequence_index(params, position) : at)] = elements[e];
-            }
-          }
-        }
+      } else {
+        stage_shifted(sequence, to, lane, low, high, tensor.length - (first - skipped));
       }
     });
   }
 
   // Targets of a sequence, from `first` on.
   __device__ void store(const SequenceTensor& tensor, T* sequence, int32_t index, int32_t lane, int32_t first) const {
-    const bool strands = params.dilation.divisor > 1;
-    const int32_t limit = min(params.segment, tensor.length - first);
+    const bool strands = params.dilation.divisor > 1, scattered = strands || tensor.spread > 1;
+    int32_t limit = min(params.segment, tensor.extent() - first);
+    if (tensor.spread > 1) {
+      first = static_cast<int32_t>(params.stride.div(first));
+      limit = static_cast<int32_t>(params.stride.div(limit + tensor.spread - 1));
+    }
     const T* from = row(index);
     T* to = sequence + first;
     with_sequence_piece<kPiece>(tensor.piece, [&]<int kSize>(std::integral_constant<int, kSize>) {
       for (int32_t i = kSize * lane; i < limit; i += 32 * kSize) {
         Words<kSize * sizeof(T)> piece;
-        if (strands) {
+        if (scattered) {
           auto& elements = reinterpret_cast<T(&)[kSize]>(piece);
 #pragma unroll
-          for (int e = 0; e < kSize; ++e) elements[e] = from[kConfig.place(sequence_index(params, i + e))];
+          for (int e = 0; e < kSize; ++e) {
+            elements[e] = from[kConfig.place(strands ? sequence_index(params, i + e) : (i + e) * tensor.spread)];
+          }
         } else {
           piece = *reinterpret_cast<const Words<kSize * sizeof(T)>*>(from + kConfig.place(i));
         }
@@ -130,7 +113,7 @@ struct SequenceRows {
     stage_pixels(tensor, sequences, channels, [&](int32_t index) {
       const int32_t position = strands ? sequence_position(params, index, count) : index - skipped;
       const int32_t at = first + position;
-      return position >= 0 && position < limit && at >= 0 && at < tensor.length ? at : -1;
+      return position >= 0 && position < limit && at >= 0 && at < tensor.extent() ? element(tensor, at) : -1;
     });
   }
   __device__ void store_all(const SequenceTensor& tensor, T* sequences, int32_t channels, int32_t first) const {
@@ -141,14 +124,108 @@ struct SequenceRows {
       return;
     }
     const bool strands = params.dilation.divisor > 1;
-    const int32_t limit = min(params.segment, tensor.length - first);
+    const int32_t limit = min(params.segment, tensor.extent() - first);
     store_pixels(tensor, sequences, channels, [&](int32_t index) {
       const int32_t position = strands ? sequence_position(params, index, params.count) : index;
-      return position >= 0 && position < limit ? first + position : -1;
+      return position >= 0 && position < limit ? element(tensor, first + position) : -1;
     });
   }
 
  private:
+  // Which one has a position, -1 for none.
+  __device__ int32_t element(const SequenceTensor& tensor, int32_t position) const {
+    if (tensor.spread == 1) return position;
+    int32_t index, between;
+    params.stride.divmod(position, index, between);
+    return between == 0 ? index : -1;
+  }
+
+  // To their strands, or what a stride spreads.
+  __device__ void stage_scattered(const SequenceTensor& tensor, const T* sequence, T* to, int32_t lane, int32_t first,
+                                  int32_t limit, int32_t skipped) const {
+    const bool strands = params.dilation.divisor > 1;
+    for (int32_t i = kPiece * lane; i < params.extent; i += 32 * kPiece) {
+      *reinterpret_cast<uint4*>(to + kConfig.place(i)) = uint4{};
+    }
+    __syncwarp();
+    // Elements count from `base`, with which a piece begins; `shift`: of the segment's positions from its first's.
+    const int32_t base =
+        tensor.spread == 1 ? first - skipped : static_cast<int32_t>(params.stride.div(max(first, 0))) / kPiece * kPiece;
+    const int32_t shift = first - base * tensor.spread;
+    const int32_t end = (limit + shift + tensor.spread - 1) / tensor.spread;
+    const int32_t low = -base, high = min(tensor.length - base, end);  // what exists
+    sequence += base;
+    with_sequence_piece<kPiece>(tensor.piece, [&]<int kSize>(std::integral_constant<int, kSize>) {
+      constexpr int kBytes = kSize * sizeof(T), kBatch = kSize > 1 ? 4 : 8, kStep = 32 * kSize;
+      for (int32_t i = kSize * lane; i < end; i += kBatch * kStep) {
+        Words<kBytes> pieces[kBatch] = {};
+#pragma unroll
+        for (int b = 0; b < kBatch; ++b) {
+          const int32_t at = i + b * kStep;
+          if (at >= low && at < high) pieces[b] = *reinterpret_cast<const Words<kBytes>*>(sequence + at);
+        }
+#pragma unroll
+        for (int b = 0; b < kBatch; ++b) {
+          const auto& elements = reinterpret_cast<const T(&)[kSize]>(pieces[b]);
+#pragma unroll
+          for (int e = 0; e < kSize; ++e) {
+            const int32_t at = i + b * kStep + e, position = at * tensor.spread - shift;
+            if (at < end && position >= 0) {
+              to[kConfig.place(strands ? sequence_index(params, position) : position)] = elements[e];
+            }
+          }
+        }
+      }
+    });
+  }
+
+  // Elements of 16 bits that begin anywhere: whole pieces of memory, shifted to where they belong. `length`: of what
+  // exists from the row's first element on.
+  __device__ void stage_shifted(const T* sequence, T* to, int32_t lane, int32_t low, int32_t high,
+                                int32_t length) const {
+    constexpr int kBatch = 2, kWords = kSequencePieceBytes / 4;
+    using Piece = Words<kSequencePieceBytes>;
+    const auto before = static_cast<int32_t>(reinterpret_cast<uintptr_t>(sequence) % kSequencePieceBytes / sizeof(T));
+    const T* const pieces = sequence - before;
+#pragma unroll 1
+    for (int32_t i = kPiece * lane; i < params.extent; i += kBatch * 32 * kPiece) {
+      Piece read[kBatch][2] = {};
+#pragma unroll
+      for (int b = 0; b < kBatch; ++b) {
+        const int32_t at = i + b * 32 * kPiece;
+        if (at - before >= low && at - before + 2 * kPiece <= length && at < high) {
+          read[b][0] = *reinterpret_cast<const Piece*>(pieces + at);
+          read[b][1] = *reinterpret_cast<const Piece*>(pieces + at + kPiece);
+        }
+      }
+#pragma unroll
+      for (int b = 0; b < kBatch; ++b) {
+        const int32_t at = i + b * 32 * kPiece;
+        if (at >= params.extent) break;
+        uint32_t words[2 * kWords];
+#pragma unroll
+        for (int k = 0; k < 2 * kWords; ++k) words[k] = read[b][k / kWords].data[k % kWords];
+#pragma unroll
+        for (int k = 0; k < 2 * kWords - 2; ++k) words[k] = before & 4 ? words[k + 2] : words[k];
+#pragma unroll
+        for (int k = 0; k < kWords + 1; ++k) words[k] = before & 2 ? words[k + 1] : words[k];
+        Piece piece;
+#pragma unroll
+        for (int k = 0; k < kWords; ++k)
+          piece.data[k] = __byte_perm(words[k], words[k + 1], before & 1 ? 0x5432 : 0x3210);
+        auto& elements = reinterpret_cast<T(&)[kPiece]>(piece);
+        // At the ends one by one.
+        if (at - before < low || at - before + 2 * kPiece > length || at + kPiece > high) {
+#pragma unroll
+          for (int e = 0; e < kPiece; ++e) {
+            elements[e] = at + e >= low && at + e < high ? sequence[at + e] : narrow<T>(0.f);
+          }
+        }
+        *reinterpret_cast<Piece*>(to + kConfig.place(at)) = piece;
+      }
+    }
+  }
+
   // f(row of the first of a piece's channels, index, whether they exist): of all pieces, kWord indices at a time.
   template <int kBatch, typename F>
   __device__ __forceinline__ void each_word(int32_t channels, int32_t end, F&& f) const {
@@ -184,8 +261,7 @@ struct SequenceRows {
         for (int e = 0; e < kWord; ++e) {
           const int32_t position = position_at(at.index + e);
           if (at.exists && position >= 0) {
-            pixels[b][e] =
-                *reinterpret_cast<const Words<kSequencePieceBytes>*>(sequence + at.row + position * tensor.step);
+            ptx::load_global16_once(sequence + at.row + position * tensor.step, pixels[b][e].data);
           }
         }
       }
@@ -231,9 +307,13 @@ struct SequenceRows {
 
 // Where a value or a tap was not finite, products with zeros may be NaNs: a target once more, of what it has alone.
 template <typename T, DepthwiseSequenceConfig kConfig>
-__device__ float sequence_target(const T* row, const T* taps, int32_t count, int32_t index) {
+__device__ float sequence_target(const DepthwiseSequenceParams& params, const T* row, const T* taps, int32_t target) {
   float sum = 0;
-  for (int32_t t = 0; t < count; ++t) sum = fmaf(widen(row[kConfig.place(index + t)]), widen(taps[t]), sum);
+  for (int32_t t = 0; t < params.taps; ++t) {
+    // Not what a stride has between. Segments begin at multiples of it.
+    if ((target + t - params.padding) % params.from.spread != 0) continue;
+    sum = fmaf(widen(row[kConfig.place(params.lead + target + t)]), widen(taps[t]), sum);
+  }
   return sum;
 }
 // Infinities of either sign make NaNs of a sum, or stay.
@@ -320,7 +400,7 @@ __device__ __forceinline__ void convolve_sequence(const DepthwiseSequenceParams&
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const int32_t target = tile + 64 * (i / 2) + 2 * lane + i % 2;
-          sums[i] = sequence_target<T, kConfig>(row, taps.first, params.taps, params.lead + target);
+          sums[i] = sequence_target<T, kConfig>(params, row, taps.first, target);
         }
       }
       const int32_t target = tile + 2 * lane;
@@ -374,7 +454,7 @@ __device__ __forceinline__ void convolve_sequence(const DepthwiseSequenceParams&
       if (!finite(sums)) {
 #pragma unroll
         for (int k = 0; k < kSequenceRun; ++k) {
-          sums[k] = sequence_target<T, kConfig>(row, taps.first + params.lead, params.taps, params.lead + target + k);
+          sums[k] = sequence_target<T, kConfig>(params, row, taps.first + params.lead, target + k);
         }
       }
       __syncwarp();

@@ -3,7 +3,8 @@
 // shared memory, while it multiplies the one before; where channels lie side by side, the warps of a block stage pixels
 // of all its channels together. A dilation's strands follow each other in a row, so that windows have no gaps:
 //   target[i] = sum over t of row[lead + i + t] * taps[t], for i in the order of the row.
-// Few taps of a dilation of whole pieces are multiplied where they lie instead, with gaps.
+// Few taps of a dilation of whole pieces are multiplied where they lie instead, with gaps. A stride has the positions
+// of the larger tensor: those of the smaller are spread over them, zeros between, or alone are stored.
 // Plain C++ as well as CUDA.
 #pragma once
 
@@ -76,9 +77,13 @@ struct DepthwiseSequenceTiling {
 struct SequenceTensor {
   int64_t image, row, channel, step;  // strides; row: from a sequence of a channel's image to the next
   int32_t length;
+  int32_t spread;  // positions from an element to the next: of the smaller tensor the stride
   // Elements of an access, which exist all or none: of a sequence or, where `inner`, of channels that lie side by side.
   int32_t piece;
   bool inner;
+
+  // Positions from the first element to the last.
+  FASTCONV_HOST_DEVICE int32_t extent() const { return length > 0 ? (length - 1) * spread + 1 : 0; }
 };
 
 struct DepthwiseSequenceParams : DepthwiseTensors {
@@ -103,7 +108,7 @@ struct DepthwiseSequenceParams : DepthwiseTensors {
   int32_t units, slice_units;  // segments of a channel; and of a slice
   int32_t reach;               // positions from a tap to the next
   int32_t gap;                 // and elements of a row
-  FastDivmod dilation, by_strand;
+  FastDivmod dilation, by_strand, stride;
   FastDivmod by_segments, by_rows, by_channels, by_slices;
 
   // Elements that the source's segment has.

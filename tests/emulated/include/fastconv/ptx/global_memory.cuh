@@ -15,6 +15,7 @@ inline void store_global16(void* pointer, const uint32_t (&v)[4]) {
 }
 inline void store_global16_once(void* pointer, const uint32_t (&v)[4]) { store_global16(pointer, v); }
 inline void load_global16(const void* pointer, uint32_t (&v)[4]) { std::memcpy(v, emulated::global(pointer, 16), 16); }
+inline void load_global16_once(const void* pointer, uint32_t (&v)[4]) { load_global16(pointer, v); }
 inline void load_ahead(const void* pointer, uint32_t& v) { std::memcpy(&v, emulated::global(pointer, 4), 4); }
 inline void load_ahead(const void* pointer, uint16_t& v) { std::memcpy(&v, emulated::global(pointer, 2), 2); }
 inline void step(size_t& address, int64_t bytes) { address += bytes; }
