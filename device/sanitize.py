@@ -61,6 +61,8 @@ PROBLEMS = (
         for step in (1, 2)
     ),
     Problem(2, 16, 1, 200, 16, 1, 3, padding=(0, 16), dilation=(1, 16), groups=16, bias=True),
+    *(Problem(2, 16, 1, 203, 16, 1, taps, (1, 2), padding=(0, 2), groups=16, bias=True) for taps in (4, 33)),
+    Problem(2, 16, 1, 203, 16, 1, 4, padding=(0, 3), groups=16),
     # Windows that never leave the source: the output's, and the input gradient's.
     *(
         Problem(2, 40, 13, 49 - s if full else 48, 40, r, s, padding=(r - 1, s - 1) if full else (0, 0), groups=40)
