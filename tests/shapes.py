@@ -397,6 +397,7 @@ def sequence_problems(draw: st.DrawFn, kernel: str) -> tuple[Problem, str]:
     least = 1 if kernel.endswith(("floats", "_18", "_10", "_gaps")) else most // 4 + 1
     taps = draw(st.one_of(st.just(most), st.integers(least, most), st.integers(least, min(most, least + 6))))
     dilation = draw(st.sampled_from([8, 16, 24, 64] if gaps else [1, 1, 1, 2, 3, 8, 16]))
+    dilation = min(dilation, max(1, 1024 // taps))  # or shared memory has no room for all strands
     stride = draw(st.sampled_from([1, 1, 2, 3, 4])) if dilation == 1 else 1
     reach = dilation * (taps - 1)
     padding = draw(st.sampled_from([reach // 2, reach // 2, 0, reach, reach + 3, 1]))

@@ -49,8 +49,16 @@ struct SequenceRows {
   __device__ void stage(const SequenceTensor& tensor, const T* sequence, int32_t index, int32_t lane, int32_t first,
                         int32_t limit, int32_t skipped) const {
     T* to = row(index);
-    if (params.dilation.divisor > 1 || tensor.spread > 1) {
-      stage_scattered(tensor, sequence, to, lane, first, limit, skipped);
+    if (has_strands()) {
+      scatter(tensor, sequence, to, lane, first - skipped, limit + skipped,
+              [&](int32_t at) { return at < skipped ? -1 : sequence_index(params, at - skipped); });
+      return;
+    }
+    if (is_spread(tensor)) {
+      const int32_t base = static_cast<int32_t>(params.stride.div(max(first, 0))) / kPiece * kPiece;
+      const int32_t before = first - base * tensor.spread;
+      scatter(tensor, sequence, to, lane, base, (limit + before + tensor.spread - 1) / tensor.spread,
+              [&](int32_t at) { return at * tensor.spread - before; });
       return;
     }
     // Of the row, what exists.
@@ -74,29 +82,22 @@ struct SequenceRows {
 
   // Targets of a sequence, from `first` on.
   __device__ void store(const SequenceTensor& tensor, T* sequence, int32_t index, int32_t lane, int32_t first) const {
-    const bool strands = params.dilation.divisor > 1, scattered = strands || tensor.spread > 1;
-    int32_t limit = min(params.segment, tensor.extent() - first);
-    if (tensor.spread > 1) {
-      first = static_cast<int32_t>(params.stride.div(first));
-      limit = static_cast<int32_t>(params.stride.div(limit + tensor.spread - 1));
-    }
     const T* from = row(index);
     T* to = sequence + first;
-    with_sequence_piece<kPiece>(tensor.piece, [&]<int kSize>(std::integral_constant<int, kSize>) {
-      for (int32_t i = kSize * lane; i < limit; i += 32 * kSize) {
-        Words<kSize * sizeof(T)> piece;
-        if (scattered) {
-          auto& elements = reinterpret_cast<T(&)[kSize]>(piece);
-#pragma unroll
-          for (int e = 0; e < kSize; ++e) {
-            elements[e] = from[kConfig.place(strands ? sequence_index(params, i + e) : (i + e) * tensor.spread)];
-          }
-        } else {
-          piece = *reinterpret_cast<const Words<kSize * sizeof(T)>*>(from + kConfig.place(i));
+    const int32_t limit = min(params.segment, tensor.extent() - first);
+    if (has_strands()) {
+      gather(tensor, from, to, lane, limit, [&](int32_t at) { return sequence_index(params, at); });
+    } else if (is_spread(tensor)) {
+      gather(tensor, from, sequence + params.stride.div(first), lane, params.stride.div(limit + tensor.spread - 1),
+             [&](int32_t at) { return at * tensor.spread; });
+    } else {
+      with_sequence_piece<kPiece>(tensor.piece, [&]<int kSize>(std::integral_constant<int, kSize>) {
+        using Piece = Words<kSize * sizeof(T)>;
+        for (int32_t i = kSize * lane; i < limit; i += 32 * kSize) {
+          *reinterpret_cast<Piece*>(to + i) = *reinterpret_cast<const Piece*>(from + kConfig.place(i));
         }
-        *reinterpret_cast<Words<kSize * sizeof(T)>*>(to + i) = piece;
-      }
-    });
+      });
+    }
   }
 
   // The same of all channels, by all warps. `count`: of a strand.
@@ -109,7 +110,7 @@ struct SequenceRows {
       }
       return;
     }
-    const bool strands = params.dilation.divisor > 1;
+    const bool strands = has_strands();
     stage_pixels(tensor, sequences, channels, [&](int32_t index) {
       const int32_t position = strands ? sequence_position(params, index, count) : index - skipped;
       const int32_t at = first + position;
@@ -123,7 +124,7 @@ struct SequenceRows {
       }
       return;
     }
-    const bool strands = params.dilation.divisor > 1;
+    const bool strands = has_strands();
     const int32_t limit = min(params.segment, tensor.extent() - first);
     store_pixels(tensor, sequences, channels, [&](int32_t index) {
       const int32_t position = strands ? sequence_position(params, index, params.count) : index;
@@ -132,31 +133,32 @@ struct SequenceRows {
   }
 
  private:
+  // With gaps neither.
+  __device__ bool has_strands() const { return !kConfig.gaps && params.dilation.divisor > 1; }
+  __device__ bool is_spread(const SequenceTensor& tensor) const { return !kConfig.gaps && tensor.spread > 1; }
+
   // Which one has a position, -1 for none.
   __device__ int32_t element(const SequenceTensor& tensor, int32_t position) const {
-    if (tensor.spread == 1) return position;
+    if (!is_spread(tensor)) return position;
     int32_t index, between;
     params.stride.divmod(position, index, between);
     return between == 0 ? index : -1;
   }
 
-  // To their strands, or what a stride spreads.
-  __device__ void stage_scattered(const SequenceTensor& tensor, const T* sequence, T* to, int32_t lane, int32_t first,
-                                  int32_t limit, int32_t skipped) const {
-    const bool strands = params.dilation.divisor > 1;
+  // Elements from `base` on, with which a piece begins, to place_of(i) in the row, or before it: then to none.
+  template <typename PlaceOf>
+  __device__ __forceinline__ void scatter(const SequenceTensor& tensor, const T* sequence, T* to, int32_t lane,
+                                          int32_t base, int32_t end, PlaceOf&& place_of) const {
+#pragma unroll 1
     for (int32_t i = kPiece * lane; i < params.extent; i += 32 * kPiece) {
       *reinterpret_cast<uint4*>(to + kConfig.place(i)) = uint4{};
     }
     __syncwarp();
-    // Elements count from `base`, with which a piece begins; `shift`: of the segment's positions from its first's.
-    const int32_t base =
-        tensor.spread == 1 ? first - skipped : static_cast<int32_t>(params.stride.div(max(first, 0))) / kPiece * kPiece;
-    const int32_t shift = first - base * tensor.spread;
-    const int32_t end = (limit + shift + tensor.spread - 1) / tensor.spread;
     const int32_t low = -base, high = min(tensor.length - base, end);  // what exists
     sequence += base;
     with_sequence_piece<kPiece>(tensor.piece, [&]<int kSize>(std::integral_constant<int, kSize>) {
-      constexpr int kBytes = kSize * sizeof(T), kBatch = kSize > 1 ? 4 : 8, kStep = 32 * kSize;
+      constexpr int kBytes = kSize * sizeof(T), kBatch = kSize > 1 ? 2 : 8, kStep = 32 * kSize;
+#pragma unroll 1
       for (int32_t i = kSize * lane; i < end; i += kBatch * kStep) {
         Words<kBytes> pieces[kBatch] = {};
 #pragma unroll
@@ -169,12 +171,26 @@ struct SequenceRows {
           const auto& elements = reinterpret_cast<const T(&)[kSize]>(pieces[b]);
 #pragma unroll
           for (int e = 0; e < kSize; ++e) {
-            const int32_t at = i + b * kStep + e, position = at * tensor.spread - shift;
-            if (at < end && position >= 0) {
-              to[kConfig.place(strands ? sequence_index(params, position) : position)] = elements[e];
-            }
+            const int32_t at = i + b * kStep + e, place = place_of(at);
+            if (at < end && place >= 0) to[kConfig.place(place)] = elements[e];
           }
         }
+      }
+    });
+  }
+
+  // Targets that lie in place_of(i) of the row.
+  template <typename PlaceOf>
+  __device__ __forceinline__ void gather(const SequenceTensor& tensor, const T* from, T* to, int32_t lane,
+                                         int32_t limit, PlaceOf&& place_of) const {
+    with_sequence_piece<kPiece>(tensor.piece, [&]<int kSize>(std::integral_constant<int, kSize>) {
+#pragma unroll 1
+      for (int32_t i = kSize * lane; i < limit; i += 32 * kSize) {
+        Words<kSize * sizeof(T)> piece;
+        auto& elements = reinterpret_cast<T(&)[kSize]>(piece);
+#pragma unroll
+        for (int e = 0; e < kSize; ++e) elements[e] = from[kConfig.place(place_of(i + e))];
+        *reinterpret_cast<Words<kSize * sizeof(T)>*>(to + i) = piece;
       }
     });
   }
