@@ -403,7 +403,8 @@ def sequence_problems(draw: st.DrawFn, kernel: str) -> tuple[Problem, str]:
     padding = draw(st.sampled_from([reach // 2, reach // 2, 0, reach, reach + 3, 1]))
     if gaps:
         padding += -padding % 8
-    length = draw(st.one_of(st.integers(1, 40), st.integers(1, 40).map(lambda i: 8 * i), st.sampled_from([520, 1030, 1033])))
+    eights = st.integers(1, 40).map(lambda i: 8 * i)
+    length = draw(st.one_of(st.integers(1, 40), eights, st.sampled_from([520, 1030, 1033])))
     length = max(length, reach + 1 - 2 * padding)
     view = draw(st.sampled_from(["contiguous", "channels_last"]))
     c = draw(st.sampled_from([8, 16, 24, 40] if view == "channels_last" else [1, 2, 3, 9, 12]))
