@@ -420,6 +420,24 @@ def test_one_compiled_layer_keeps_its_layout(device: str) -> None:
     assert not any("(270, 1, 30, 3)" in code or "(27, 1, 9, 3)" in code for code in codes)
 
 
+@pytest.mark.usefixtures("channels_last_is_faster")
+@pytest.mark.parametrize("between", [nn.Identity, nn.ReLU])
+def test_a_few_compiled_layers_keep_their_layout(device: str, between: type[nn.Module]) -> None:
+    """Where images would be converted as often as convolved, by kernels of their own."""
+    torch._dynamo.reset()
+    layers = nn.Conv2d(8, 8, 3, padding=1, groups=8), between(), nn.Conv2d(8, 16, 1)
+    net = fastconv.convert(nn.Sequential(*layers)).to(device)
+    compiled = torch.compile(net, fullgraph=True)
+    x = tensor((2, 8, 9, 10), device=device)
+    every_buffer = {"force_disable_caches": True, "allow_buffer_reuse": False}
+    with fastconv.precision("ieee"), torch._inductor.config.patch(every_buffer):
+        actual, codes = run_and_get_code(lambda: step(compiled, net, x))
+        assert_close(actual, step(net, net, x))
+    for code in codes:
+        assert not images_in(torch.channels_last, code, 2)
+    assert sum(bool(images_in(torch.contiguous_format, code, 2)) for code in codes) == 2
+
+
 def test_tensor_cores_are_faster_in_channels_last() -> None:
     from fastconv._inductor import faster_in_channels_last
 

@@ -144,7 +144,7 @@ def _constrain_norm(node: fx.Node, *args: Any, **kwargs: Any) -> tuple[tuple[Any
 
 
 def _asks_for_channels_last(node: fx.Node) -> bool:
-    """Not of one layer alone, whose conversions nothing hides, and not in graphs that know eager's strides."""
+    """Not of one layer alone, nor of as many conversions as layers, and not in graphs that know eager's strides."""
     others = [other.target for other in node.graph.nodes if other is not node]
     image: Any = node.args[2] if node.target is ops.conv2d_input else node.args[0]
     value = image.meta["val"]
@@ -155,8 +155,34 @@ def _asks_for_channels_last(node: fx.Node) -> bool:
         and value.dim() == 4
         and faster_in_channels_last(value.device, value.dtype, precision)
         and node.target in others
+        and _has_few_conversions(node.graph)
         and not any(_packet(target) in _BY_STRIDES or _has_subgraphs(target) for target in others)
     )
+
+
+def _has_few_conversions(graph: fx.Graph) -> bool:
+    """Fewer than convolutions, of those that are kernels of their own: images that come into the graph and that a layer
+    reads, and those that leave it as a layer made them."""
+    layers = [node for node in graph.nodes if node.target in _LAYERS]
+    (output,) = graph.find_nodes(op="output")
+    seen = {output.args[0][i] for i in output.meta.get("user_visible_output_idxs", ())}  # others keep their layout
+    read = {image for layer in layers for image in _images_read(layer) if image.op == "placeholder"}
+    made = {image for layer in layers for image in _images_made(layer) if image in seen}
+    values = [image.meta["val"] for image in (*read, *made)]
+    converted = [x for x in values if x.dim() == 4 and not x.is_contiguous(memory_format=torch.channels_last)]
+    return len(converted) < sum(2 if layer.target is ops.conv2d_backward else 1 for layer in layers)
+
+
+def _images_read(layer: fx.Node) -> list[Any]:
+    if layer.target is ops.conv2d_input:
+        return [layer.args[2]]
+    return [layer.args[0]] if layer.target is ops.conv2d else [layer.args[0], layer.args[2]]
+
+
+def _images_made(layer: fx.Node) -> list[fx.Node]:
+    if layer.target is ops.conv2d_backward:
+        return [user for user in layer.users if user.args[1] == 0]
+    return [] if layer.target is ops.conv2d_weight else [layer]
 
 
 def _around_layers(graph: fx.Graph) -> set[fx.Node]:
