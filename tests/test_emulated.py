@@ -374,6 +374,24 @@ def test_emulated_sequences(
     assert_right_where_finite(result.value, expect_pass(kernel.pass_, o, problem))
 
 
+@pytest.mark.parametrize("view", ["contiguous", "channels_last"])
+@pytest.mark.parametrize("kernel", [it for it in SEQUENCES if "_dgrad_" in str(it.id) and "_gaps" not in str(it.id)])
+def test_an_infinite_tap_meets_no_zero_of_a_stride(kernel: native.Kernel, view: str) -> None:
+    """What lies between the elements of dy is no part of the gradient."""
+    taps = {"34": 17, "66": 40, "114": 70}.get(kernel.name.split("_")[3], 5)
+    for stride, padding in itertools.product((2, 3), (0, 1, 4)):
+        problem = Problem(2, 8, 1, 641, 8, 1, taps, stride=(1, stride), padding=(0, padding), groups=8)
+        dtype = torch.float32 if kernel.name.endswith("floats") else half(kernel)
+        o = operands(problem, dtype, "cpu", 3, (view, "contiguous", view))
+        o.weight[1, 0, 0, 2] = math.inf
+        result = run(kernel, o, problem, view=view)
+        assert result is not None, "refused"
+        expected = expect_pass("dgrad", o, problem).value
+        inside = (..., slice(taps + 5, -taps - 5))  # at the border it meets padding
+        assert torch.equal(result.value[inside].isfinite(), expected[inside].isfinite())
+        assert not expected[inside].isfinite().all() and expected[inside].isfinite()[:, 1].any()
+
+
 QUADS = [pytest.param(it, id=it.name) for it in ALL_KERNELS if it.name.startswith("quads_fprop_")]
 
 
