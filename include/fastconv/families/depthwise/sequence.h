@@ -109,7 +109,7 @@ struct DepthwiseSequenceParams : DepthwiseTensors {
   int32_t reach;               // positions from a tap to the next
   int32_t gap;                 // and elements of a row
   FastDivmod dilation, by_strand, stride;
-  FastDivmod by_segments, by_rows, by_channels, by_slices;
+  FastDivmod by_segments, by_rows, by_channels;
 
   // Elements that the source's segment has.
   FASTCONV_HOST_DEVICE int32_t span() const { return segment + (taps - 1) * reach; }
